@@ -51,7 +51,7 @@ def _type(hint: Any, aliases: dict[Any, str]) -> str:
         case types.UnionType | typing.Union:
             return " | ".join(dict.fromkeys(of))
         case origin if origin is list:
-            return f"{of[0]}[]"
+            return f"({of[0]})[]" if " | " in of[0] else f"{of[0]}[]"
         case origin if origin is tuple:
             return f"[{', '.join(of)}]"
         case origin if origin is dict:

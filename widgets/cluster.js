@@ -6,6 +6,7 @@
  * less often when drawing takes long or nobody looks. What the reader asks for goes to the kernel as {do: ...}.
  */
 
+import { bagSections } from "./bags.js";
 import { besideSection } from "./beside.js";
 import { boundary } from "./contract.js";
 import { costSection, eventSection } from "./feed.js";
@@ -115,12 +116,13 @@ function render({ model, el }) {
   const jobs = jobSection("Jobs of this cluster");
   const dasks = jobSection("Dask on this cluster");
   const studies = studySections(send);
+  const bags = bagSections(send);
   const cost = costSection();
   const events = eventSection();
   const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside, jobs, dasks), cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
-    lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [studies, table]), events, live);
+    lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [studies, bags, table]), events, live);
 
   const due = new Set();
   let announced = { text: "", at: -Infinity };
@@ -182,10 +184,14 @@ function render({ model, el }) {
     whole.part("training", () => training.tick(), true);
   }
 
-  /** Studies are sent by themselves, and less often than the rest. */
+  /** Studies and bags are sent by themselves, and less often than the rest. */
   function studied() {
     whole.part("studies", () => studies.update(focus ? [] : model.get("studies") ?? []));
     hush(studies, link.lost && !view?.over);
+  }
+  function bagged() {
+    whole.part("bags", () => bags.update(focus ? [] : model.get("bags") ?? []));
+    hush(bags, link.lost && !view?.over);
   }
 
   const pace = pacemaker(send);
@@ -197,6 +203,7 @@ function render({ model, el }) {
     draw();
     if (due.has("curves")) whole.part("curves", () => training.draw(curves));
     if (due.has("studies")) studied();
+    if (due.has("bags")) bagged();
     due.clear();
     panel.getBoundingClientRect();  // has the page lay it out now, so that this time is counted too
     pace.drew((performance.now() - began) / 1000);
@@ -216,12 +223,14 @@ function render({ model, el }) {
     news("curves");
   }
   const onStudies = () => news("studies");
+  const onBags = () => news("bags");
   const onSpeeds = () => news("view");
   const onLog = () => training.log(model.get("log"));
   model.on("change:view", onView);
   model.on("change:curves", onCurves);
   model.on("change:tail", onCurves);
   model.on("change:studies", onStudies);
+  model.on("change:bags", onBags);
   model.on("change:speeds", onSpeeds);
   model.on("change:log", onLog);
   const timer = setInterval(tick, 1000);
@@ -229,6 +238,7 @@ function render({ model, el }) {
   draw();
   whole.part("curves", () => training.draw(curves));
   studied();
+  bagged();
   send({ do: "resync" });
   return () => {
     clearInterval(timer);
@@ -237,10 +247,12 @@ function render({ model, el }) {
     pace.end();
     training.end();
     studies.end();
+    bags.end();
     model.off("change:view", onView);
     model.off("change:curves", onCurves);
     model.off("change:tail", onCurves);
     model.off("change:studies", onStudies);
+    model.off("change:bags", onBags);
     model.off("change:speeds", onSpeeds);
     model.off("change:log", onLog);
   };

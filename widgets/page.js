@@ -52,6 +52,19 @@ export function keyed(parent, items, key, make) {
   for (const child of before.values()) child.remove();
 }
 
+/** A part for each item by its name: `update(items)`; parts have an `end()` for when theirs is gone. */
+export function sections(looks, make) {
+  const node = element("div", { class: looks, hidden: "" });
+  node.update = (items) => {
+    node.hidden = !items.length;
+    const gone = [...node.children].filter((child) => !items.some((item) => item.name === child.dataset.key));
+    for (const child of gone) child.end();
+    keyed(node, items, (item) => item.name, make);
+  };
+  node.end = () => { for (const child of node.children) child.end(); };
+  return node;
+}
+
 /** Where keys mean something of our own, the notebook must not take them for its shortcuts (0 0 restarts the kernel). */
 export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
 

@@ -5,6 +5,7 @@ export type Part = [string, string, number, number];
 export type Mark = [string, number, number | null, string] | [string, number, number | null, string, number | null];
 export type Point = [number, number];
 export type Parameter = number | string;
+export type BagPoint = [string, number, (number | string)[], (number | null)[], (number | null)[]];
 
 /** A VM. `first`: it has a lane before all are asked for; `run`: in which it trains, empty for none; `leaves_at`:
  * when it is taken, 0 without a notice. */
@@ -303,6 +304,62 @@ export interface Study {
   params: string[];
   trials: TrialLine[];
   best_so_far: Point[];
+}
+
+/** What points are placed by: a parameter, or an output. `kind`: even, log or choice (`choices` then; else from
+ * `low` to `high`); `named`: where on it, from 0 to 1, which value stands. */
+export interface BagAxis {
+  name: string;
+  output: boolean;
+  kind: string;
+  low: number;
+  high: number;
+  choices: Parameter[];
+  named: [number, string][];
+}
+
+/** How good a surrogate is by its last batch, for one output: the share inside the 90% intervals, the median
+ * residual in its own standard deviations, the largest standard deviation, and below which of these it is `good`. */
+export interface BagTried {
+  output: string;
+  coverage: Figure;
+  residual: Figure;
+  largest: Figure;
+  until: Figure;
+  good: boolean;
+}
+
+/** A VM of a bag, how old it is, and the number of the job that it holds (None: none), in words where, and since
+ * when. */
+export interface BagVm {
+  name: string;
+  age: string;
+  state: string;
+  job: number | null;
+  at: string;
+  words: string;
+}
+
+/** A bag. `results` of `wanted` ones are there; `per_result`: dollars; `counts` of points by their states; `more`
+ * VMs have no row; `tried_words` are empty without a surrogate. */
+export interface Bag {
+  name: string;
+  phase: string;
+  words: string;
+  about: string;
+  results: number;
+  wanted: number;
+  dollars: Figure;
+  per_result: Figure;
+  ends: string;
+  counts: [string, number][];
+  tried_words: string;
+  tried: BagTried[];
+  axes: BagAxis[];
+  points: BagPoint[];
+  vms: BagVm[];
+  more: number;
+  stoppable: boolean;
 }
 
 /** The last lines that a worker wrote; empty before anybody asked. */

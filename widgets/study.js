@@ -6,7 +6,7 @@
 
 import { lineChart, sharedAxis } from "./chart.js";
 import { money, number } from "./figures.js";
-import { OWN_KEYS, TONES, asking, element, fact, keyed, onTheme, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, TONES, asking, element, fact, keyed, onTheme, sections, setAttribute, setText } from "./page.js";
 
 const FEW_ROWS = 10;
 const HEIGHT = 150;
@@ -236,14 +236,5 @@ function studySection(send, first) {
 
 /** All studies that the panel shows: `update(studies)`. */
 export function studySections(send) {
-  const node = element("div", { class: "transient-studies", hidden: "" });
-  /** @param {import("./snapshot").Study[]} studies */
-  node.update = (studies) => {
-    node.hidden = !studies.length;
-    const gone = [...node.children].filter((child) => !studies.some((study) => study.name === child.dataset.key));
-    for (const child of gone) child.end();
-    keyed(node, studies, (study) => study.name, (study) => studySection(send, study));
-  };
-  node.end = () => { for (const child of node.children) child.end(); };
-  return node;
+  return sections("transient-studies", (study) => studySection(send, study));
 }

@@ -7,12 +7,19 @@ same choice.
 from __future__ import annotations
 
 from ..journal import ClusterState, DaskState, JobState, RunState, StudyState
+from ..journal.bags.state import DeclaredBag
 
 
 def jobs(state: ClusterState) -> list[JobState]:
     """The jobs that go on, and the latest one."""
     latest = next(reversed(state.jobs), "")
     return [job for job in state.jobs.values() if not job.over or job.name == latest]
+
+
+def bags(state: ClusterState) -> list[DeclaredBag]:
+    """The bags that go on, and the latest one."""
+    latest = next(reversed(state.bags), "")
+    return [bag for bag in state.bags.values() if not bag.over or bag.name == latest]
 
 
 def dasks(state: ClusterState) -> list[DaskState]:

@@ -27,6 +27,7 @@ _PANELS = {  # shown as a panel
     ("client.handles.run", "Run"): "panels.show_handle",
     ("client.handles.study", "Study"): "panels.show_study",
     ("client.handles.job", "Job"): "panels.show_job",
+    ("client.handles.bag", "Bag"): "panels.show_bag",
     ("planner.search", "Search"): "panels.show_search",
 }
 _HTML = {

@@ -118,7 +118,7 @@ def _job(magics: TransientMagics, command: Command, code: str) -> Job:
 def _bag(magics: TransientMagics, command: Command, code: str, offset: int) -> Bag:
     bag = verbs.bag(command, code, line_offset=offset, notebook=_shell(magics).user_ns).bag
     _hold(magics, command, bag)
-    panels.show(bag.cluster)
+    panels.show_bag(bag)
     if command.wait:
         stop = f"{command.output}.stop()" if command.output else f"transient_magics.bag({bag.name!r}).stop()"
         _wait(bag.wait, f"{bag.name} on {bag.cluster.name}", fix=f"{stop} ends it.")

@@ -4,6 +4,7 @@
 put together. The front end is in `widgets/`.
 """
 
+from .bag import bag_panel_html, show_bag
 from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
 from .job import show_job
@@ -15,6 +16,7 @@ from .study import show_study, study_panel_html, study_plot_html, study_table_ht
 from .twin.panel import html
 
 __all__ = [
+    "bag_panel_html",
     "bundle",
     "comparison_html",
     "declare",
@@ -25,6 +27,7 @@ __all__ = [
     "runs_html",
     "search_html",
     "show",
+    "show_bag",
     "show_declare",
     "show_handle",
     "show_job",

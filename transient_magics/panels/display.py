@@ -27,7 +27,9 @@ from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
-from .snapshot.contract import Split, Study
+from .snapshot.bags import bags
+from .snapshot.bags import pace as pace_of_bags
+from .snapshot.contract import Bag, Split, Study
 from .snapshot.curves import curves
 from .snapshot.measured import Beside, Measured
 from .snapshot.outlook import Forecasts, Outlook, nothing
@@ -126,7 +128,7 @@ class Display:
         now = time.time()
         costs = bill(self._state, now)
         shown = view(self._state, costs, now, self._run, self._forecast)
-        drawn = html(shown, self._curves(), self._studies(now))
+        drawn = html(shown, self._curves(), self._studies(now), self._bags(now))
         data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": drawn}
         if (live or self._in_place) and (panel := self._live_panel(shown)):
             data["text/html"] = picture(data["text/html"], panel.place)
@@ -172,7 +174,8 @@ class Display:
             except ImportError as error:  # a kernel without ipywidgets still gets the twin
                 log.warning("no live panel: %s", error)
                 return None
-            self._panel = ClusterPanel(shown, self._curves(), self._studies(time.time()), self.ask)
+            now = time.time()
+            self._panel = ClusterPanel(shown, self._curves(), self._studies(now), self._bags(now), self.ask)
         return self._panel
 
     def _curves(self) -> Mapping[str, Any]:
@@ -182,6 +185,9 @@ class Display:
 
     def _studies(self, now: float) -> list[Study]:
         return [] if self._run else studies(self._state, now)
+
+    def _bags(self, now: float) -> list[Bag]:
+        return [] if self._run else bags(self._state, now)
 
     # From here on: the follower's thread.
 
@@ -259,7 +265,8 @@ class Display:
             self._soon(_LAST_WORDS_SECONDS, self._end)
 
     def _draw_curves_soon(self) -> None:
-        wait = _CURVES_SECONDS * pace(self._state) - (time.monotonic() - self._curves_at)
+        slower = max(pace(self._state), pace_of_bags(self._state))
+        wait = _CURVES_SECONDS * slower - (time.monotonic() - self._curves_at)
         if wait <= 0 or self._state.over:
             self._send_curves()
         elif not self._curves_later:
@@ -281,6 +288,9 @@ class Display:
         if self._panel and (self._panel.studies or self._state.studies):
             self._curves_at = time.monotonic()
             self._panel.studies = self._studies(time.time())
+        if self._panel and (self._panel.bags or self._state.bags):
+            self._curves_at = time.monotonic()
+            self._panel.bags = self._bags(time.time())
 
     def _refresh_twin(self) -> None:
         """Keep the stored output true.

@@ -14,6 +14,7 @@ from ..client import Cluster, Run, follower, text
 from ..client.forecaster import ending
 from ..journal import ClusterState, bill
 from .display import Display, Feed, Followed, known, live_view
+from .snapshot.bags import bags
 from .snapshot.curves import curves
 from .snapshot.outlook import Forecasts
 from .snapshot.studies import studies
@@ -131,7 +132,12 @@ def bundle(handle: Cluster | Run) -> dict[str, Any]:
     snapshot = view(state, bill(state, now), now, run)
     return {
         "text/plain": status(state, run),
-        "text/html": html(snapshot, curves(state, shown) if shown else None, [] if run else studies(state, now)),
+        "text/html": html(
+            snapshot,
+            curves(state, shown) if shown else None,
+            [] if run else studies(state, now),
+            [] if run else bags(state, now),
+        ),
     }
 
 

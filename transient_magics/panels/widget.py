@@ -76,9 +76,9 @@ class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs.
 
     `view`: the latest snapshot; `curves`: what the charts are drawn from, as they were a while ago, and `tail`: what
-    came since; `speeds`: of the workers of other runs; `studies`: those of the cluster, which are sent less often than
-    the rest; `log`: the last lines of the worker that the reader asked for; `picture`: the static part of its MIME
-    bundle, as last stored.
+    came since; `speeds`: of the workers of other runs; `studies` and `bags`: those of the cluster, which are sent less
+    often than the rest; `log`: the last lines of the worker that the reader asked for; `picture`: the static part of
+    its MIME bundle, as last stored.
     """
 
     _esm = assets.path("cluster.js")
@@ -87,6 +87,7 @@ class ClusterPanel(Panel):
     tail = traitlets.Dict().tag(sync=True)
     speeds = traitlets.List().tag(sync=True)
     studies = traitlets.List().tag(sync=True)
+    bags = traitlets.List().tag(sync=True)
     log = traitlets.Dict().tag(sync=True)
     picture = traitlets.Dict().tag(sync=True)
 
@@ -95,9 +96,10 @@ class ClusterPanel(Panel):
         view: Mapping[str, Any],
         curves: Mapping[str, Any],
         studies: Sequence[Mapping[str, Any]],
+        bags: Sequence[Mapping[str, Any]],
         ask: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        super().__init__(ask, view=dict(view), curves={**curves, "number": 1}, studies=list(studies))
+        super().__init__(ask, view=dict(view), curves={**curves, "number": 1}, studies=list(studies), bags=list(bags))
 
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
@@ -113,7 +115,7 @@ class ClusterPanel(Panel):
 
     def resend(self) -> None:
         """Send the latest of everything once more."""
-        self.send_state(["view", "curves", "tail", "speeds", "studies"])
+        self.send_state(["view", "curves", "tail", "speeds", "studies", "bags"])
 
 
 class DeclarePanel(Panel):

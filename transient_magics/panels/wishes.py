@@ -43,6 +43,12 @@ class AskedStudy(Protocol):
     def trial(self, number: int) -> AskedTrial: ...
 
 
+class AskedBag(Protocol):
+    """The same of a bag's."""
+
+    def stop(self) -> None: ...
+
+
 class Asked(Protocol):
     """What wishes are carried out with: a cluster's handle."""
 
@@ -53,6 +59,7 @@ class Asked(Protocol):
     def delete(self, timeout: float | None = 300.0) -> None: ...
     def run(self, name: str | None = None, /) -> AskedRun: ...
     def study(self, name: str | None = None) -> AskedStudy: ...
+    def bag(self, name: str | None = None) -> AskedBag: ...
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,9 @@ def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | 
             if not isinstance(number, int):
                 return None
             return Wish(f"{name} gets what was proposed.", lambda: cluster.run(name).agree(number))
+        case "stop bag":
+            bag = str(message.get("bag") or "")
+            return Wish(f"{bag} is being stopped.", lambda: cluster.bag(bag).stop())
         case "save":
             return Wish("A checkpoint is being written.", lambda: cluster.run(run).save())
         case "evaluate":

@@ -212,9 +212,9 @@ class Cluster:
     def bag(self, name: str | None = None) -> Bag:
         """The bag of that name, or the latest. Raises ClusterError if there is none."""
         known = self.state.bags
-        declared = [name for name in (name,) if name and (self.directory / layout.BAGS / name / layout.BAG).exists()]
-        chosen = next(iter(declared), "") or (name if name in known else "" if name else next(reversed(known), ""))
-        if not chosen:
+        chosen = name or next(reversed(known), None)
+        declared = self.directory / layout.BAGS / (name or "") / layout.BAG
+        if chosen is None or (name and name not in known and not (is_name(name) and declared.exists())):
             raise ClusterError(f"{self.name} has no bag{f' {name}' if name else ' yet'}")
         return Bag(chosen, self)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...spec import render_money as money
 from ...spec import render_table as table
-from .bags import bag_words
+from .bags import bag_words, quality_words, tried_words
 from .bills import bill_words, transfer_words
 from .dasks import dask_words
 from .deadlines import declared_words, outlook_facts
@@ -77,6 +77,7 @@ __all__ = [
     "params_words",
     "phase_words",
     "plain",
+    "quality_words",
     "replacement",
     "run_words",
     "scores",
@@ -85,6 +86,7 @@ __all__ = [
     "study_words",
     "table",
     "transfer_words",
+    "tried_words",
     "value_words",
     "vm_words",
     "waits_for",

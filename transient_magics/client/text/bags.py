@@ -7,7 +7,7 @@ from ...journal.bags import events as e
 from ...journal.bags.state import DeclaredBag
 from ...protocol.bag import events as b
 from ...spec import render_duration
-from .words import count, plain
+from .words import count, number, plain
 
 
 def bag_words(bag: DeclaredBag) -> str:
@@ -24,6 +24,33 @@ def bag_words(bag: DeclaredBag) -> str:
     if bag.phase == "declared":
         return "waits for workers"
     return f"{made}, {len(known.running)} under way{lost}"
+
+
+def tried_words(bag: DeclaredBag) -> str:
+    """What its surrogate was learnt from, and on how many batches it was tried before it knew them; nothing without
+    one."""
+    if bag.spec.surrogate == "none":
+        return ""
+    learnt = bag.state.learnt
+    if not learnt:
+        return "nothing is learnt yet"
+    tried = sum(each.judged > 0 for each in learnt)
+    many = "one batch" if tried == 1 else f"{tried} batches"
+    return f"learnt from {count(learnt[-1].results, 'result')}, {f'tried on {many}' if tried else 'not tried yet'}"
+
+
+def quality_words(bag: DeclaredBag) -> str:
+    """`pressure: 90% intervals held 92%, largest sd 0.014 (until 0.01)` of the last batch; nothing before there is
+    one."""
+    learnt = bag.state.learnt
+    judged = next((each for each in reversed(learnt) if each.judged), None)
+    said = []
+    for name, largest in learnt[-1].largest.items() if learnt else ():
+        held = f"90% intervals held {judged.coverage[name]:.0%}, " if judged and name in judged.coverage else ""
+        goal = bag.spec.until.get(name) or bag.spec.until.get("")
+        until = f" (until {number(goal)})" if goal else ""
+        said.append(f"{plain(name)}: {held}largest sd {number(largest)}{until}")
+    return "; ".join(said)
 
 
 def bag_event_words(event: Event) -> str:

@@ -9,7 +9,7 @@ from ...journal import Bill, ClusterState, VmState
 from ...spec import render_money as money
 from ...spec import render_table as table
 from .. import foreground
-from .bags import bag_words
+from .bags import bag_words, quality_words, tried_words
 from .bills import bill_words
 from .dasks import dask_words
 from .events import why_slow
@@ -52,7 +52,10 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     lines += [f"{each.name}  {run_words(each, state)}" for each in foreground.beside(state)]
     lines += [f"{each.name}  {job_words(each)}" for each in foreground.jobs(state)]
     lines += [f"{each.name}  {dask_words(each)}" for each in state.active_dasks if not each.spec.bag]
-    lines += [f"{each.name}  {bag_words(each)}" for each in state.bags.values()]
+    for bag in state.bags.values():
+        lines.append(f"{bag.name}  {bag_words(bag)}")
+        if quality := quality_words(bag):
+            lines.append(f"{' ' * len(bag.name)}  {tried_words(bag)}; {quality}")
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
         lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]

@@ -304,6 +304,71 @@ class Study(TypedDict):
     best_so_far: list[Point]
 
 
+BagPoint = tuple[str, int, list[Parameter], list[Figure], list[Figure]]
+"""A job of a bag: its state (waiting, running, lost, done, failed, skipped), its attempts, the values of its parameters
+and of its outputs, and these' errors (empty: there are none). Where it stands in the list is its number."""
+
+
+class BagAxis(TypedDict):
+    """What points are placed by: a parameter, or an output. `kind`: even, log or choice (`choices` then; else from
+    `low` to `high`); `named`: where on it, from 0 to 1, which value stands."""
+
+    name: str
+    output: bool
+    kind: str
+    low: float
+    high: float
+    choices: list[Parameter]
+    named: list[tuple[float, str]]
+
+
+class BagTried(TypedDict):
+    """How good a surrogate is by its last batch, for one output: the share inside the 90% intervals, the median
+    residual in its own standard deviations, the largest standard deviation, and below which of these it is `good`."""
+
+    output: str
+    coverage: Figure
+    residual: Figure
+    largest: Figure
+    until: Figure
+    good: bool
+
+
+class BagVm(TypedDict):
+    """A VM of a bag, how old it is, and the number of the job that it holds (None: none), in words where, and since
+    when."""
+
+    name: str
+    age: str
+    state: str
+    job: int | None
+    at: str
+    words: str
+
+
+class Bag(TypedDict):
+    """A bag. `results` of `wanted` ones are there; `per_result`: dollars; `counts` of points by their states; `more`
+    VMs have no row; `tried_words` are empty without a surrogate."""
+
+    name: str
+    phase: str
+    words: str
+    about: str
+    results: int
+    wanted: int
+    dollars: Figure
+    per_result: Figure
+    ends: str
+    counts: list[tuple[str, int]]
+    tried_words: str
+    tried: list[BagTried]
+    axes: list[BagAxis]
+    points: list[BagPoint]
+    vms: list[BagVm]
+    more: int
+    stoppable: bool
+
+
 class Log(TypedDict):
     """The last lines that a worker wrote; empty before anybody asked."""
 

@@ -10,6 +10,7 @@ import time
 
 from ...client import foreground, text
 from ...journal import Bill, ClusterState, Event, RunState, events
+from ...protocol.bag.events import BagLost
 from ...spec import render_duration
 from .contract import VERSION, Beside, Cost, Proposal, Said, Training, View, sound
 from .curves import end_of
@@ -26,6 +27,7 @@ _TONES = {
     events.TrainFailed: "bad",
     events.JobInterrupted: "warn",
     events.JobUnkept: "warn",
+    BagLost: "warn",
     events.TrainSlow: "warn",
     events.TrainRecovered: "good",
     events.TrainUnevaluated: "warn",
@@ -35,7 +37,10 @@ _TONES = {
     events.ClusterReady: "good",
     events.TrainFinished: "good",
 }
-_FAMILIES = {"vm": "VMs", "worker": "VMs", "train": "training", "study": "training", "job": "training"}
+_FAMILIES = {
+    "vm": "VMs", "worker": "VMs",
+    **dict.fromkeys(("train", "study", "job", "dask", "bag"), "training"),
+}  # fmt: skip
 _SAID_BY_STUDY = (
     "train.declared", "train.started", "train.checkpoint", "train.evaluated", "train.finished", "train.best",
     "worker.joined", "worker.left", "worker.batch_resized",

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...client.text import number
+from ..snapshot.axes import ticks
 from ..snapshot.thinning import thinned
 from .markup import COLOURS, FAINT, attribute, escape, row, table
-from .ticks import ticks
 
 WIDTH, HEIGHT = 364, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 34

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .bags import bag_html
 from .chart import HEIGHT, WIDTH, chart
 from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
 from .split import split_html
@@ -28,9 +29,12 @@ _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 
 
 def html(
-    view: Mapping[str, Any], curves: Mapping[str, Any] | None = None, studies: Iterable[Mapping[str, Any]] = ()
+    view: Mapping[str, Any],
+    curves: Mapping[str, Any] | None = None,
+    studies: Iterable[Mapping[str, Any]] = (),
+    bags: Iterable[Mapping[str, Any]] = (),
 ) -> str:
-    """The twin of a snapshot, of the curves of the run that it shows, and of its studies."""
+    """The twin of a snapshot, of the curves of the run that it shows, of its studies and its bags."""
     parts = [_head(view), f"<div style='{FAINT};font-size:12px'>{escape(view['as_of'])}</div>"]
     if view["trouble"]:
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
@@ -38,6 +42,7 @@ def html(
         parts.append(_training(view["training"], curves or {}))
     parts += [_beside(each) for each in [*view["beside"], *view["jobs"], *view["dasks"]]]
     parts += [study_html(each) for each in studies]
+    parts += [bag_html(each) for each in bags]
     if not view["focus"]:
         parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
         parts.append(_cost(view))

@@ -1,0 +1,223 @@
+"""What a panel shows of bags: points that are few numbers, ages, the surrogate, the end, a twin, a wish, an axis."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.client import Bag
+from transient_magics.journal import Journal, bill, events, replay
+from transient_magics.panels import bag_panel_html, html, show_bag, status, view
+from transient_magics.panels.snapshot.axes import Axis
+from transient_magics.panels.snapshot.bags import STATES, bags, pace
+from transient_magics.panels.wishes import AskedBag, wish
+from transient_magics.protocol.cluster_commands import StopBag
+from transient_magics.protocol.study import Dimension, parse_space
+
+from . import stories
+from .bag_story import BagStory, specification
+from .test_display import displayed, eventually, widgets_of
+
+SHORT = BagStory(specification(200), done=130)
+
+
+def text_of(drawn: str) -> str:
+    return " ".join(" ".join(ElementTree.fromstring(drawn).itertext()).split())
+
+
+def twin(story: BagStory) -> str:
+    state, now = story.state, story.now
+    return html(view(state, bill(state, now), now), None, [], bags(state, now))
+
+
+def test_a_bag_is_points_with_their_states_and_what_they_returned() -> None:
+    (bag,) = bags(SHORT.state, SHORT.now)
+    assert bag["words"] == "130 of 200 results, 3 under way, after 2 interruptions, 1 job failed"
+    assert bag["about"] == "density=0.3:0.9 · temperature=0.8:1.6 · Gaussian process · until pressure 0.01 · reuse"
+    assert bag["counts"] == [["done", 130], ["running", 3], ["waiting", 3], ["lost", 1], ["failed", 1]]
+    points = bag["points"]
+    assert len(points) == 138
+    job = SHORT.state.bags["bag-1"].state.jobs[5]
+    assert job.result is not None
+    place = [float(f"{value:.6g}") for value in job.point.values()]
+    assert points[5] == ["done", 2, place, [job.result.returned["pressure"]], [0.01]]
+    assert [points[number][0] for number in (6, 133, 134, 137)] == ["failed", "lost", "running", "waiting"]
+    assert points[6][3:] == [[], []]
+    assert [(each["name"], each["output"]) for each in bag["axes"]] == [
+        ("density", False), ("temperature", False), ("pressure", True),
+    ]  # fmt: skip
+    assert bag["per_result"] == pytest.approx(bag["dollars"] / 130)
+    assert bag["dollars"] == pytest.approx(bill(SHORT.state, SHORT.now).total), "nobody else works on the cluster"
+
+
+def test_its_vms_are_told_with_their_ages_the_oldest_first_and_what_each_holds() -> None:
+    (bag,) = bags(SHORT.state, SHORT.now)
+    vms = {each["name"]: (each["job"], each["words"]) for each in bag["vms"]}
+    assert vms == {
+        "worker-0": (131, "for 34 s, 8 s saved"), "worker-1": (132, "for 33 s, 8 s saved"),
+        "worker-2": (None, ""), "worker-7": (134, "for 31 s, 8 s saved"),
+    }  # fmt: skip
+    assert [each["name"] for each in bag["vms"]][-1] == "worker-7", "which took the place of another"
+    assert {each["age"] for each in bag["vms"][:3]} == {"35 min"}
+    assert bag["vms"][0]["at"].startswith("density 0.6188, temperature 0.8675")
+
+
+def test_the_surrogate_is_as_good_as_its_last_batch_says() -> None:
+    (bag,) = bags(SHORT.state, SHORT.now)
+    assert bag["tried_words"] == "learnt from 120 results, tried on 4 batches"
+    (tried,) = bag["tried"]
+    assert (tried["output"], tried["until"], tried["good"]) == ("pressure", 0.01, False)
+    assert tried["coverage"] == pytest.approx(23 / 24)
+    assert tried["largest"] == pytest.approx(0.0173, abs=1e-4)
+    wide = BagStory(specification(200, until={"": 0.1}), done=130)
+    assert bags(wide.state, wide.now)[0]["tried"][0]["good"], "where the last batch is within the tolerance"
+    plain = BagStory(specification(60, surrogate="none", until={}), done=40)
+    (bag,) = bags(plain.state, plain.now)
+    assert (bag["tried"], bag["tried_words"]) == ([], "")
+
+
+def test_it_ends_when_all_results_are_there_at_the_pace_of_the_last_ones() -> None:
+    (bag,) = bags(SHORT.state, SHORT.now)
+    came = [job.result.at for job in SHORT.state.bags["bag-1"].state.jobs.values() if job.result][-30:]
+    minutes = round(70 * (SHORT.now - min(came)) / 29 / 60)
+    at = time.strftime("%H:%M", time.localtime(SHORT.now + 70 * (SHORT.now - min(came)) / 29))
+    assert bag["ends"] == f"in about {minutes} min (at {at}), or sooner"
+    early = BagStory(specification(200, job_seconds=60.0, until={}), done=0)
+    assert bags(early.state, early.now)[0]["ends"].startswith("in about 50 min"), "200 minutes on four workers"
+    unknown = BagStory(specification(200), done=0)
+    assert bags(unknown.state, unknown.now)[0]["ends"] == ""
+    over = BagStory(specification(200), done=130, over=True)
+    (bag,) = bags(over.state, over.now)
+    assert bag["ends"].startswith("at ")
+    assert (
+        bag["words"] == "finished: the surrogate is good enough, 130 of 200 results, after 1 interruption, 1 job failed"
+    )
+    assert (bag["vms"], bag["stoppable"]) == ([], False)
+
+
+def test_jobs_of_a_deleted_cluster_are_skipped() -> None:
+    gone = [events.ClusterDeleting(reason="asked by the user"), events.ClusterDeleted()]
+    late = [replace(event, seq=10**6 + at, time=int((SHORT.now + 1) * 1e9)) for at, event in enumerate(gone)]
+    state = replay(late, SHORT.state)
+    (bag,) = bags(state, SHORT.now + 2)
+    assert (bag["words"], bag["phase"], bag["stoppable"]) == ("ended with its cluster", "stopped", False)
+    assert bag["counts"] == [["done", 130], ["failed", 1], ["skipped", 7]]
+
+
+def test_two_thousand_points_are_small_and_are_sent_less_often() -> None:
+    long = BagStory(specification(2500), done=1980)
+    state = long.state
+    began = time.perf_counter()
+    (bag,) = bags(state, long.now)
+    took = time.perf_counter() - began
+    assert len(bag["points"]) == 1988
+    assert len(json.dumps(bag, allow_nan=False)) < 60 * len(bag["points"])
+    assert took < 1.0
+    assert (pace(SHORT.state), pace(state)) == (1.0, 1988 / 500)
+    assert len(twin(long)) < 200_000
+
+
+def test_the_twin_has_the_counts_the_points_the_vms_and_the_surrogate() -> None:
+    drawn = twin(SHORT)
+    said = text_of(drawn)
+    assert "bag-1 : 130 of 200 results" in said
+    assert "130 done 3 running 3 waiting 1 lost 1 failed" in said
+    assert "worker-0 35 min 131 density 0.6188, temperature 0.8675, for 34 s, 8 s saved" in said
+    assert "Surrogate: learnt from 120 results, tried on 4 batches." in said
+    assert "pressure 96% 0.427 sd 0.0173 0.01 not yet" in said
+    figure = next(
+        each for each in ElementTree.fromstring(drawn).iter("svg") if "points of" in each.get("aria-label", "")
+    )
+    paths = {path.findtext("title"): path.get("d", "") for path in figure.iter("path") if path.findtext("title")}
+    assert {state: path.count("M") for state, path in paths.items()} == {
+        "done": 130, "running": 3, "waiting": 3, "lost": 1, "failed": 1,
+    }  # fmt: skip
+    forms = {path[path.index("m") :].partition("M")[0] for path in paths.values()}
+    assert len(forms) == len(paths), "forms tell states apart, and not colours alone"
+    narrow = BagStory(specification(60, space=parse_space("density=0.3:0.9")), done=40)
+    assert "none yet" in text_of(twin(narrow)), "where those stand that have no value"
+    nothing = BagStory(specification(60), done=0, over=True)
+    assert "0 of 60 results" in text_of(twin(nothing))
+
+
+def test_a_terminal_says_how_good_the_surrogate_is() -> None:
+    said = status(SHORT.state)
+    assert "bag-1  130 of 200 results" in said
+    assert "tried on 4 batches; pressure: 90% intervals held 96%, largest sd 0.0173 (until 0.01)" in said
+
+
+def test_a_page_gets_the_bags_by_themselves(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    with Journal(journal) as writing:
+        writing.extend(SHORT.history[:60])
+    _, page = displayed(journal)
+    (panel,) = widgets_of(page)
+    assert panel.bags[0]["results"] < 20
+    with Journal(journal) as writing:
+        writing.extend(SHORT.history[60:])
+    eventually(lambda: panel.bags[0]["results"] == 130)
+    assert "bag-1" in page.shown[0]["text/plain"]
+
+
+class Asked(stories.StoryCluster):
+    """A cluster that notes which bag was to be stopped."""
+
+    def bag(self, name: str | None = None) -> Any:
+        self.asked.append(("bag", name))
+        return self
+
+
+def test_a_page_can_stop_a_bag(tmp_path: Path) -> None:
+    cluster = Asked(tmp_path / "journal.jsonl")
+    found = wish(cluster, None, {"do": "stop bag", "bag": "bag-1"})
+    assert found
+    found.do()
+    assert (found.said, cluster.asked) == ("bag-1 is being stopped.", [("bag", "bag-1"), ("stop",)])
+    assert list(inspect.signature(AskedBag.stop).parameters) == list(inspect.signature(Bag.stop).parameters)
+    assert StopBag(bag="bag-1").bag == "bag-1"
+
+
+@given(
+    st.sampled_from(
+        ["a=0.3:0.9", "a=1e-4:10:log", "a=1:6:int", "a=1:5000:int", "a=2,3,5", "a=x,yy,z", "a=-3:7", "a=3:5:log"]
+    ),
+    st.floats(0, 1),
+)
+def test_an_axis_has_its_values_and_their_names_within_it(text: str, share: float) -> None:
+    dimension = Dimension.parse(text)
+    axis = Axis.of(dimension)
+    whole = int(dimension.low + share * (dimension.high - dimension.low))
+    value: Any = dimension.low + share * (dimension.high - dimension.low)
+    if dimension.kind == "choice":
+        value = dimension.choices[int(share * (len(dimension.choices) - 1))]
+    elif dimension.kind == "int":
+        value = whole
+    assert -1e-9 <= axis.place(value) <= 1 + 1e-9
+    places = [place for place, _ in axis.named]
+    assert 2 <= len(places) <= 8
+    assert places == sorted(places)
+    assert all(-1e-9 <= place <= 1 + 1e-9 for place in places)
+    assert len({words for _, words in axis.named}) == len(places)
+
+
+def test_every_state_of_a_job_is_one_that_is_told() -> None:
+    assert {each[0] for each in bags(SHORT.state, SHORT.now)[0]["points"]} <= {*STATES}
+
+
+def test_a_bag_by_itself_is_a_sentence_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = tmp_path / "journal.jsonl"
+    with Journal(journal) as writing:
+        writing.extend(SHORT.history)
+    bag: Any = Bag("bag-1", stories.StoryCluster(journal))  # type: ignore[arg-type]
+    show_bag(bag)
+    assert capsys.readouterr().out.startswith("bag-1 on simulate: 130 of 200 results, 3 under way")
+    assert "130 done" in text_of(bag_panel_html(bag))

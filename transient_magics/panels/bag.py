@@ -1,0 +1,43 @@
+"""A bag that is shown by itself: the panel of its cluster where that shows it, else its picture."""
+
+from __future__ import annotations
+
+import time
+
+from ..client import Bag, foreground, text
+from ..journal import run_costs
+from .show import current_shell, has_front_end, show
+from .snapshot.bags import bag_view
+from .twin.bags import bag_html
+from .twin.markup import FONT
+
+_WIDE = f"{FONT};max-width:1040px"
+
+
+def show_bag(bag: Bag) -> None:
+    """Show the panel of the bag's cluster in the cell that runs now; where that shows another bag, a picture."""
+    state = bag.cluster.state
+    shell = current_shell()
+    if not has_front_end(shell):
+        print(bag_text(bag))
+    elif bag.name not in state.bags or any(each.name == bag.name for each in foreground.bags(state)):
+        show(bag.cluster)
+    else:
+        shell.display_pub.publish(data={"text/plain": bag_text(bag), "text/html": bag_panel_html(bag)})
+
+
+def bag_text(bag: Bag) -> str:
+    """A bag in a terminal."""
+    state = bag.cluster.state
+    known = state.bags.get(bag.name)
+    if known is None:
+        return repr(bag)
+    quality = text.quality_words(known)
+    said = f"{bag.name} on {state.name}: {text.bag_words(known)}"
+    return "\n".join([said, *([f"{text.tried_words(known)}; {quality}"] if quality else [])])
+
+
+def bag_panel_html(bag: Bag) -> str:
+    """The picture of a bag."""
+    state, now = bag.cluster.state, time.time()
+    return f"<div style='{_WIDE}'>{bag_html(bag_view(state, bag.state, run_costs(state, now), now))}</div>"

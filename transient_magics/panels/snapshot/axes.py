@@ -1,0 +1,81 @@
+"""Axes: where on one a value lies, from 0 to 1, and which round values are named (as widgets/scale.js finds them)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from ...client import text
+from ...protocol.run import Value
+from ...protocol.study import Dimension
+
+MANY = 4
+_MOST_NAMED = 8
+_MOST_WHOLE = 40
+"""Whole numbers up to which each has a place of its own."""
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """About MANY round values from `low` to `high`, which is above it."""
+    step = 10 ** math.floor(math.log10((high - low) / MANY))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= MANY + 1)
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From `low` to `high`, evenly or (log) evenly in the logarithm; or `choices`, each with as much room."""
+
+    name: str
+    kind: Literal["even", "log", "choice"]
+    low: float = 0.0
+    high: float = 1.0
+    choices: tuple[Value, ...] = ()
+
+    @classmethod
+    def of(cls, dimension: Dimension) -> Self:
+        """That of a parameter."""
+        if dimension.kind == "choice":
+            return cls(dimension.name, "choice", choices=dimension.choices)
+        if dimension.kind == "int" and dimension.high - dimension.low < _MOST_WHOLE:
+            whole = range(int(dimension.low), int(dimension.high) + 1)
+            return cls(dimension.name, "choice", choices=tuple(whole))
+        return cls(dimension.name, "log" if dimension.kind == "log" else "even", dimension.low, dimension.high)
+
+    @classmethod
+    def over(cls, name: str, values: Sequence[float]) -> Self:
+        """One with room for all of the values, of which there is one at least."""
+        low, high = min(values), max(values)
+        margin = 0.05 * (high - low) or abs(0.05 * high) or 1.0
+        return cls(name, "even", low - margin, high + margin)
+
+    def place(self, value: Value) -> float:
+        """Where a value lies, from 0 to 1. Raises ValueError for one that is no choice, or has no logarithm."""
+        if self.kind == "choice":
+            return (self.choices.index(value) + 0.5) / len(self.choices)
+        low, high, at = self.low, self.high, float(value)
+        if self.kind == "log":
+            low, high, at = math.log(low), math.log(high), math.log(at)
+        return (at - low) / (high - low)
+
+    @property
+    def named(self) -> list[tuple[float, str]]:
+        """The places of some values, and these in words."""
+        if self.kind == "choice":
+            each = -(-len(self.choices) // _MOST_NAMED)
+            return [(self.place(value), text.value_words(value)) for value in self.choices[::each]]
+        if self.kind == "log":
+            return [(self.place(value), f"{value:.4g}") for value in _round_by_logarithm(self.low, self.high)]
+        return [(self.place(value), f"{value:.4g}") for value in ticks(self.low, self.high)]
+
+
+def _round_by_logarithm(low: float, high: float) -> list[float]:
+    """Powers of ten, with twice and five times these where there is room; where there is not one, round values."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1,)):
+        found = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+        if len(found) <= MANY + 2:
+            return found if len(found) > 1 else [each for each in ticks(low, high) if each > 0]
+    return found[:: -(-len(found) // MANY)]

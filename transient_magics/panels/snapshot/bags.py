@@ -1,0 +1,188 @@
+"""The bags of a panel: the points of each and how they do, which VM of which age holds what, how good the surrogate is,
+what a result costs, and when the bag ends.
+
+All points are sent, because each is a few numbers; many of them are sent less often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...bags.surrogate.stopping import COVERED
+from ...client import foreground, text
+from ...journal import ClusterState, VmState, run_costs
+from ...journal.bags.state import BagJobState, DeclaredBag
+from ...protocol.bag.spec import ERROR
+from ...protocol.run import Value
+from ...spec import WORKER, render_duration
+from .axes import Axis
+from .contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, sound
+
+STATES = ("done", "running", "waiting", "lost", "failed", "skipped")
+"""What becomes of points, in the order in which they are told. `lost`: the job waits to be begun again."""
+MOST_VMS = 24
+_MANY = 500
+"""Points up to which all of them are sent each second."""
+_LEAST_PACED, _PACED = 3, 30
+"""Results from which the pace is known, and so many that it is of."""
+_DAY = 86_400.0
+
+
+def bags(state: ClusterState, now: float) -> list[Bag]:
+    """What a cluster's panel shows of its bags at `now`."""
+    found = foreground.bags(state)
+    costs = run_costs(state, now) if found else {}
+    return [bag_view(state, bag, costs, now) for bag in found]
+
+
+def pace(state: ClusterState) -> float:
+    """How many times longer than usual to wait until the bags are sent again: many points are much to send."""
+    return max(1.0, sum(len(bag.state.jobs) for bag in foreground.bags(state)) / _MANY)
+
+
+def bag_view(state: ClusterState, bag: DeclaredBag, costs: Mapping[str, float], now: float) -> Bag:
+    """The snapshot of one bag. `costs`: `journal.run_costs`."""
+    known, over = bag.state, bag.over or state.over
+    axes = _axes(bag)
+    points = [_point(bag, job, over=over) for job in known.jobs.values()]
+    vms = [] if over else _vms(state, bag, now)
+    results = len(known.counted)
+    dollars = sum(costs.get(dask, 0.0) for dask in bag.dasks)
+    states = [each[0] for each in points]
+    shown: Bag = {
+        "name": bag.name,
+        "phase": bag.phase if bag.over or not state.over else "stopped",
+        "words": text.bag_words(bag) if bag.over or not state.over else "ended with its cluster",
+        "about": _about(bag),
+        "results": results,
+        "wanted": bag.spec.jobs,
+        "dollars": dollars if bag.dasks else None,
+        "per_result": dollars / results if results else None,
+        "ends": "" if state.over and not bag.over else _ends(state, bag, now),
+        "counts": [(each, many) for each in STATES if (many := states.count(each))],
+        "tried_words": text.tried_words(bag),
+        "tried": _tried(bag),
+        "axes": axes,
+        "points": points,
+        "vms": vms[:MOST_VMS],
+        "more": max(0, len(vms) - MOST_VMS),
+        "stoppable": not over and bag.ending is None,
+    }
+    return sound(shown)
+
+
+def _point(bag: DeclaredBag, job: BagJobState, *, over: bool) -> BagPoint:
+    returned = job.result.returned if job.result else {}
+    state = "lost" if job.phase == "waiting" and job.attempt else job.phase
+    if over and state in ("waiting", "running", "lost"):
+        state = "skipped"
+    place: list[Parameter] = [_short(job.point[each.name]) for each in bag.spec.space]
+    outputs = bag.state.outputs if returned else ()
+    values: list[Figure] = [_figure(returned[name]) for name in outputs]
+    errors = [_figure(returned[name + ERROR]) if name + ERROR in returned else None for name in outputs]
+    return state, job.attempt, place, values, errors if any(each is not None for each in errors) else []
+
+
+def _short(value: Value) -> Parameter:
+    """A float in as many digits as a picture has."""
+    return _figure(value) if isinstance(value, float) else value
+
+
+def _figure(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _axes(bag: DeclaredBag) -> list[BagAxis]:
+    parameters = [Axis.of(each) for each in bag.spec.space]
+    values = {name: [returned[name] for _, returned in bag.state.points()] for name in bag.state.outputs}
+    outputs = [Axis.over(name, found) for name, found in values.items() if found]
+    return [_axis(each, output=False) for each in parameters] + [_axis(each, output=True) for each in outputs]
+
+
+def _axis(axis: Axis, *, output: bool) -> BagAxis:
+    return {
+        "name": axis.name, "output": output, "kind": axis.kind, "low": axis.low, "high": axis.high,
+        "choices": [_short(each) for each in axis.choices],
+        "named": [(round(place, 4), words) for place, words in axis.named],
+    }  # fmt: skip
+
+
+def _about(bag: DeclaredBag) -> str:
+    spec = bag.spec
+    models = {"gp": "Gaussian process", "ensemble": "ensemble of networks"}
+    surrogate = [models[spec.surrogate]] if spec.surrogate in models else []
+    until = (
+        [f"until {', '.join(f'{name} {goal:g}'.strip() for name, goal in spec.until.items())}"] if spec.until else []
+    )
+    return " · ".join([*map(str, spec.space), *surrogate, *until, spec.policy])
+
+
+def _tried(bag: DeclaredBag) -> list[BagTried]:
+    learnt, until = bag.state.learnt, bag.spec.until
+    judged = next((each for each in reversed(learnt) if each.judged), None)
+    found: list[BagTried] = []
+    for name, largest in learnt[-1].largest.items() if learnt else ():
+        coverage = judged.coverage.get(name) if judged else None
+        residual = judged.residual.get(name) if judged else None
+        goal = until.get(name) or until.get("")
+        right = coverage is not None and residual is not None and COVERED[0] <= coverage <= COVERED[1] and residual <= 1
+        found.append({
+            "output": name, "coverage": coverage, "residual": residual, "largest": largest, "until": goal,
+            "good": right and (goal is None or largest <= goal),
+        })  # fmt: skip
+    return found
+
+
+def _vms(state: ClusterState, bag: DeclaredBag, now: float) -> list[BagVm]:
+    """The VMs that are the bag's, and those that hold a job of it though they are gone; the oldest first."""
+    holds = {job.vm: job for job in bag.state.running}
+    dask = bag.dasks[-1] if bag.dasks else ""
+    own = [vm for vm in state.living if vm.role == WORKER and state.leases.get(vm.slot) == dask]
+    gone = [vm for name in holds if (vm := state.vms.get(name)) and vm not in own]
+    ages = {vm.name: _age(state, vm, now) for vm in (*own, *gone)}
+    ordered = sorted((*own, *gone), key=lambda vm: -ages[vm.name])
+    return [_vm(state, vm, ages[vm.name], holds.get(vm.name), now) for vm in ordered]
+
+
+def _vm(state: ClusterState, vm: VmState, age: float, job: BagJobState | None, now: float) -> BagVm:
+    words = [] if vm.state == "ready" else [text.vm_words(state, vm, now)]
+    if job:
+        words.append(f"for {render_duration(max(0.0, now - job.began_at))}")
+        words += [f"attempt {job.attempt}"] if job.attempt > 1 else []
+        words += [f"{render_duration(job.done)} saved"] if job.done else []
+    return {
+        "name": vm.name,
+        "age": render_duration(age) if age else "",
+        "state": vm.state,
+        "job": job.number if job else None,
+        "at": text.params_words(job.point) if job else "",
+        "words": ", ".join(words),
+    }
+
+
+def _age(state: ClusterState, vm: VmState, now: float) -> float:
+    """For how long it has run, in seconds of the cluster's clock."""
+    born = vm.started_at or vm.running_at
+    return max(0.0, state.clock.between(born, vm.ended_at or now)) if born else 0.0
+
+
+def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
+    """When all results will be there, at the pace of the last ones, or as it was declared how long a job takes."""
+    if bag.over:
+        return f"at {text.clock(bag.ended_at)}"
+    seconds = _seconds_left(state, bag, now)
+    if bag.ending or seconds is None:
+        return ""
+    at = f" (at {text.clock(now + seconds)[:5]})" if seconds < _DAY else ""
+    return f"in about {render_duration(seconds)}{at}{', or sooner' if bag.spec.until else ''}"
+
+
+def _seconds_left(state: ClusterState, bag: DeclaredBag, now: float) -> float | None:
+    left = max(0, bag.spec.jobs - len(bag.state.counted))
+    came = [found.at for number in bag.state.counted if (found := bag.state.jobs[number].result)][-_PACED:]
+    if len(came) >= _LEAST_PACED:
+        return left * (now - came[0]) / (len(came) - 1)
+    workers = sum(each in bag.dasks for each in state.leases.values())
+    if bag.spec.job_seconds and workers:
+        return left * bag.spec.job_seconds / workers
+    return None
