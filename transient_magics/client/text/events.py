@@ -18,7 +18,7 @@ from .words import clock, count, evaluated_words, number, params_words, scores_w
 QUIET = (
     "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
     "cluster.leased", "train.checked", "study.asked", "job.packed", "job.kept", "deadline.outlook",
-    "bag.proposed", "bag.started", "bag.saved", "bag.result",
+    "bag.proposed",
 )  # fmt: skip
 
 
