@@ -332,7 +332,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "noise_share": 0.05, "eval_steps": 50, "eval_batches": 0, "seed": 7,
         "keep_best": "max agreement", "stop_when": "min val_loss no better in 3 evaluations", "resume": "run-1",
         "check": False, "when_done": "workers", "pace_seconds": 0.2, "finish_by": "18:00", "max_cost": 5.0,
-        "confidence": 0.9, "gpus": ("t4", "l4"), "zones": ("us-east1-c", "us-east1-d"), "adapt": "ask", "least_workers": 2, "most_workers": 4,
+        "confidence": 0.9, "gpus": ("t4", "l4"), "zones": ("us-east1-c", "us-east1-d"), "adapt": "ask",
+        "least_workers": 2, "most_workers": 4,
     }  # fmt: skip
     assert RunSpec(**{name: value for name, value in command.values.items() if name != "cluster"})
 
