@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .outlook import outlook
 from .pricing import spot, worth_of
@@ -104,7 +104,7 @@ def _net(seen: Seen, left: float) -> Net | None:
         return begin + seconds_of(steps, net.speed)
 
     for bound in (seen.speeds.least, seen.speeds.likely):
-        found = [net._replace(speed=bound({net.gpu: net.count})) for net in found]
+        found = [replace(net, speed=bound({net.gpu: net.count})) for net in found]
         in_time = [net for net in found if seconds(net) <= left]
         cheap = [net for net in in_time if net.price <= _DEARER * cheapest]
         if in_time:

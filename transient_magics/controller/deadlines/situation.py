@@ -11,7 +11,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ...catalog import accelerator, has_gpu
 from ...journal import ClusterState, RunState, VmState, bill
@@ -28,7 +27,8 @@ Workers = Mapping[tuple[str, str], int]
 """How many, by GPU and terms."""
 
 
-class Net(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Net:
     """Workers on demand that bring a run home by themselves: GPU, how many, US dollars of a step (`price`), and the
     `speed` that is counted with, in steps per second."""
 
