@@ -92,7 +92,7 @@ def way_in(names: tuple[str, str, str], samples: int) -> None:
     with own_home():
         # It must last: the published rates may diverge here.
         cluster, run = train(2, pace=PACE, names=names, check=True, hparams="learning_rate=0.0001")
-        graph = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name / "graphs" / "cpu.graph"
+        graph = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name / "graphs" / "cpu-1.graph"
         _when(graph.exists)  # for those who join from now on
         print(f"{names[1]}, a worker that waited for the check: {first_gradient(run, 'worker-0')}", flush=True)
         os.kill(process(cluster, "worker-0", "worker"), signal.SIGKILL)

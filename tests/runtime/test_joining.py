@@ -57,7 +57,7 @@ class Joining:
         folder = self.room.run_folder("ps-0")
         until((folder / "data" / ".complete").exists, "the records")
         (folder / "graphs").mkdir(exist_ok=True)
-        return folder / "graphs" / "cpu.graph"
+        return folder / "graphs" / "cpu-1.graph"
 
     def come(self) -> str:
         """Let the worker come; its log, once it has made a step."""

@@ -195,7 +195,7 @@ def play(room: MachineRoom) -> Story:
     revoked = story.wait("the revoked worker left", "worker.left", worker="worker-1", reason="revoked")["time"]
     left = lambda: [line for line in story.metrics() if line["time"] > revoked + 2e9]  # noqa: E731
     story.marks["after the revocation"] = until(left, "the one that is left trains")
-    graph = room.run_folder("ps-0") / "graphs" / "cpu.graph"
+    graph = room.run_folder("ps-0") / "graphs" / "cpu-1.graph"
     until(graph.exists, "the graph for those who join later")
     room.put("worker-2", {**DECLARED, "pace_seconds": None}, DIGITS)
     os.kill(room.pids("worker-2")["worker-2"], signal.SIGKILL)

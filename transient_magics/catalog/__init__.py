@@ -42,7 +42,7 @@ from .prices import (
 from .regions import continent, nearest, region
 from .servers import server_machine, server_price
 from .shapes import larger_shapes, shapes, worker_entry, worker_machines
-from .transfer import TRANSFER_PRICES, TransferPrice, transfer_price
+from .transfer import INTERNET, TRANSFER_PRICES, TransferPrice, transfer_price
 from .zones import ZONES, default_zone, has_gpu, zones_with
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "DISK_TYPE",
     "DISK_TYPES",
     "ICAC19",
+    "INTERNET",
     "MACHINE_TYPES",
     "SOURCES",
     "TRANSFER_PRICES",

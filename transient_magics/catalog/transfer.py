@@ -31,6 +31,8 @@ SAME_REGION = TransferPrice(0.01, 0.01, "zones of one region", "2026-09", _GOOGL
 NORTH_AMERICA = TransferPrice(0.02, 0.02, "regions of North America", "", _UNCONFIRMED, False)
 SAME_CONTINENT = TransferPrice(0.08, 0.02, "regions of another continent", "", _UNCONFIRMED, False)
 CONTINENTS = TransferPrice(0.15, 0.05, "continents", "", _UNCONFIRMED, False)
+INTERNET = TransferPrice(0.12, 0.085, "a VM and a machine outside Google Cloud", "", _UNCONFIRMED, False)
+"""What leaves Google's network; nothing is charged for the way in."""
 TRANSFER_PRICES = (SAME_ZONE, SAME_REGION, NORTH_AMERICA, SAME_CONTINENT, CONTINENTS)
 
 

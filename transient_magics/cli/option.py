@@ -180,6 +180,14 @@ def zones(text: str, option: str = "--zone") -> tuple[str, ...]:
     return zones
 
 
+def one_gpu(text: str) -> str:
+    """A GPU."""
+    found = gpus(text)
+    if len(found) != 1:
+        raise DeclarationError("--gpus takes one GPU here", where=f"--gpus {text}")
+    return found[0]
+
+
 def gpus(text: str) -> tuple[str, ...]:
     """GPUs, by commas."""
     from ..catalog import ACCELERATORS

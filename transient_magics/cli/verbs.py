@@ -134,9 +134,13 @@ def _status(name: str | None = None) -> Snapshot:
     return Snapshot(state, forecast_line(cluster.run(run.name)) if run and not run.over else "")
 
 
-def _resize(name: str, spec: str) -> Sentence:
-    client.cluster(name).resize(spec)
-    return Sentence(f"{name} will have {spec}.")
+def _resize(name: str, spec: str = "", ps: int | None = None) -> Sentence:
+    client.cluster(name).resize(spec, ps=ps)
+    return Sentence(f"{name} will have {spec or text.count(ps or 0, 'parameter server')}.")
+
+
+def _relocate(name: str, zone: str = "", gpus: str = "", yes: bool = False) -> Sentence:
+    return Sentence(client.cluster(name).relocate(zone, gpus=gpus, yes=yes))
 
 
 def _revoke(name: str, worker: str, seconds: float = 0.0) -> Sentence:
@@ -212,6 +216,7 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "status": _status,
     "attach": lambda **values: client.attach(**values),
     "resize": _resize,
+    "relocate": _relocate,
     "revoke": _revoke,
     "move": _move,
     "stop": _stop,

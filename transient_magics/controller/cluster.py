@@ -32,6 +32,7 @@ from ..protocol.cluster_commands import (
     Move,
     Ping,
     Profile,
+    Relocate,
     Resize,
     Revoke,
     Save,
@@ -52,12 +53,14 @@ from .commands import PATIENCE, serve, still_looking
 from .dask.conduct import Dasks
 from .deadlines.conduct import Deadlines
 from .decisions.core import (
+    Arrive,
     BeginDeletion,
     DeleteVm,
     HandOver,
     RequestVm,
     SaveAhead,
     Situation,
+    Stay,
     StayHere,
     TellReady,
     decide,
@@ -69,6 +72,7 @@ from .opening import Opening
 from .place import command_socket, here
 from .placement.seat import Seat
 from .record import Recorder
+from .relocation import Mover
 from .runs.conduct import Runs
 from .studies import turn
 from .studies.conduct import Studies
@@ -106,6 +110,7 @@ class Controller:
         self._dasks: Dasks
         self._bags: Bags
         self._deadlines: Deadlines
+        self._mover: Mover
         self._tasks: Tasks
 
     @property
@@ -128,6 +133,7 @@ class Controller:
             self._dasks = Dasks(self._directory, self._recorder, self._link, refused)
             self._bags = Bags(self._directory, self._recorder, self._dasks, self._link)
             self._deadlines = Deadlines(self._recorder, self._runs.save_run, partial(self._runs.stop_trial, save=True))
+            self._mover = Mover(self._directory, self._recorder, self._runs)
             if self._state.over:
                 return
             if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
@@ -208,12 +214,14 @@ class Controller:
                 if not self._directory.exists():
                     self._recorder.begin_deletion("its folder on this machine was removed")
                 at = skew.now(access.engine.ahead)
-                self._deadlines.look(at)
+                if not self._state.relocation:
+                    self._deadlines.look(at)
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
                 self._study(at)
                 if self._state.phase != "deleting":
                     self._runs.declare_waiting()
+                if self._state.phase != "deleting" and not self._state.relocation:
                     self._jobs.declare_waiting()
                     self._bags.declare_waiting()
                 self._runs.look(self._worker_slots(at), at)
@@ -253,6 +261,8 @@ class Controller:
                     self._hand_over(fleet, decision.vm)
                 case StayHere():
                     self._recorder.note("seat", decision.why)
+                case Arrive() | Stay():
+                    self._mover.carry_out(decision, fleet, self._tasks)
                 case RequestVm():
                     pass  # all of them were asked for at once
 
@@ -326,16 +336,19 @@ class Controller:
                 await self._runs.stop(command.run)
             case Job():
                 self._refuse_when_ending()
+                self._refuse_when_moving()
                 self._jobs.declare(command.job)
             case StopJob():
                 self._jobs.stop(command.job)
             case Dask():
                 self._refuse_when_ending()
+                self._refuse_when_moving()
                 self._dasks.declare(command.dask)
             case StopDask():
                 self._dasks.stop(command.dask, command.reason)
             case Bag():
                 self._refuse_when_ending()
+                self._refuse_when_moving()
                 self._bags.declare(command.bag)
             case StopBag():
                 self._bags.stop(command.bag)
@@ -363,7 +376,14 @@ class Controller:
                 await self._revoke(command.vm, command.seconds)
             case Resize():
                 self._refuse_when_ending()
+                self._refuse_when_moving()
                 self._resize(ClusterSpec.from_dict(command.spec))
+            case Relocate():
+                self._refuse_when_ending()
+                wanted = ClusterSpec.from_dict(command.spec)
+                if not command.agreed:
+                    return await self._mover.offer(wanted, self._fleet)
+                await self._mover.begin(wanted, self._fleet)
             case Logs():
                 text = await last_lines(
                     self._directory, self._state, self._fleet, command.vm, command.run, command.lines
@@ -374,6 +394,10 @@ class Controller:
     def _refuse_when_ending(self) -> None:
         if self._state.phase in ("deleting", "deleted"):
             raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
+
+    def _refuse_when_moving(self) -> None:
+        if self._state.relocation:
+            raise ClusterError(f"{self._declared.name} is just moving", fix="Try again when it has.")
 
     async def _revoke(self, name: str, seconds: float) -> None:
         try:

@@ -15,7 +15,7 @@ from .follow import decode_lines, follow, read
 from .jobs import DaskState, JobState
 from .kept import KeptState, kept
 from .series import RunSeries
-from .state import MOST_FAILED_BOOTS, ClusterState, RunState, VmState, WorkerState, boot_key, unknown_run
+from .state import MOST_FAILED_BOOTS, ClusterState, Relocation, RunState, VmState, WorkerState, boot_key, unknown_run
 from .steady import SteadyClock, now
 from .store import Journal
 from .studies import StudyState, TrialState
@@ -30,6 +30,7 @@ __all__ = [
     "JobState",
     "Journal",
     "KeptState",
+    "Relocation",
     "RunSeries",
     "RunState",
     "SteadyClock",

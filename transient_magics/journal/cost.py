@@ -5,8 +5,8 @@ notice of a preemption is free; by the second, each start a minute at least; not
 first minute. Compute Engine's own times count where they are known. The price of a VM has that of its disk and its
 external address in it, which are counted for as long. The on-demand equivalent is the same VM time at on-demand prices
 (what the same work would have cost without transient servers). Data that VMs exchange with parameter servers in another
-zone costs by the byte, as the VMs at both ends count them; on demand it would cost the same. Where the emulated clock
-runs faster, VM time is counted on it.
+zone costs by the byte, as the VMs at both ends count them; so does what follows a cluster that moves. On demand that
+would cost the same. Where the emulated clock runs faster, VM time is counted on it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def bill(state: ClusterState, now: float) -> Bill:
     spec = state.spec
 
     def per_byte(vm: VmState) -> float:
-        return spec.transfer_prices.get(vm.zone, 0.0) / _GIB if spec else 0.0
+        own = vm.gib_price
+        return (spec.transfer_prices.get(vm.zone, 0.0) if spec and own is None else own or 0.0) / _GIB
 
     moved = {vm.name: vm.traffic_bytes * per_byte(vm) for vm in state.vms.values()}
     hours = {vm.name: _billed(state, vm, now) / 3600 for vm in state.vms.values()}
@@ -59,8 +60,12 @@ def bill(state: ClusterState, now: float) -> Bill:
     places = {(price_kind(vm.role, vm.accelerator), vm.zone) for vm in state.vms.values()}
     sources = {line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))}
     running = [vm for vm in state.living if vm.running_at and not _stopped_at(vm, now)]
-    transfer, transfer_hourly = sum(moved.values()), sum(vm.traffic_rate * 3600 * per_byte(vm) for vm in running)
-    total, hourly = sum(by_vm.values()), sum(vm.hourly for vm in running) + transfer_hourly
+    followed = state.transferred_dollars
+    transfer, transfer_hourly = (
+        sum(moved.values()) + followed,
+        sum(vm.traffic_rate * 3600 * per_byte(vm) for vm in running),
+    )
+    total, hourly = sum(by_vm.values()) + followed, sum(vm.hourly for vm in running) + transfer_hourly
     return Bill(
         total=total,
         hourly=hourly,

@@ -115,7 +115,7 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
     new = replace(
         known, groups=wanted.groups, prices=wanted.prices, candidates=wanted.candidates, end_hourly=end_hourly
     )
-    servers = (vm.zone for vm in state.living if vm.role == PARAMETER_SERVER)
+    servers = (vm.zone for vm in state.serving if vm.role == PARAMETER_SERVER)
     home = next(servers, new.home_zone)
     traffic = {zone: transfer_price(zone, home).dollars_per_gib for zone in new.all_zones}
     traffic = {**known.transfer_prices, **traffic}  # what was exchanged with zones that are left stays on the bill

@@ -76,6 +76,33 @@ class ClusterResized(Event):
     spec: Mapping[str, object]
 
 
+@_event("cluster.relocating")
+class ClusterRelocating(Event):
+    """The user asked for the cluster elsewhere, or with other parameter servers: its VMs are rented there, beside those
+    that go on. `spec` is the whole ClusterSpec.to_dict() that it is to have."""
+
+    spec: Mapping[str, object]
+
+
+@_event("cluster.relocated")
+class ClusterRelocated(Event):
+    """The cluster is there from now on, its runs go on from what was saved; the VMs that it `leaves` are deleted.
+
+    `transferred`: bytes of checkpoints and data that followed it, for which `dollars` (US) are paid.
+    """
+
+    leaves: tuple[Name, ...]
+    transferred: Count = 0
+    dollars: Amount = 0.0
+
+
+@_event("cluster.stayed")
+class ClusterStayed(Event):
+    """The cluster stays as it was, for this `reason` (a clause); what was rented elsewhere is deleted."""
+
+    reason: str
+
+
 @_event("cluster.clock")
 class ClusterClock(Event):
     """The emulated clock runs at another rate. `anchors`: those of `Clock`, all of them."""

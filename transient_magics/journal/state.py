@@ -68,6 +68,13 @@ class VmState:
     traffic_rate: float = 0.0
     """Of late, in bytes per second."""
     traffic_at: float = 0.0
+    coming: bool = False
+    """Rented where the cluster is to be: until the move is done, no run has it."""
+    left: bool = False
+    """Of the place that the cluster has left, or did not move to: it is deleted."""
+    gib_price: float | None = None
+    """US dollars for each GiB of its traffic, of a VM that was gone or left before the cluster moved; None: as the
+    cluster's declaration says."""
 
     @property
     def living(self) -> bool:
@@ -186,6 +193,14 @@ def unknown_run(name: str, **known: object) -> RunState:
 
 
 @dataclass(frozen=True, slots=True)
+class Relocation:
+    """A move under way: what the cluster is to be, and since when that is prepared, in seconds since 1970."""
+
+    spec: ClusterSpec
+    began_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """One cluster. `phase`: unknown, provisioning, ready, deleting, deleted."""
 
@@ -227,6 +242,9 @@ class ClusterState:
     clock: Clock = field(default_factory=Clock)
     advice: dict[str, e.ClusterAdvised] = field(default_factory=dict[str, e.ClusterAdvised])
     """By GPU, the latest."""
+    relocation: Relocation | None = None
+    transferred_dollars: float = 0.0
+    """What checkpoints and data cost that followed the cluster when it moved."""
     recent: tuple[Event, ...] = ()
     seq: int = 0
     passed_over: int = 0
@@ -241,6 +259,11 @@ class ClusterState:
     def living(self) -> list[VmState]:
         """VMs that were asked for and are not gone."""
         return [vm for vm in self.vms.values() if vm.living]
+
+    @property
+    def serving(self) -> list[VmState]:
+        """Those of them that runs have, or may have: no others than `living`, but while the cluster moves."""
+        return [vm for vm in self.vms.values() if vm.living and not vm.coming and not vm.left]
 
     @property
     def given_up(self) -> frozenset[str]:
@@ -276,7 +299,8 @@ class ClusterState:
     @property
     def _servers(self) -> Iterable[VmState]:
         """The latest VM in each place of a parameter server."""
-        return {vm.slot: vm for vm in self.vms.values() if vm.role == PARAMETER_SERVER}.values()
+        known = (vm for vm in self.vms.values() if vm.role == PARAMETER_SERVER and not vm.coming and not vm.left)
+        return {vm.slot: vm for vm in known}.values()
 
     def seconds_left(self, now: float) -> float:
         """Until the limits on hours and cost end the cluster, at the declared rate, in seconds of this machine."""

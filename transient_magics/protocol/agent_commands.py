@@ -97,9 +97,10 @@ class Assign(Message, Assignment):
 
 @message("stop")
 class Stop(Message):
-    """End what the VM does for the run."""
+    """End what the VM does for the run; `at_once`: without a last checkpoint, for it goes on elsewhere."""
 
     run: Name
+    at_once: bool = False
 
 
 @message("save")

@@ -158,6 +158,19 @@ class Resize(Message):
     spec: Mapping[str, object]
 
 
+@message("relocate")
+class Relocate(Message):
+    """Have the machines, zones and parameter servers that this declaration of the cluster says
+    (`ClusterSpec.to_dict`), there before what is there now goes.
+
+    Not `agreed` it is only told what that costs: `bytes` and `dollars` for what follows, `hourly` (before:
+    `hourly_before`) in US dollars, and when Compute Engine ends the cluster, `ends_at` (`ends_at_before`).
+    """
+
+    spec: Mapping[str, object]
+    agreed: bool = False
+
+
 @message("logs")
 class Logs(Message):
     """The answer's `text` is the last `lines` of what the VM wrote in the run; None: in the latest."""
@@ -188,6 +201,7 @@ Command = (
     | Delete
     | Revoke
     | Resize
+    | Relocate
     | Logs
 )
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))

@@ -49,9 +49,9 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise TrainingError(f"the declaration of the run cannot be read: {error}", where=str(declared)) from error
 
-    def graph_file(self, gpu: bool) -> Path:
-        """Where the graph of workers with a GPU is, or of those without."""
-        return self.graphs / f"{'gpu' if gpu else 'cpu'}.graph"
+    def graph_file(self, gpu: bool, servers: int) -> Path:
+        """Where the graph of workers with a GPU is, or of those without, for so many parameter servers."""
+        return self.graphs / f"{'gpu' if gpu else 'cpu'}-{servers}.graph"
 
     def data_directory(self, spec: RunSpec) -> str:
         """Where the problem's records are: the declared place, or the run's own folder."""

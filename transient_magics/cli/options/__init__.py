@@ -45,7 +45,8 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
 
 CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "declare": clusters.check_declare,
-    "resize": clusters.check_declare,
+    "resize": clusters.check_resize,
+    "relocate": clusters.check_relocate,
     "train": runs.check_train,
     "study": runs.check_study,
     "job": jobs.check_job,

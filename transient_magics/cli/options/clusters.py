@@ -16,6 +16,7 @@ from ..option import (
     fallback,
     flag,
     hours,
+    one_gpu,
     one_of,
     one_zone,
     positive,
@@ -89,7 +90,17 @@ def verbs() -> dict[str, tuple[Option, ...]]:
         "list": (flag("--all", "deleted ones too"),),
         "status": (ANY_CLUSTER,),
         "attach": (ANY_CLUSTER, PROJECT, OUTPUT),
-        "resize": (CLUSTER_NAME, word("spec", "SPEC", "the workers that it is to have", many="+", completes="gpu")),
+        "resize": (
+            CLUSTER_NAME,
+            word("spec", "SPEC", "the workers that it is to have", many="*", completes="gpu"),
+            flag("--ps", "or how many parameter servers; runs go on from a save", whole("--ps"), metavar="N"),
+        ),
+        "relocate": (
+            CLUSTER_NAME,
+            flag("--zone", "where it is to be", one_zone("--zone"), completes="zone", metavar="ZONE"),
+            flag("--gpus", "the GPU that its workers are to have", one_gpu, completes="gpu", metavar="GPU"),
+            flag("--yes", "move; without it only the price is told"),
+        ),
         "revoke": (
             CLUSTER_NAME,
             WORKER,
@@ -129,6 +140,20 @@ def check_declare(values: dict[str, Any], called: str) -> None:
 
     values["spec"] = " ".join(values.get("spec", ()))
     parse_groups(values["spec"], ACCELERATORS, ZONES)
+
+
+def check_resize(values: dict[str, Any], called: str) -> None:
+    """Other workers, or other parameter servers."""
+    if bool(values.get("spec")) == bool(values.get("ps")):
+        raise DeclarationError(f"{called} takes SPEC or --ps N", fix=f"For example: {called} k80x4 k80x6")
+    if values.get("spec"):
+        check_declare(values, called)
+
+
+def check_relocate(values: dict[str, Any], called: str) -> None:
+    """Somewhere else, or something else."""
+    if not (values.get("zone") or values.get("gpus")):
+        raise DeclarationError(f"{called} needs --zone or --gpus", fix=f"For example: {called} k80x4 --zone us-east1-c")
 
 
 def check_delete(values: dict[str, Any], called: str) -> None:

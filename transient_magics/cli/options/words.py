@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-CLUSTER_VERBS = ("list", "status", "attach", "resize", "revoke", "move", "stop", "logs", "events", "delete", "sweep")
+CLUSTER_VERBS = (
+    "list", "status", "attach", "resize", "relocate", "revoke", "move", "stop", "logs", "events", "delete", "sweep",
+)  # fmt: skip
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
     "cluster", "train", "study", "job", "bag", "plan", "export", "tensorboard", "weather", "lifetimes", "image",
@@ -33,7 +35,9 @@ DESCRIPTIONS = {
     "status": "How a cluster is doing, once.",
     "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster: on another "
     "machine, too), and give its handle.",
-    "resize": "Give a cluster other workers.",
+    "resize": "Give a cluster other workers, or another number of parameter servers.",
+    "relocate": "Move a cluster to another zone or another GPU: VMs are rented there, its runs are saved and go on "
+    "there, then the old VMs go. Without --yes it only tells what that costs.",
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
     "move": "Have a run that waits begin next, or before another one that waits. `status` shows their order.",
     "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue. "

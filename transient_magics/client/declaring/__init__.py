@@ -7,16 +7,19 @@ be; `preview` shows what would be created, and what Google says about it.
 from .declaration import MODELS, Declaration
 from .dry_run import Preview, preview
 from .refusals import refuse_far, refuse_on_demand, refuse_unreachable
-from .specification import resized, specify, widened
+from .relocation import Relocation
+from .specification import relocated, resized, specify, widened
 
 __all__ = [
     "MODELS",
     "Declaration",
     "Preview",
+    "Relocation",
     "preview",
     "refuse_far",
     "refuse_on_demand",
     "refuse_unreachable",
+    "relocated",
     "resized",
     "specify",
     "widened",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from dataclasses import replace
 
 from ... import places
@@ -109,7 +110,34 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     if workers > spec.max_workers:
         what = f"{workers} workers are more than the {spec.max_workers} that {spec.name} may have"
         raise DeclarationError(what, fix="Declare the cluster with --max-workers.")
-    kinds = [group.accelerator for group in groups]
+    fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
+    candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
+    return _priced(replace(spec, groups=groups, candidates=candidates))
+
+
+def relocated(spec: ClusterSpec, zone: str = "", gpu: str = "", servers: int | None = None) -> ClusterSpec:
+    """`spec` with all of its VMs in one zone, with another GPU for its workers, or with so many parameter servers.
+
+    Raises DeclarationError for what the zone does not have, or nobody has.
+    """
+    new = replace(spec, parameter_servers=servers or spec.parameter_servers)
+    if not (zone or gpu):
+        return new
+    new = replace(new, parameter_server_zone="" if zone else spec.parameter_server_zone)
+    there = zone or replace(spec, parameter_server_zone="").home_zone
+    parse_groups(f"{gpu or 'cpu'}@{there}", ACCELERATORS, ZONES)
+    workers = Counter(gpu or group.accelerator for group in spec.groups for _ in range(group.count))
+    if missing := next((kind for kind in workers if not has_gpu(there, kind)), ""):
+        near = [each for each in zones_with(missing) if continent(each) == continent(there)] or zones_with(missing)
+        what = f"{there} has no {missing.upper()}"
+        raise DeclarationError(what, where="--zone", fix=f"These have: {', '.join(near[:4])}.")
+    groups = tuple(WorkerGroup(kind, count) for kind, count in workers.items())
+    return _priced(replace(new, groups=groups, zones=(there,), candidates=dict.fromkeys(workers, (there,))))
+
+
+def _priced(spec: ClusterSpec) -> ClusterSpec:
+    """`spec`, which was changed, with the prices of what it is now. Raises DeclarationError for what is not sold."""
+    kinds = [group.accelerator for group in spec.groups]
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
     if not spec.emulated:  # what it was declared with, an image of the user's has a driver for
@@ -117,10 +145,8 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
     known = [*spec.prices, *kinds] if "k80" in spec.prices else kinds
     lines = lines_of(spec, known)
-    fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
-    candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
-    prices = worker_prices(lines, groups, candidates, spec.provisioning_model)
-    return with_home(replace(spec, groups=groups, candidates=candidates, prices={**spec.prices, **prices}), lines)
+    prices = worker_prices(lines, spec.groups, spec.candidates, spec.provisioning_model)
+    return with_home(replace(spec, prices={**spec.prices, **prices}), lines)
 
 
 def widened(spec: ClusterSpec, gpus: tuple[str, ...]) -> ClusterSpec:

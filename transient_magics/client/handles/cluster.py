@@ -13,8 +13,9 @@ from ...errors import ClusterError, DeclarationError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...protocol import layout
-from ...protocol.cluster_commands import Delete, Logs, Resize, Revoke
+from ...protocol.cluster_commands import Delete, Logs, Relocate, Resize, Revoke
 from ...protocol.names import is_name
+from ...spec import ClusterSpec
 from .. import commands
 from ..following.follower import follower
 from ..shown import Log, displayed
@@ -26,6 +27,7 @@ from .study import Study
 if TYPE_CHECKING:
     from distributed import Client
 
+    from ..declaring import Relocation
     from ..project.weather import Weather
 
 
@@ -133,15 +135,47 @@ class Cluster:
 
         return weather(self, settings)
 
-    def resize(self, spec: str) -> None:
-        """Have the workers of `spec` instead. Raises DeclarationError."""
-        from ..declaring import resized
+    def resize(self, spec: str = "", *, ps: int | None = None) -> None:
+        """Have the workers of `spec` instead, or so many parameter servers: its runs go on from a checkpoint then.
 
+        Raises DeclarationError and ClusterError.
+        """
+        from ..declaring import relocated, resized
+
+        if bool(spec) == bool(ps):
+            raise DeclarationError("A resize takes either other workers or --ps N", fix="For example: k80x6")
+        current = self._current
+        if ps:
+            command = Relocate(spec=relocated(current, servers=ps).to_dict(), agreed=True)
+            commands.send(self.directory, command)
+        else:
+            commands.send(self.directory, Resize(spec=resized(current, spec).to_dict()))
+
+    def relocate(self, zone: str = "", *, gpus: str = "", yes: bool = False) -> Relocation:
+        """Move to another zone, or to another GPU: new VMs first, then its runs go on there, then the old ones go.
+
+        Without `yes` it is only told what that costs, data transfer among it. A move that fails leaves the cluster as
+        it was. Raises DeclarationError and ClusterError where there can be none.
+        """
+        from ..declaring import Relocation, relocated
+
+        if not (zone or gpus):
+            raise DeclarationError("A move needs a zone or a GPU", fix="For example: --zone us-east1-c")
+        before = self._current
+        spec = relocated(before, zone, gpus)
+        told = commands.send(self.directory, Relocate(spec=spec.to_dict()))
+        if yes:
+            commands.send(self.directory, Relocate(spec=spec.to_dict(), agreed=True))
+        return Relocation.of(before, spec, told, begun=yes)
+
+    @property
+    def _current(self) -> ClusterSpec:
+        """What it is, as far as this machine knows by itself."""
         history = self.events()
         current = agreed(self.directory, history) if was_elsewhere(history) else self.state.spec
         if current is None:
             raise ClusterError(f"{self.name} is not declared yet")
-        commands.send(self.directory, Resize(spec=resized(current, spec).to_dict()))
+        return current
 
     def logs(self, worker: str, lines: int = 200) -> Log:
         """The last lines that `worker` (a VM's name) wrote in the latest run."""

@@ -13,6 +13,7 @@ from .bags import bag_event_words
 from .dasks import dask_event_words
 from .deadlines import deadline_event_words
 from .jobs import job_event_words
+from .states import destination, transfer_price
 from .words import clock, count, evaluated_words, number, params_words, scores_words
 
 QUIET = (
@@ -100,6 +101,14 @@ def event_words(event: Event) -> str:
             return "the cluster was declared"
         case events.ClusterResized():
             return f"the cluster is to be {ClusterSpec.from_dict(event.spec).spec} from now on"
+        case events.ClusterRelocating():
+            return f"the cluster moves to {destination(ClusterSpec.from_dict(event.spec))}"
+        case events.ClusterRelocated():
+            paid = f" for {transfer_price(event.dollars)}" if event.dollars else ""
+            followed = f", {event.transferred / 2**20:,.1f} MiB followed{paid}" if event.transferred else ""
+            return f"the cluster has moved{followed}"
+        case events.ClusterStayed():
+            return f"the cluster stays where it is: {event.reason}"
         case events.ClusterClock():
             return "the emulated time passes at another rate"
         case events.ClusterAdvised():

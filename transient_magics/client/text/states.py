@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...journal import Bill, ClusterState, RunState, StudyState, VmState
-from ...spec import render_duration
+from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
 from .words import count, number, params_words
 
@@ -50,6 +50,10 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
         training = f"runs {dask.spec.bag or dask.name}"
     if job and vm.name in job.vms and vm.name not in job.exits and not job.over:
         training = f"runs {job.name}"
+    if vm.state == "ready" and vm.coming:
+        return "ready, its cluster is still to come"
+    if vm.left and vm.living:
+        return "left, being deleted"
     if vm.state == "ready" and training:
         return training
     if vm.state == "ready" and vm.role == "ps" and going:
@@ -71,9 +75,23 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     return vm.state
 
 
+def destination(spec: ClusterSpec) -> str:
+    """What a cluster is to be, and where: `k80x2 with 1 parameter server in us-east1-c`."""
+    return f"{spec.spec} with {count(spec.parameter_servers, 'parameter server')} in {spec.home_zone}"
+
+
+def transfer_price(dollars: float) -> str:
+    """What is paid for data that follow a cluster, most often next to nothing."""
+    return money(dollars) if dollars >= 0.005 else "less than a cent"
+
+
 def phase_words(state: ClusterState) -> str:
     """The phase of a cluster in words, with the reason where it ends."""
     words = _PHASES.get(state.phase, state.phase)
+    if state.relocation and state.phase not in ("deleting", "deleted"):
+        coming = [vm for vm in state.living if vm.coming]
+        there = f"{sum(vm.state == 'ready' for vm in coming)} of {count(len(coming), 'VM')} ready there"
+        return f"{words}, moving to {destination(state.relocation.spec)}: {there}"
     return f"{words}: {state.reason}" if state.reason and state.phase in ("deleting", "deleted") else words
 
 

@@ -68,17 +68,17 @@ def parts(dask: DaskState, state: ClusterState) -> list[VmState]:
     """The VMs that have, or are to have, a part in it: its scheduler's, and once that listens its workers'."""
     if not dask.vm:
         return []
-    scheduler = [vm for vm in state.living if vm.name == dask.vm]
+    scheduler = [vm for vm in state.serving if vm.name == dask.vm]
     return [*scheduler, *workers(dask, state)] if dask.serving else scheduler
 
 
 def workers(dask: DaskState, state: ClusterState) -> list[VmState]:
     """The VMs in its places that can work, also under notice: they may be at it."""
     mine = {slot for slot, name in state.leases.items() if name == dask.name}
-    there = (vm for vm in state.living if vm.role == WORKER and vm.slot in mine and vm.state in ("ready", "leaving"))
+    there = (vm for vm in state.serving if vm.role == WORKER and vm.slot in mine and vm.state in ("ready", "leaving"))
     return [vm for vm in there if not vm.failure]
 
 
 def _server(state: ClusterState) -> VmState | None:
-    servers = (vm for vm in state.living if vm.role == PARAMETER_SERVER and vm.slot == 0 and vm.state == "ready")
+    servers = (vm for vm in state.serving if vm.role == PARAMETER_SERVER and vm.slot == 0 and vm.state == "ready")
     return next((vm for vm in servers if not vm.failure), None)

@@ -12,6 +12,7 @@ that was not, and every decision can be replayed from the journal in a test. The
   are there idle;
 - VMs in places that are no longer declared are deleted, and those that will never answer, or answer no more, or that
   a bag gave up and that can be replaced;
+- while the cluster moves, VMs are asked for where it is to be, and none of the old is replaced (`moving`);
 - once every declared VM answers, the cluster is ready;
 - one that is to have its controller on a VM of its own is given into its charge once that VM answers.
 """
@@ -23,11 +24,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ...catalog import region
-from ...journal import ClusterState, VmState, bill, boot_key
+from ...journal import ClusterState, Relocation, VmState, bill, boot_key
 from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_times, render_duration
 from ..deadlines.situation import zones_for
+from . import moving
 from .capacity import Capacity
 from .given_up import empty, to_go
+from .moving import Arrive, Stay
 
 SAVE_AHEAD_SECONDS = 600.0
 LEAVE_SECONDS = 300.0
@@ -110,7 +113,7 @@ class StayHere:
     why: str
 
 
-Decision = RequestVm | DeleteVm | BeginDeletion | SaveAhead | TellReady | HandOver | StayHere
+Decision = RequestVm | DeleteVm | BeginDeletion | SaveAhead | TellReady | HandOver | StayHere | Arrive | Stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,8 @@ def decide(situation: Situation) -> list[Decision]:
     left = state.seconds_left(situation.now)
     if left <= min(SAVE_AHEAD_SECONDS, state.spec.max_seconds / 4) and state.active_run and not situation.saved_ahead:
         decisions.append(SaveAhead(left))
+    if state.relocation:
+        return [*decisions, *_move(situation, state.relocation)]
     places = list(wanted(situation))
     decisions += _surplus(state, places, situation)
     decisions += _missing(situation, state.spec, places)
@@ -158,9 +163,53 @@ def decide(situation: Situation) -> list[Decision]:
     return decisions
 
 
-def wanted(situation: Situation) -> Iterator[Place]:
-    """The places that should hold a VM now."""
-    spec = situation.state.spec
+def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
+    """What is next while the cluster moves: VMs for the places that it is to have, and the step that follows."""
+    state = situation.state
+    useless = {each.vm: each for each in _useless(situation)}
+    yield from useless.values()
+    places = list(_elsewhere_wanted(situation, relocation.spec))
+    filled = [(place, _there(state, place, useless)) for place in places]
+    missing = list(_missing(situation, relocation.spec, [place for place, vm in filled if vm is None]))
+    asked = {(each.role, each.slot) for each in missing}
+    known = [
+        moving.Wanted(each.role, each.slot, each.accelerator, each.zones, vm, (each.role, each.slot) in asked)
+        for each, vm in filled
+    ]
+    if step := moving.step(state, relocation, known, situation.now):
+        yield step
+    if not isinstance(step, Stay):
+        yield from missing
+
+
+def _elsewhere_wanted(situation: Situation, spec: ClusterSpec) -> Iterator[Place]:
+    """The places that the cluster is to have when it has moved, in its zones and no others.
+
+    One that is left empty, because who had it was revoked and nobody is to be replaced, is none of them.
+    """
+    state = situation.state
+    places = [replace(each, fixed=True) for each in wanted(situation, spec)]
+    workers = [each for each in places if each.role == WORKER]
+    present = [
+        vm for vm in state.living
+        if vm.role == WORKER and not vm.left and any(place.fits(vm) for place in workers)
+    ]  # fmt: skip
+    for place in (*(each for each in places if each.role != WORKER), *_kept(state, workers, present)):
+        there = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm)]
+        gone = [vm for vm in there if vm.state == "revoked" and not vm.left and not vm.coming]
+        if spec.replace or place.role != WORKER or not gone or any(vm.living for vm in there):
+            yield place
+
+
+def _there(state: ClusterState, place: Place, useless: Collection[str]) -> VmState | None:
+    """The VM that is in a place that the cluster is to have, and can stay."""
+    mine = (vm for vm in state.living if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm))
+    return next((vm for vm in mine if not vm.left and vm.state != "leaving" and vm.name not in useless), None)
+
+
+def wanted(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Place]:
+    """The places that should hold a VM now, of the cluster as it is or as `spec` says."""
+    spec = spec or situation.state.spec
     assert spec is not None
     near = tuple(
         sorted(spec.all_zones, key=lambda zone: (zone != spec.home_zone, region(zone) != region(spec.home_zone)))
@@ -172,7 +221,11 @@ def wanted(situation: Situation) -> Iterator[Place]:
         yield Place(PARAMETER_SERVER, slot, "", servers)
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
-    yield from _kept(situation.state, list(_workers(situation.state, spec)))
+    yield from _kept(situation.state, list(_workers(situation.state, spec)), _present(situation.state))
+
+
+def _present(state: ClusterState) -> list[VmState]:
+    return [vm for vm in state.serving if vm.role == WORKER]
 
 
 def _workers(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
@@ -188,12 +241,11 @@ def _workers(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
             yield Place(WORKER, next(slots), group.accelerator, zones, fixed=bool(group.zone))
 
 
-def _kept(state: ClusterState, places: list[Place]) -> list[Place]:
+def _kept(state: ClusterState, places: list[Place], present: list[VmState]) -> list[Place]:
     """The same places under the numbers of VMs that fit them: a resize keeps the VMs that are still wanted.
 
     They stay as they are where every VM fits the place of its number, as it does until a mixed cluster is resized.
     """
-    present = [vm for vm in state.vms.values() if vm.living and vm.role == WORKER]
     declared = {place.slot: place for place in places}
     if all(vm.slot in declared and declared[vm.slot].fits(vm) for vm in present):
         return places
@@ -251,22 +303,34 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
     declared = {(place.role, place.slot): place for place in places}
     spec = state.spec
     assert spec is not None
-    gone, given_up = {each.vm: each for each in _gone(situation)}, to_go(state)
+    useless, given_up = {each.vm: each for each in _useless(situation)}, to_go(state)
     left = state.seconds_left(situation.now)
     for vm in state.living:
         place = declared.get((vm.role, vm.slot))
-        if place is None:
+        if vm.left:
+            yield useless[vm.name]
+        elif place is None:
             idle = idle_seconds(situation) >= spec.idle_seconds
             unused = f"{_unused(state)} for {render_duration(spec.idle_seconds)}"
             yield DeleteVm(vm.name, unused if idle else "no longer needed")
         elif vm.role == WORKER and not place.fits(vm):
             yield DeleteVm(vm.name, "no longer declared")
+        elif vm.name in useless:
+            yield useless[vm.name]
+        elif vm.name in given_up and spec.replace and left >= boot_times.least(spec, vm.accelerator):
+            yield DeleteVm(vm.name, given_up[vm.name])
+
+
+def _useless(situation: Situation) -> Iterator[DeleteVm]:
+    """VMs that are of no use, wherever the cluster is."""
+    gone = {each.vm: each for each in _gone(situation)}
+    for vm in situation.state.living:
+        if vm.left:
+            yield DeleteVm(vm.name, "no longer needed")
         elif vm.failure:
             yield DeleteVm(vm.name, vm.failure)
         elif vm.name in gone:
             yield gone[vm.name]
-        elif vm.name in given_up and spec.replace and left >= boot_times.least(spec, vm.accelerator):
-            yield DeleteVm(vm.name, given_up[vm.name])
 
 
 def _gone(situation: Situation) -> Iterator[DeleteVm]:
@@ -307,7 +371,8 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
     alone = spec if state.steered is None else replace(spec, fallback_seconds=None)  # the deadline decides it
     capacity = Capacity(alone, state.vms.values(), situation.now, state.advice)
     for place in places:
-        before = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot)]
+        mine = (vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot))
+        before = [vm for vm in mine if not vm.left]
         fits = [vm for vm in before if place.fits(vm)]
         if any(vm.living and vm.state != "leaving" for vm in fits):
             continue

@@ -87,7 +87,7 @@ def _ahead(spec: ClusterSpec, rate: float) -> float:
 def ready(job: JobState, state: ClusterState) -> list[VmState]:
     """The VMs in the job's places that can be given an attempt, in the order of their ranks."""
     mine = {slot for slot, name in state.leases.items() if name == job.name}
-    fit = (vm for vm in state.living if vm.role == WORKER and vm.slot in mine and vm.state == "ready")
+    fit = (vm for vm in state.serving if vm.role == WORKER and vm.slot in mine and vm.state == "ready")
     by_slot = {vm.slot: vm for vm in fit if not vm.failure}
     return [by_slot[slot] for slot in sorted(by_slot)]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -80,9 +80,11 @@ class Runs:
             if training := self._training(self._fleet, run):
                 assert state.spec
                 mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
-                training.give(mine, state.spec.parameter_servers, state.ports.get(run.name, 0))
+                training.await_there(vm for vm in mine if vm.coming)
+                serving = [vm for vm in mine if not vm.coming and not vm.left]
+                training.give(serving, state.spec.parameter_servers, state.ports.get(run.name, 0))
         if state.phase != "deleting" and (run := to_check(state)) and (training := self._training(self._fleet, run)):
-            training.look(state.living)
+            training.look(state.serving)
 
     def save_ahead(self) -> None:
         """Have each of them save, for the cluster ends soon."""
@@ -93,6 +95,18 @@ class Runs:
         """Have a run save, where it trains."""
         if training := self._trainings.get(name):
             self._tasks.do(f"save {name}", training.save)
+
+    async def hand_over(self, leave: Callable[[], Awaitable[None]]) -> None:
+        """Save each run that trains, have `leave` end its processes, and bring here what they wrote to the last line.
+
+        Raises RemoteError, TrainingError or OSError where one cannot be saved: then it goes on.
+        """
+        training = [each for name, each in self._trainings.items() if self._state.runs[name].phase == "running"]
+        for each in training:
+            await each.save()
+        await leave()
+        for each in training:
+            await each.caught_up()
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
         """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
@@ -200,7 +214,7 @@ class Runs:
                 self._recorder.forget([each.name for each in state.runs.values() if each.over])
             workers = {str(slot): run for slot, run in sorted(held.workers.items())}
             self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
-        for vm in self._state.living:
+        for vm in self._state.serving:
             if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
                 for other in link.runs - {held.workers.get(vm.slot, "")}:
                     link.release(other)

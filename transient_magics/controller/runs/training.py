@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from ...cloud import BoundedToken, CloudStorage, Reach
 from ...errors import CloudError, ForeignError, RemoteError, TrainingError
 from ...journal import Event, RunState, VmState, events, metrics, now, read
 from ...protocol import layout
-from ...protocol.agent_commands import Assignment, Evaluate, Save
+from ...protocol.agent_commands import Assignment, Evaluate, Role, Save
 from ...protocol.vm_events import from_chief
 from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER
 from ...spec.boot_times import has_gpu
@@ -46,6 +47,7 @@ _NOT_BUILT = (
     "--pip-build would run the packages' own code beside the controller, which has a VM for itself: build wheels on "
     "your machine (pip wheel) and name those with --pip"
 )
+_CATCH_UP_SECONDS, _LOOK_SECONDS = 3.0, 0.1
 _MOST_GIVEN_UP = 3
 """So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
 _MOST_EVENTS, MOST_METRICS = 64 * 2**20, 4 * 2**30
@@ -119,8 +121,7 @@ class Training:
         self._begun.set()
         for vm in vms:
             if vm.role != CONTROLLER and (link := self._link(vm.name)):
-                role = "ps" if vm.role == PARAMETER_SERVER else "worker"
-                link.expect(self.name, role, own=not self._model, warm=not self._checked)
+                link.expect(self.name, _role(vm), own=not self._model, warm=not self._checked)
         self.look(vms)
         if not self._checked or self._token_awaited:
             return
@@ -139,6 +140,12 @@ class Training:
                 gpu = vm.accelerator if has_gpu(vm.accelerator) else ""
                 given = Assignment(self.name, "worker", vm.name, vm.address, addresses, chief, gpu=gpu)
                 self._assign(vm.name, Work(given, self._workers_files))
+
+    def await_there(self, vms: Iterable[VmState]) -> None:
+        """Have VMs warm up that are rented where the cluster is to be: once it is there the run is theirs at once."""
+        for vm in vms:
+            if vm.role != CONTROLLER and (link := self._link(vm.name)):
+                link.expect(self.name, _role(vm), own=not self._model, warm=True)
 
     def look(self, vms: list[VmState]) -> None:
         """Know where the check can be made, also of a run that waits; called at every change."""
@@ -170,6 +177,24 @@ class Training:
     async def save(self) -> None:
         """Have the chief save now, and ship. Raises RemoteError, TrainingError or OSError."""
         await self._shipments.save()
+
+    async def caught_up(self) -> None:
+        """Wait until all that a chief wrote that has ended is here: it goes to the next one's VM, which goes on behind
+        it. A few seconds at most; what is missing then was not to be had."""
+        deadline = time.monotonic() + _CATCH_UP_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if all([await self._has_all(name) for name in (layout.EVENTS, layout.METRICS)]):
+                    return
+            except (RemoteError, OSError, ValueError) as error:
+                log.warning("%s: how much its chief wrote is not known: %s", self.name, error)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _has_all(self, name: str) -> bool:
+        connection = await self._chief.connection()
+        told = await connection.run(f"wc -c < {layout.run_on_vm(self.name)}/{name} || echo 0")
+        path = self.folder / name
+        return (path.stat().st_size if path.exists() else 0) >= int(told)
 
     async def ask_chief(self, command: Save | Evaluate) -> None:
         """Have the chief do so now. Raises RemoteError."""
@@ -369,3 +394,7 @@ class Training:
 
     def _workers_files(self) -> Mapping[str, bytes | Path]:
         return files_of(self.folder, with_results=False)
+
+
+def _role(vm: VmState) -> Role:
+    return "ps" if vm.role == PARAMETER_SERVER else "worker"

@@ -136,7 +136,7 @@ def _stands_still(run: RunState, state: ClusterState, now: float) -> float:
     if run.over or run.made or not state.has_begun(run) or (run.train_steps and run.step >= run.train_steps):
         return 0.0
     mine = {slot for slot, name in state.leases.items() if name == run.name}
-    ready = [vm.ready_at for vm in state.living if vm.role == WORKER and vm.slot in mine and vm.ready_at]
+    ready = [vm.ready_at for vm in state.serving if vm.role == WORKER and vm.slot in mine and vm.ready_at]
     if not ready:
         return 0.0
     begins = [min(ready), run.started_at, *(state.leased_at.get(slot, 0.0) for slot in mine)]

@@ -90,6 +90,11 @@ class Fleet:
     def _spec(self) -> ClusterSpec:
         return self._recorder.spec
 
+    @property
+    def _rented_as(self) -> ClusterSpec:
+        """What VMs that are asked for now are part of: the cluster as it is, or as it is to be when it has moved."""
+        return self._state.relocation.spec if self._state.relocation else self._spec
+
     def link(self, vm: str) -> Link | None:
         """The link of a VM that runs."""
         return self._links.get(vm)
@@ -124,7 +129,7 @@ class Fleet:
             return  # wanted again at once when it is over
         batches: dict[tuple[str, ...], list[events.VmRequested]] = {}
         for decision in decisions:
-            event = requested(self._spec, decision)
+            event = requested(self._rented_as, decision)
             if decision.vm in self._tasks or not self._recorder.record(event):
                 continue
             if decision.replaces and decision.role == WORKER:
@@ -147,6 +152,24 @@ class Fleet:
             self._login.tell()
         else:
             self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
+
+    async def leave(self, vms: Sequence[str]) -> None:
+        """Have these VMs end what they do for runs, for that goes on elsewhere: workers first, so that the chief hears.
+
+        Raises RemoteError or TrainingError where one does not answer that is not seen to be gone.
+        """
+        linked = [vm for name in vms if (vm := self._state.vms[name]).living and name in self._links]
+        for servers in (False, True):
+            chosen = [vm.name for vm in linked if (vm.role != WORKER) is servers]
+            leaving = (self._links[name].leave(at_once=servers) for name in chosen)
+            if failed := next(filter(None, await asyncio.gather(*leaving, return_exceptions=True)), None):
+                raise failed
+
+    def recall(self, vms: Sequence[str]) -> None:
+        """They may be given work again."""
+        for name in vms:
+            if link := self._links.get(name):
+                link.recall()
 
     async def preempt(self, vm: VmState, seconds: float) -> None:
         """Have Compute Engine take the VM back (after `seconds`)."""
@@ -273,7 +296,8 @@ class Fleet:
 
     def keep_links(self) -> None:
         """A link to every VM that runs, none to those that are gone."""
-        living = {vm.name: vm for vm in self._state.living if vm.address and not self._alone_here(vm)}
+        linked = (vm for vm in self._state.living if vm.address and not vm.left)
+        living = {vm.name: vm for vm in linked if not self._alone_here(vm)}
         for name in set(self._links) - set(living):
             del self._links[name]
             self._tasks.cancel(f"link {name}")
@@ -306,11 +330,11 @@ class Fleet:
         return vm.role == CONTROLLER and vm.name == here()
 
     async def _single(self, event: events.VmRequested) -> Vm:
-        return await self._access.engine.insert(vm_request(self._spec, event, self._public_key, self._whose))
+        return await self._access.engine.insert(vm_request(self._rented_as, event, self._public_key, self._whose))
 
     def _bulk(self, batch: Sequence[events.VmRequested]) -> Callable[[events.VmRequested], Awaitable[Vm]]:
         """One request for all of `batch`, and from it the answer for each."""
-        wanted = {event.vm: vm_request(self._spec, event, self._public_key, self._whose) for event in batch}
+        wanted = {event.vm: vm_request(self._rented_as, event, self._public_key, self._whose) for event in batch}
         request = asyncio.ensure_future(self._access.engine.insert_many(list(wanted.values())))
 
         async def answer(event: events.VmRequested) -> Vm:

@@ -163,6 +163,18 @@ class Link:
             with suppress(RemoteError, TrainingError, OSError):
                 await self.ask(Stop(run=run), timeout=_DISMISS_SECONDS)
 
+    async def leave(self, *, at_once: bool) -> None:
+        """Have the agent end its work, which goes on elsewhere, and give it no other; a parameter server's `at_once`,
+        for its chief would say that the run has ended.
+
+        Raises RemoteError or TrainingError where it does not say that it has: then it may go on.
+        """
+        self._dismissed = True
+        for run in list(self._work):
+            await self.ask(Stop(run=run, at_once=at_once), timeout=_DISMISS_SECONDS)
+            self._work.pop(run, None)
+        self._expected = {}
+
     def recall(self) -> None:
         """It is not deleted after all: it may be given work again."""
         self._dismissed = False

@@ -2,7 +2,7 @@
 
 `fold(state, event)` returns the next state and never changes the old one; `replay(events)` folds them all. Folding an
 event twice does not happen, because events carry their `seq` and older ones are passed over. What an event does to
-the cluster, to its VMs, runs, studies, jobs, Dask clusters and bags is said by a rule in the module of that name.
+the cluster, its moves, VMs, runs, studies, jobs, Dask clusters and bags is said by a rule in the module of that name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...protocol.bag import events as b
 from .. import events as e
 from ..events import Event
 from ..state import ClusterState
-from . import bags, clusters, dasks, deadlines, jobs, runs, studies, vms
+from . import bags, clusters, dasks, deadlines, jobs, moves, runs, studies, vms
 from .rules import changed
 
 MOST_LOST = 1_000_000
@@ -35,8 +35,9 @@ _MANY = (
 """Too many to be kept among the recent ones."""
 
 _RULES = (
-    clusters.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules | bags.rules | deadlines.rules
-)
+    clusters.rules | moves.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules | bags.rules
+    | deadlines.rules
+)  # fmt: skip
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:

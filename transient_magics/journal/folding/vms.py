@@ -25,6 +25,7 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
         on_demand_hourly=event.on_demand_hourly,
         replaces=event.replaces,
         requested_at=event.at,
+        coming=state.relocation is not None,
     )
     return changed(state, vms={**state.vms, event.vm: vm})
 

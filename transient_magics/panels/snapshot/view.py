@@ -35,6 +35,8 @@ _TONES = {
     events.TrainUnjudged: "warn",
     events.TrainUnshipped: "warn",
     events.ClusterReady: "good",
+    events.ClusterRelocated: "good",
+    events.ClusterStayed: "warn",
     events.TrainFinished: "good",
 }
 _FAMILIES = {

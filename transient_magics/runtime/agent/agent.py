@@ -218,7 +218,7 @@ class Agent:
             case Assign():
                 await self._assign(command.assignment, command.runs)
             case Stop():
-                await self._end(lambda run: run == command.run)
+                await self._end(lambda run: run == command.run, at_once=command.at_once)
             case Save():
                 self._tell_chief(command.run, signal.SIGUSR1)
             case Evaluate():
@@ -249,11 +249,11 @@ class Agent:
         forked = await server.fork_program(command.program, folder, command.arguments, command.caller)
         return forked.pid if forked else None
 
-    async def _end(self, over: Callable[[str], bool]) -> None:
+    async def _end(self, over: Callable[[str], bool], *, at_once: bool = False) -> None:
         """End what is done for the runs that are `over`."""
         self._adopt()
         ending = [role for (run, _), role in self._roles.items() if over(run)]
-        await asyncio.gather(*(role.end() for role in ending))
+        await asyncio.gather(*(role.end(at_once=at_once) for role in ending))
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
 
     async def _assign(self, assignment: Assignment, runs: Sequence[str]) -> None:

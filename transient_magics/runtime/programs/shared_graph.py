@@ -40,7 +40,7 @@ def main() -> None:
     spec = folder.spec()
     content = written(define(folder, spec, folder.data_directory(spec)), spec, given.servers)
     folder.graphs.mkdir(exist_ok=True, mode=0o700)
-    write_atomically(folder.graph_file(given.gpu), content, durable=False)
+    write_atomically(folder.graph_file(given.gpu, given.servers), content, durable=False)
 
 
 if __name__ == "__main__":

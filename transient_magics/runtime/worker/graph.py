@@ -81,7 +81,7 @@ class GraphMaker:
         self._file = None
 
     def _found(self) -> GraphFile | None:
-        path = self._folder.graph_file(has_gpu())
+        path = self._folder.graph_file(has_gpu(), self._servers)
         try:
             return GraphFile.read(path) if path.exists() else None
         except (OSError, ValueError) as error:

@@ -38,11 +38,14 @@ class SharedGraphs:
 
     def files(self) -> list[dict[str, Any]]:
         """Name, size and sum of each."""
-        return [described(path, self._folder.graphs) for path in sorted(self._folder.graphs.glob("*.graph"))]
+        return [
+            described(path, self._folder.graphs)
+            for path in sorted(self._folder.graphs.glob(f"*-{self._servers}.graph"))
+        ]
 
     async def make(self, gpu: bool) -> None:
         """Have the graph for such machines written, unless that was begun already. Its failure is only logged."""
-        path = self._folder.graph_file(gpu)
+        path = self._folder.graph_file(gpu, self._servers)
         if path.name in self._begun or path.exists():
             return
         self._begun.add(path.name)

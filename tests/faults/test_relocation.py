@@ -1,0 +1,96 @@
+"""A cluster that trains moves: to another zone though its controller is killed, not where there is no quota, and to
+another number of parameter servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import CELL, PATIENCE, Patient
+from transient_magics import client
+from transient_magics.journal import bill, events, now, replay
+
+pytestmark = pytest.mark.training
+
+
+@pytest.fixture(scope="module")
+def mover(home: Path) -> Iterator[Patient]:
+    """Two workers that train for ever in us-west1-b."""
+    cluster = client.declare(client.Declaration("k80x2@us-west1-b", name="mover"))
+    run = client.train(
+        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.3, check=False,
+    )  # fmt: skip
+    patient = Patient(cluster, run)
+    patient.whole(2)
+    yield patient
+    cluster.delete(PATIENCE)
+
+
+def losses(patient: Patient, after: int = 0) -> list[float]:
+    """Of rows of the run's metrics that are of later steps."""
+    return [row["loss"] for row in patient._rows() if row["loss"] is not None and row["step"] > after]
+
+
+def test_a_training_moves_to_another_zone_though_the_controller_is_killed_on_the_way(mover: Patient) -> None:
+    cluster = mover.cluster
+    mover.until(lambda _: mover.saved_at_home() > 0, "a checkpoint at home")
+    old, before = {vm.name for vm in cluster.state.living}, losses(mover)
+    mark = mover.mark()
+    offer = cluster.relocate("us-east1-c")
+    assert "mover would move to k80x2 with 1 parameter server in us-east1-c" in str(offer)
+    assert offer.bytes > 0
+    assert offer.dollars > 0
+    assert mover.mark() - mark <= 2, "a question changes nothing"
+    assert not cluster.state.relocation
+
+    cluster.relocate("us-east1-c", yes=True)
+    mover.event(mark, events.VmReady)
+    killed = mover.controller()
+    os.kill(killed, signal.SIGKILL)
+    moved = mover.event(mark, events.ClusterRelocated)
+    assert set(moved.leaves) == old  # type: ignore[attr-defined]
+    saved = cluster.state.active_run.checkpoint_step  # type: ignore[union-attr]
+    started = mover.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+    assert started == saved, "it goes on from what was saved then"
+    mover.until(lambda state: {vm.name for vm in state.living if vm.role == "worker"} == set(mover.workers()), "joined")
+    mover.goes_on()
+    state = cluster.state
+    assert {vm.zone for vm in state.living} == {"us-east1-c"}
+    assert sorted((vm.role, vm.slot) for vm in state.living) == [("ps", 0), ("worker", 0), ("worker", 1)]
+    after = losses(mover, after=started)
+    assert statistics.median(after) < statistics.median(before), "its variables came along"
+    assert bill(state, now()).transfer == pytest.approx(offer.dollars, rel=0.05)
+    assert not mover.since(mark, events.VmRevoked)
+    assert replay(cluster.events()).vms.keys() == state.vms.keys()
+    mover.has_the_chiefs_metrics()
+
+    mark = mover.mark()
+    cluster.weather(quota=["k80@us-central1=0"])
+    cluster.relocate("us-central1-c", yes=True)
+    stayed = mover.event(mark, events.ClusterStayed)
+    assert "cannot be had" in stayed.reason  # type: ignore[attr-defined]
+    mover.until(lambda now: {vm.name for vm in now.living} == {vm.name for vm in state.living}, "as it was")
+    mover.goes_on()
+    assert not mover.since(mark, events.TrainStarted), "nobody was interrupted"
+
+
+@pytest.mark.matrix
+def test_a_second_parameter_server_has_its_part_of_the_variables(mover: Patient) -> None:
+    cluster, mark = mover.cluster, mover.mark()
+    begun = losses(mover)[:3]
+    cluster.resize(ps=2)
+    mover.event(mark, events.ClusterRelocated)
+    started = mover.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+    mover.whole(2)
+    mover.goes_on()
+    assert sorted((vm.role, vm.slot) for vm in cluster.state.living) == [
+        ("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1),
+    ]  # fmt: skip
+    assert statistics.median(losses(mover, after=started)) < statistics.median(begun)
+    mover.until(lambda state: (state.active_run.checkpoint_step or 0) > started, "saved from both")  # type: ignore[union-attr]
