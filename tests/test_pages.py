@@ -184,6 +184,8 @@ def test_every_line_that_is_shown_is_understood(path: Path) -> None:
             from_file = words[0] == "FILE.py"
             words += [] if "--over" in words else ["--over", "x=0:1", "--jobs", "1"]
             assert arguments.parse(verb, words, file=from_file).verb == "bag", line
+        elif verb == "plan" and words and not {*words} & {"--workload", "--model", "--cell", "--bag"}:
+            assert arguments.parse(verb, [*words, "--cell", "-"]).verb == "plan", line  # a body brings it
         elif line not in ("cluster", "plan"):  # those open a panel, and are what the text speaks of
             assert arguments.parse(verb, words).verb != "help" or verb == "image", line
 

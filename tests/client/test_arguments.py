@@ -222,6 +222,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "--model m --hparams-set h --problem p --target a>=1 --gpus k80,p100 --max-hours 3 --max-cost 4 "
         "--objective time",
         "k80x4 --workload w --train-steps 5 --finish-by 18:00 --availability f.csv",
+        "k80 --cell f.py --train-steps 5 --hparams batch_size=8 --param units=8 --include helpers",
         "cpux8 --bag --jobs 200 --job-time 1h:3h --spare 0.2 --policy reuse --save-time 20s",
     ]),
     "doctor": (client.doctor, [

@@ -53,6 +53,43 @@ def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell, capsy
     assert best.endswith(found.front[-1].line)
 
 
+CELL = """
+import keras
+import numpy as np
+
+model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(units), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+batch_size = 16
+
+def input_fn(mode):
+    return np.zeros((64, 8), "float32"), np.zeros((64, 1), "float32")
+"""
+
+
+@pytest.mark.training
+def test_a_cells_model_that_never_ran_is_planned_from_its_graph(shell: InteractiveShell) -> None:
+    found = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param units=32 -o p\n{CELL}").result
+    assert isinstance(found, Plan)
+    assert (found.workload.parameters, found.workload.batch_size) == (8 * 32 + 32 + 32 + 1, 16)
+    assert "The cell's model was never run here" in str(found)
+    again = shell.run_cell(f"%%transient_plan --train-steps 500 --param units=32 --gpus t4\n{CELL}").result
+    assert isinstance(again, Search), "and what was counted is not counted again"
+    broken = CELL.replace("keras.layers.Dense(1)", "keras.layers.Dens(1)")
+    error = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param units=32\n{broken}").error_in_exec
+    assert "Dens" in str(error)
+
+
+def test_a_plan_of_a_cell_needs_what_trains_it(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    unread = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param depth=2\n{CELL}").error_in_exec
+    assert "'units' is defined nowhere" in str(unread)
+    both = shell.run_cell(f"%%transient_plan t4x2 {LINE}\n{CELL}").error_in_exec
+    assert "needs a --workload, or --model and --problem, or code" in str(both)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    bare = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param units=33\n{CELL}").error_in_exec
+    assert "needs the training stack, and tensorflow is not installed on this machine" in str(bare)
+    assert "train it for a minute on a cluster, then plan with that run" in str(bare)
+
+
 def test_a_mistake_fails_the_cell_with_one_line(shell: InteractiveShell) -> None:
     error = shell.run_cell("%transient_plan k80x4 --workload icac19/resnet-32").error_in_exec
     assert isinstance(error, DeclarationError)

@@ -32,20 +32,26 @@ def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> No
     ask("fetch", "Fetching", stdin=json.dumps(request), timeout=6 * 3600.0)
 
 
-def ask_model(what: str, *arguments: str, timeout: float = 3600.0) -> dict[str, Any]:
-    """The answer of `transient_magics.runtime.programs.serve`, which needs the training stack on this machine.
+_TAKE_AWAY = "run.fetch(FOLDER) takes what it needs to a machine that has it."
 
-    TrainingError or CellError with its reason, or that `what` failed.
+
+def ask_model(
+    what: str, *arguments: str, program: str = "serve", otherwise: str = _TAKE_AWAY, timeout: float = 3600.0
+) -> dict[str, Any]:
+    """The answer of a `program` of `transient_magics.runtime.programs`, which needs the training stack on this machine.
+
+    TrainingError or CellError with its reason, or that `what` failed; where the stack is not here, with what to do
+    `otherwise`.
     """
     from importlib.util import find_spec
 
     if missing := [name for name in ("tensorflow", "tensor2tensor") if find_spec(name) is None]:
         raise TrainingError(
             f"{what} needs the training stack, and {missing[0]} is not installed on this machine",
-            fix="`make venv` brings it; run.fetch(FOLDER) takes what it needs to a machine that has it.",
+            fix=f"`make venv` brings it; {otherwise}",
         )
     own = environment(os.environ)
-    return _answer("runtime.programs.serve", what, arguments, TrainingError, timeout=timeout, environment=own)
+    return _answer(f"runtime.programs.{program}", what, arguments, TrainingError, timeout=timeout, environment=own)
 
 
 def _answer(

@@ -11,6 +11,7 @@ when a cell says the first one.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
@@ -136,15 +137,21 @@ class TransientMagics(Magics):
         command = arguments.parse("lifetimes", self._words(line), called="%transient_lifetimes")
         return self._obey(command)
 
-    @line_magic
-    def transient_plan(self, line: str) -> Any:
+    @line_cell_magic
+    def transient_plan(self, line: str, cell: str | None = None) -> Any:
         """What a cluster would take and cost for a run, revocations included; without a SPEC, which clusters are best.
 
         %transient_plan [SPEC] --workload WORKLOAD --train-steps N [options]
+        %%transient_plan [SPEC] --train-steps N [options]     the model that the cell defines, as a cell of %%train does
 
         `%transient_plan -h` lists the options. Nothing is created.
         """
-        command = arguments.parse("plan", self._words(line), called="%transient_plan")
+        line, cell, continued = _continued(line, cell)
+        words = self._words(line) + (["--cell", "-"] if cell is not None else [])
+        command = arguments.parse("plan", words, called="%transient_plan" if cell is None else "%%transient_plan")
+        if cell is not None and command.verb == "plan":
+            values = {**command.values, "source": cell, "line_offset": self._lines_above(cell) or 1 + continued}
+            command = replace(command, values={**values, "cell": ""})
         return self._obey(command)
 
     @line_magic

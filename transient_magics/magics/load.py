@@ -19,8 +19,11 @@ from .completion import matcher
 
 _SHORT = ("train", "sweep", "job", "bag")
 """Names that another extension may have had before."""
-_NAMES = ("transient_cluster", "transient_train", "transient_sweep", "transient_job", "transient_bag", *_SHORT)
-_LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_plan", "transient_image", "transient_doctor")
+_LONG = (
+    "transient_cluster", "transient_train", "transient_sweep", "transient_job", "transient_bag", "transient_plan",
+)  # fmt: skip
+_NAMES = (*_LONG, *_SHORT)
+_LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_image", "transient_doctor")
 
 _PANELS = {  # shown as a panel
     ("client.handles.cluster", "Cluster"): "panels.show_handle",

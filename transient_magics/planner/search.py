@@ -19,6 +19,7 @@ from .accuracy import Accuracies
 from .choices import Choice, Lifetimes, immortal
 from .plan import Plan, make_plan
 from .sketches import MOST_WORKERS, Sketches
+from .speeds.preparation import gpu_of
 from .speeds.workloads import Workload
 
 SERVERS = (1, 2, 4)
@@ -186,5 +187,6 @@ def _known(workload: Workload) -> list[str]:
     """GPUs to look at: those it was measured on and all that can be had; of a published one, those of its prices."""
     if workload.prices.servers:
         return [name for name in workload.prices.servers if workload.knows(name)]
+    measured = [gpu_of(kind) for kind, known in workload.compute.items() if known.measured]
     living = [name for name, entry in ACCELERATORS.items() if not entry.withdrawn and name != "cpu"]
-    return [name for name in dict.fromkeys([*workload.compute, *living]) if workload.knows(name)]
+    return [name for name in dict.fromkeys([*measured, *living]) if workload.knows(name)]

@@ -80,7 +80,7 @@ class ModelStore:
                      for gpu, seconds in found.compute_seconds.items()},
             service_seconds=found.service_seconds, scaling=found.scaling,
             batch_size=round(statistics.median(batches)) if batches else 0,
-            parameters=parameters, gigaflops=gigaflops, family=_family(self.key["model"]),
+            parameters=parameters, gigaflops=gigaflops, family=family_of(self.key["model"]),
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
             speed_error=found.error, limit_error=0.05 if found.limited else SERVICE_ERROR,
             limit_measured=found.limited or not assumed, waits=waits, preparation=preparation,
@@ -100,5 +100,6 @@ class ModelStore:
         return PlanError(f"What was learnt cannot be read: {error}", where=str(self.path), fix="Delete that file.")
 
 
-def _family(model: str) -> str:
+def family_of(model: str) -> str:
+    """The family of networks that was measured to which a Tensor2Tensor model belongs by its name; empty: to none."""
     return next((family for family in families.families() if family.replace("-", "_") in model), "")

@@ -17,6 +17,8 @@ from ..option import (
     known_region,
     one_of,
     one_zone,
+    overrides,
+    parameter,
     positive,
     share,
     whole,
@@ -41,6 +43,13 @@ def plan() -> tuple[Option, ...]:
         flag("--model", "or all runs of this Tensor2Tensor model ...", str),
         flag("--hparams-set", "... with this hyper-parameter set ...", str),
         flag("--problem", "... on this problem", str),
+        flag("--cell", "or of the model that this file's code defines, as the body of %%train would (what never ran is "
+              "counted, where TensorFlow is here)", str, completes="path", metavar="FILE.py"),
+        flag("--hparams", "overrides of a model that never ran: batch_size=64", overrides, metavar="NAME=VALUE,..."),
+        flag("--param", "values that the cell's model reads by their names: units=64", parameter, name="params",
+              many="extend", metavar="NAME=VALUE"),
+        flag("--include", "local modules or folders that it imports", str, completes="path", many="extend",
+              metavar="PATH"),
         flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"),
         flag("--target", 'instead of --train-steps: as many as runs of the workload took to get there, '
               'as "accuracy>=0.9"', str, metavar="METRIC>=VALUE"),
@@ -135,10 +144,15 @@ def check_plan(values: dict[str, Any], called: str) -> None:
         return
     if of_bag:
         raise DeclarationError(f"--{of_bag[0].replace('_', '-')} is about a bag", fix="Add --bag.")
-    if bool(values.get("workload")) == bool(values.get("model")):
+    if bool(values.get("workload")) == bool(values.get("model") or values.get("cell")):
         raise DeclarationError(
-            f"{called} needs a --workload, or --model and --problem", fix=f"For example: {called} {EXAMPLES['plan']}"
+            f"{called} needs a --workload, or --model and --problem, or code",
+            fix=f"For example: {called} {EXAMPLES['plan']}",
         )
+    if "params" in values:
+        values["params"] = dict(values["params"])
+    if "include" in values:
+        values["include"] = tuple(values["include"])
     if ("train_steps" in values) == ("target" in values):
         raise DeclarationError(
             f"{called} needs --train-steps or --target", fix=f"For example: {called} {EXAMPLES['plan']}"

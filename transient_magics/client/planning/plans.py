@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -17,8 +17,9 @@ from ...spec.units import parse_deadline
 from ..declaring import MODELS, refuse_far, refuse_on_demand
 from ..folders import KnownRun, known_runs
 from .bag_plans import BagPlan, bag_plan
-from .learning import alike, is_synchronous, learn, settings, store_of
+from .learning import alike, is_synchronous, learn, settings, store_for, store_of
 from .revocations import foreseen
+from .unmeasured import counted, model_of
 
 if TYPE_CHECKING:
     from ...planner.efficiency import TargetSteps
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from ...planner.search import Search
     from ...planner.speeds.workloads import Workload
     from ...planner.store import ModelStore
+    from ...protocol.run import RunSpec
+
+_OWN = "the cell's model"
 
 
 def plan(
@@ -56,6 +60,12 @@ def plan(
     model: str = "",
     problem: str = "",
     hparams_set: str = "",
+    cell: str = "",
+    source: str = "",
+    hparams: str = "",
+    params: Mapping[str, Any] | None = None,
+    include: tuple[str, ...] = (),
+    line_offset: int = 0,
     bag: bool = False,
     jobs: int | None = None,
     job_time: str | float | None = None,
@@ -68,7 +78,10 @@ def plan(
     one GPU or of two (of `gpus`, else of all whose speed is known).
 
     `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
-    name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs.
+    name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs, or
+    the `source` of a cell (in a file: `cell`) with a model of its own. A model that never ran is counted
+    (`planner.speeds.counted`), as it is with `hparams`, `params` and what is to `include`, where the training stack is
+    on this machine.
     `target` as `accuracy>=0.9` takes the steps from runs that got there (planner.efficiency). `revocations`:
     `published` lifetimes, those of your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them
     or not (default: yes, but not for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single
@@ -81,7 +94,7 @@ def plan(
     what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or PlanError.
     """
     if bag:
-        if workload or model or train_steps is not None or target is not None:
+        if workload or model or cell or source or train_steps is not None or target is not None:
             raise DeclarationError("A bag has jobs, and no workload", where="--bag", fix="Give --jobs and --job-time.")
         return bag_plan(
             spec, jobs=jobs, job_time=job_time, spare=spare, policy=policy, save_time=save_time, zone=zone,
@@ -100,7 +113,9 @@ def plan(
     if ps_zone and not (spec and ps != 0):
         what = "A zone for parameter servers needs a cluster with some"
         raise DeclarationError(what, where="--ps-zone", fix="Name a SPEC, and --ps from 1 on.")
-    chosen, records, like = _workload(workload, model, problem, hparams_set)
+    source = _file(cell, "--cell")[0] if cell else source
+    named = {"model": model, "problem": problem, "hparams_set": hparams_set, "hparams": hparams, "params": params}
+    chosen, records, like = _workload(workload, named, source, include, line_offset)
     if batch_size:
         chosen = chosen.with_batch(batch_size)
     accuracies = Accuracies(records.values(), chosen.batch_size, mode, like)
@@ -123,7 +138,8 @@ def plan(
             like=_like(machine_type, gpus, disk), **limits,
         )  # fmt: skip
         asked = {
-            "workload": workload, "model": model, "problem": problem, "hparams_set": hparams_set, "zone": zone,
+            "workload": workload, **named, "source": source, "include": include, "line_offset": line_offset,
+            "zone": zone,
             "gpus": gpus, "train_steps": told, "target": None if told else target, "batch_size": batch_size,
             "max_hours": max_hours, "max_cost": max_cost,
             "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
@@ -171,35 +187,47 @@ def _within(finish_by: float | str | None, spec: str, availability: str) -> floa
     return finish_by
 
 
-def _file(name: str) -> tuple[str, str]:
+def _file(name: str, option: str = "--availability") -> tuple[str, str]:
     path = Path(name).expanduser()
     try:
         return path.read_text(), path.name
     except (OSError, UnicodeDecodeError) as error:
-        raise DeclarationError(f"{name} cannot be read: {error}", where="--availability") from None
+        raise DeclarationError(f"{name} cannot be read: {error}", where=option) from None
 
 
-def _workload(name: str, model: str, problem: str, hparams_set: str) -> tuple[Workload, dict[str, Record], str]:
+def _workload(
+    name: str, named: Mapping[str, Any], source: str, include: tuple[str, ...], line_offset: int
+) -> tuple[Workload, dict[str, Record], str]:
     """The workload, what its own runs tell, and the settings of the run that was named, else of the newest."""
     from ...planner.speeds.workloads import PUBLISHED, published
-    from ...planner.store import ModelStore
 
     if name and (found := published(name)):
         return found, {}, ""
     if name and "/" in name:
         raise DeclarationError(f"Unknown published workload '{name}'", where="--workload",
                                fix=nearest(name.lower(), list(PUBLISHED)))  # fmt: skip
-    if not name and not model:
+    if not name and not named["model"] and not source:
         raise DeclarationError("A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}.")
-    wire, like, runs = "fp32", "", known_runs()
+    runs = known_runs()
     if name:
         store, wire, like = _learnt_from(name, runs)
-    else:
-        store = ModelStore(model, problem, hparams_set)
-        for run in alike(runs, store):
-            learn(store, run)
-    found, records = store.workload(name or model, wire), store.records()
-    return found, records, like if name else list(records.values())[-1].settings
+        return store.workload(name, wire), store.records(), like
+    spec = model_of(source, named, include, line_offset)
+    store = store_for(spec, source.encode())
+    for run in alike(runs, store):
+        learn(store, run)
+    records = store.records()
+    if not any(each.observations for each in records.values()):
+        return _never_run(spec, source, include), {}, ""
+    return store.workload(spec.model or _OWN), records, list(records.values())[-1].settings
+
+
+def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload:
+    """What its graph tells of a model that never ran on this machine for long enough."""
+    from ...planner.speeds.counted import counted_workload
+    from ...planner.store import family_of
+
+    return counted_workload(spec.model or _OWN, counted(source, spec, include), family_of(spec.model))
 
 
 def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str]:

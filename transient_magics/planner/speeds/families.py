@@ -29,7 +29,10 @@ _MEASURED: dict[str, tuple[str, float, float, float]] = {
     "shake-shake-64-32d": ("shake-shake", 12.951, 989.0, 354.5),
     "shake-shake-80": ("shake-shake", 15.907, 1204.2, 416.3), "shake-shake-big": ("shake-shake", 22.865, 1405.9, 492.7),
 }  # fmt: skip
-_GPUS = ("k80", "p100")
+GPUS = ("k80", "p100")
+"""On which they were measured."""
+ALL = "all"
+"""All families together, for a model of none of them."""
 BATCH_SIZE = 128
 
 
@@ -52,9 +55,15 @@ def families() -> tuple[str, ...]:
     return tuple(dict.fromkeys(family for family, *_ in _MEASURED.values()))
 
 
+def extent(family: str) -> tuple[float, float]:
+    """The least and the most GFLOPs of a family's networks that were measured."""
+    found = [row[1] for row in _MEASURED.values() if family in (row[0], ALL)]
+    return min(found), max(found)
+
+
 @cache
 def line(family: str, gpu: str) -> Line | None:
-    """The line of a family on a GPU; None where nobody measured it."""
+    """The line of a family (or of `ALL`) on a GPU; None where nobody measured it."""
     points = _points(family, gpu)
     if len(points) < 3:
         return None
@@ -64,7 +73,7 @@ def line(family: str, gpu: str) -> Line | None:
 
 def leave_one_out(family: str, gpu: str) -> list[tuple[str, float, float]]:
     """For each measured model its name, its seconds, and those predicted from the family's others."""
-    names = [name for name, row in _MEASURED.items() if row[0] == family]
+    names = [name for name, row in _MEASURED.items() if family in (row[0], ALL)]
     points = _points(family, gpu)
     found = []
     for index, (name, (gigaflops, seconds)) in enumerate(zip(names, points, strict=True)):
@@ -74,10 +83,10 @@ def leave_one_out(family: str, gpu: str) -> list[tuple[str, float, float]]:
 
 
 def _points(family: str, gpu: str) -> list[tuple[float, float]]:
-    if gpu not in _GPUS:
+    if gpu not in GPUS:
         return []
-    column = 2 + _GPUS.index(gpu)
-    return [(float(row[1]), float(row[column]) / 1000) for row in _MEASURED.values() if row[0] == family]
+    column = 2 + GPUS.index(gpu)
+    return [(float(row[1]), float(row[column]) / 1000) for row in _MEASURED.values() if family in (row[0], ALL)]
 
 
 def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:

@@ -1,9 +1,9 @@
 """Build one training step of a run and throw it away: `python -m transient_magics.runtime.programs.check --run FOLDER`.
 
 FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model": {"parameters": N,
-"gigaflops": X}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the cell's line as the
-notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is only made with its
-data passes with a note.
+"gigaflops": X, "batch_size": B}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the
+cell's line as the notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is
+only made with its data passes with a note.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
             if directory not in str(error):
                 raise
             return {"note": f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"}
-    found = {"model": check_graph(trainable, spec.ps_shards)}
+    found = {"model": {**check_graph(trainable, spec.ps_shards), "batch_size": trainable.batch}}
     if spec.objective or spec.judged_by:
         _check_metrics(trainable, spec)
     return found

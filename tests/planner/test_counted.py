@@ -1,0 +1,83 @@
+"""Models that never ran: what FLOPs say of each GPU of the catalog, how far off that may be, where it is a guess."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transient_magics.catalog import ACCELERATORS
+from transient_magics.errors import PlanError
+from transient_magics.planner.choices import Choice
+from transient_magics.planner.plan import make_plan
+from transient_magics.planner.search import search
+from transient_magics.planner.speeds import families
+from transient_magics.planner.speeds.counted import counted_workload
+from transient_magics.spec import WorkerGroup
+
+RESNET_32 = {"gigaflops": 1.659, "parameters": 1_857_722, "batch_size": 128}
+GPUS = [name for name in ACCELERATORS if name != "cpu"]
+
+
+@pytest.mark.parametrize(("family", "error"), [("resnet", 0.1), ("shake-shake", 0.2), ("", 0.35)])
+def test_every_gpu_of_the_catalog_has_an_estimate_and_says_how_far_off_it_may_be(family: str, error: float) -> None:
+    workload = counted_workload("new", {**RESNET_32, "gigaflops": 4.0}, family)
+    for gpu in GPUS:
+        step = workload.step(gpu)
+        assert step.seconds > 0
+        assert not step.measured
+        assert (step.error < error) == (gpu in families.GPUS), gpu
+    assert workload.step("h100").seconds < workload.step("v100").seconds < workload.step("k80").seconds
+    assert bool(workload.guess) == (not family)
+
+
+@pytest.mark.parametrize("gpu", families.GPUS)
+@pytest.mark.parametrize("family", [*families.families(), families.ALL])
+def test_models_that_were_left_out_of_a_line_are_met_as_far_as_its_error_says(family: str, gpu: str) -> None:
+    line = families.line(family, gpu)
+    assert line
+    missed = [abs(predicted / seconds - 1) for _, seconds, predicted in families.leave_one_out(family, gpu)]
+    assert sum(each <= 2 * line.error for each in missed) >= 0.85 * len(missed)
+    workload = counted_workload("new", RESNET_32, "" if family == families.ALL else family)
+    whole = workload.step(gpu).seconds + workload.service_seconds
+    assert whole == pytest.approx(line.seconds(1.659))
+
+
+def test_resnet_32_comes_out_as_cm_dare_measured_it() -> None:
+    workload = counted_workload("new", RESNET_32, "resnet")
+    assert workload.step("k80").seconds + workload.service_seconds == pytest.approx(0.2193, rel=0.03)
+    assert workload.step("p100").seconds + workload.service_seconds == pytest.approx(0.0820, rel=0.1)
+    assert workload.service_seconds == pytest.approx(0.0214, rel=0.1)
+
+
+@given(st.floats(1e-6, 1e4), st.floats(1.0, 10.0), st.sampled_from(["", "resnet", "shake-shake"]))
+def test_more_flops_take_no_less_and_nothing_is_as_sure_beyond_what_was_measured(
+    gigaflops: float, times: float, family: str
+) -> None:
+    less, more = (
+        counted_workload("new", {**RESNET_32, "gigaflops": each}, family) for each in (gigaflops, times * gigaflops)
+    )
+    least, most = families.extent(family or families.ALL)
+    for gpu in ("p100", "k80", "l4"):
+        assert less.step(gpu).seconds <= more.step(gpu).seconds * (1 + 1e-9)
+        assert less.step(gpu).error <= 1.05
+    if not least <= gigaflops <= most:
+        line = families.line(family or families.ALL, "p100")
+        assert line
+        assert less.step("p100").error > line.error
+        assert "beyond those that were measured" in less.guess
+
+
+def test_a_plan_and_a_search_say_what_they_rest_on() -> None:
+    workload = counted_workload("the cell's model", {**RESNET_32, "gigaflops": 2.0})
+    plan = make_plan(Choice((WorkerGroup("t4", 2, "us-central1-a"),)), workload, 10_000)
+    said = str(plan)
+    assert "90 % intervals that are a guess (its family was never measured)" in said
+    assert "The cell's model was never run here: 2 GFLOPs for an example, 1,857,722 parameters, counted." in said
+    assert "The T4's step time is not measured but from P100's, by peak TFLOPS: it may be" in said
+    found = search(workload, 10_000, zones=("us-central1-a",))
+    gpus = {group.accelerator for each in found.plans for group in each.choice.groups}
+    assert "k80" not in gpus, "which nobody can rent"
+    assert gpus & {"t4", "l4", "v100"}
+    with pytest.raises(PlanError, match=r"The FLOPs of new cannot be counted.*Train it for a minute"):
+        counted_workload("new", {"parameters": 5, "batch_size": 4})

@@ -1,0 +1,56 @@
+"""A workload that nobody ever ran, from what was counted of its graph: parameters, and FLOPs of a training step.
+
+The seconds of a step on the GPUs of CM-DARE follow from the line of the model's family over FLOPs, or from one line for
+all networks that were measured where its family was not; those on other GPUs from peak speeds (`workloads.by_peak`).
+Beyond the FLOPs that were measured a line is worth less: drawn through half of the networks it misses those of the
+other half by up to twice what their distance says (`BEYOND_ERROR`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...errors import PlanError
+from . import families
+from .speed import SERVICE_ERROR, service_by_size
+from .workloads import Estimate, Workload
+
+BEYOND_ERROR, _MOST_ERROR = 0.35, 1.0
+"""How far off, relatively, a step may be for each natural logarithm of how many times its FLOPs are beyond what was
+measured: 0.1 to 0.35 where lines through half of the networks were asked for the rest. No more than is said here."""
+
+
+def counted_workload(name: str, counts: Mapping[str, float], family: str = "", wire: str = "fp32") -> Workload:
+    """The workload of a model of which a check counted `gigaflops`, `parameters` and its `batch_size`.
+
+    Raises PlanError where FLOPs could not be counted, as the shapes of its examples are not fixed.
+    """
+    gigaflops, parameters = counts.get("gigaflops", 0.0), int(counts.get("parameters", 0))
+    batch = int(counts.get("batch_size", 0)) or families.BATCH_SIZE
+    if gigaflops <= 0:
+        raise PlanError(f"The FLOPs of {name} cannot be counted: the shapes of its examples are not fixed",
+                        fix="Train it for a minute, then plan with that run.")  # fmt: skip
+    kind = family or families.ALL
+    least, most = families.extent(kind)
+    beyond = max(least / gigaflops, gigaflops / most, 1.0)
+    whose = f"the line of {family} networks" if family else "one line for all networks that CM-DARE measured"
+    lines = {gpu: line for gpu in families.GPUS if (line := families.line(kind, gpu))}
+    seconds = {gpu: line.seconds(gigaflops, batch) for gpu, line in lines.items()}
+    service = min(service_by_size(parameters), min(seconds.values()) / 2)
+    called = f"{name[:1].upper()}{name[1:]}"
+    notes = [f"{called} was never run here: {gigaflops:.3g} GFLOPs for an example, {parameters:,} parameters, counted."]
+    guess = "" if family else "its family was never measured"
+    if beyond > 1:
+        guess = f"its FLOPs are beyond those that were measured, {least:.2g} to {most:.2g} G"
+    return Workload(
+        name=name,
+        compute={gpu: Estimate(seconds[gpu] - service, _error(line.error, beyond), f"from FLOPs, by {whose}")
+                 for gpu, line in lines.items()},
+        service_seconds=service, batch_size=batch, parameters=parameters, wire=wire,
+        limit_error=SERVICE_ERROR, limit_measured=False, guess=guess, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _error(known: float, beyond: float) -> float:
+    return min(math.hypot(known, BEYOND_ERROR * math.log(beyond)), _MOST_ERROR)
