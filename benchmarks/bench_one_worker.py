@@ -3,6 +3,9 @@
 The same training graph twice in one worker process, with a session each; turns of a second alternate, so that both see
 the same weather. No code of ours but the graph's: what a step costs more because its variables are elsewhere, on a
 loopback, which is the fastest network there is. `--megabit N` shapes it.
+
+Then two runs of one worker each, side by side on one emulated cluster: one declared with `--workers 1`, which keeps its
+variables itself and hands them over every second, and one that might take more workers and so does not.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _common import median, say, say_all
+from _common import all_in, median, own_home, say, say_all, step_rate
 from bench_sweep import CELL
 
+from transient_magics import client
 from transient_magics.protocol.run import RunSpec
 
 WIDE = CELL.replace("Conv2D(32", "Conv2D(64").replace(
@@ -82,6 +86,26 @@ def measure(cell: str, count: int, megabit: int) -> tuple[int, list[list[float]]
     return lines[0]["variables"], rates
 
 
+def live(count: int) -> list[tuple[float, float]]:
+    """Steps per second of the two runs, in spans of five seconds."""
+    with own_home():
+        cluster = client.declare(client.Declaration("cpux2", name="bench"))
+        cluster.wait()
+        given = {"source": CELL, "cluster": cluster, "train_steps": 10**7, "params": {"lr": 0.01}, "check": False}
+        runs = [client.train(least_workers=1, most_workers=most, **given) for most in (1, 2)]
+        for run in runs:
+            run.reach(50, 600)
+        all_in(cluster, 2)
+        began, found = time.time(), []
+        time.sleep(5 * count)
+        for number in range(count):
+            span = began + 5 * number, began + 5 * (number + 1)
+            alone, shared = (step_rate(run, *span) for run in runs)
+            found.append((alone, shared))
+        cluster.delete(120)
+        return found
+
+
 def main() -> None:
     """Print steps per second of both, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -102,6 +126,11 @@ def main() -> None:
             [b / a for a, b in zip(elsewhere, here, strict=True)],
             "",
         )
+
+    rates = live(6 if given.quick else 24)
+    say("runs on a cluster: steps per second with --workers 1", median([alone for alone, _ in rates]), "/s")
+    say("runs on a cluster: steps per second with --workers 1:2", median([shared for _, shared in rates]), "/s")
+    say_all("runs on a cluster: --workers 1 over --workers 1:2", [alone / shared for alone, shared in rates], "")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ LONGEST = (
     "runtime/test_training.py",
     "faults/test_clusters.py",
     "runtime/test_joining.py",
+    "runtime/test_alone.py",
     "faults/test_capacity.py",
     "runtime/test_uneven_training.py",
     "test_pages.py",

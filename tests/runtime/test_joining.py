@@ -82,8 +82,8 @@ TEXT = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "r
 
 @pytest.mark.parametrize(
     ("cell", "declared"),
-    [(DIGITS, {"wire": "bf16"}), (DIGITS, {"mode": "sync"}), (REVERSE, TEXT)],
-    ids=["images", "synchronous", "text"],
+    [(DIGITS, {"wire": "bf16", "most_workers": 1}), (DIGITS, {"mode": "sync"}), (REVERSE, TEXT)],
+    ids=["images, alone", "synchronous", "text"],
 )
 def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining, cell: str, declared: dict[str, Any]):
     cell += """\nimport sys\nif '"role":"worker"' in ' '.join(sys.argv): raise SystemExit(1)\n"""

@@ -163,6 +163,11 @@ class RunSpec:
         return Patience.parse(self.stop_when) if self.stop_when else None
 
     @property
+    def alone(self) -> bool:
+        """Whether the one worker that it ever has may keep the variables itself (runtime/training/graph/copies.py)."""
+        return self.most_workers == 1 and self.mode == "async" and self.chief == "ps" and self.ps_shards == 1
+
+    @property
     def damped(self) -> bool:
         """Whether late gradients are applied with a lower learning rate."""
         return self.damping == "staleness"

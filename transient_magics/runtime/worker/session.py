@@ -28,6 +28,7 @@ from ..training.examples import Examples
 from ..training.learning_rate import divisor
 from ..training.usercode import sentence
 from . import gpu
+from .alone import Copy
 from .chief_link import ChiefLink, answer
 from .gradient_noise import NoiseProbe
 from .graph import GraphMaker, Made
@@ -96,6 +97,7 @@ class Training:
         self._held = Held(built, self.stop)
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
+        self._copy = Copy(built, self._spec, self._number) if built.push is not None else None
         self._moved()
 
     def run(self) -> None:
@@ -114,6 +116,7 @@ class Training:
             try:
                 if self._wait_until_ready(session):
                     self._step_until_told(session)
+                    self._hand_over(session)
             except lost as error:
                 limit = _CLOSING_LOST
                 self._link.report()  # of steps before the loss: they are not told as if they were made after it
@@ -156,6 +159,8 @@ class Training:
             self.stop.wait(0.1)
         else:
             return False
+        if self._copy:
+            self._copy.pull(session)
         self._examples.start(session)
         self._watch.lap("session")
         return True
@@ -233,12 +238,21 @@ class Training:
                     self._link.report()
             if self._link.save_asked.is_set():
                 self._save(session)
+            if self._copy and self._copy.is_due(int(after)):
+                self._hand_over(session)
             if after >= spec.train_steps:
                 # Nobody steps beyond the end; the chief tells everybody as soon as it has seen it.
                 self._link.report()
                 self.stop.wait()
             else:
                 finished += self._measure_noise(session, feeds)
+
+    def _hand_over(self, session: Any) -> None:
+        """Where the variables are this worker's own, put them where they are saved; whose place is taken ends."""
+        if self._copy and not self._copy.push(session, int(session.run(self._built.before))):
+            self._copy = None
+            self.stop.set()
+        self._moved()
 
     def _measure_noise(self, session: Any, feeds: Mapping[Any, Any]) -> float:
         """Compute one more gradient like the last step's if it is time to; its seconds, which are no part of a step."""

@@ -27,11 +27,13 @@ class Moments:
     backward: Any
 
 
-def observe(features: Any, arrived: Collection[Any], loss: Any, step: Any, device: str) -> Moments:
+def observe(
+    features: Any, arrived: Collection[Any], loss: Any, step: Any, device: str, kept: Collection[Any] = ()
+) -> Moments:
     """Add the moments of `step` to its finished graph, for the worker at `device`.
 
     `arrived`: the variables' values as the worker has them; only those that the step needs are waited for. `loss` is in
-    the memory of the CPU.
+    the memory of the CPU. `kept`: gradients that are sent to nobody, where the variables are on the worker.
     """
     tf = tensorflow()
 
@@ -39,6 +41,8 @@ def observe(features: Any, arrived: Collection[Any], loss: Any, step: Any, devic
     pulled = [value for value in arrived if any(reader in needed for reader in value.consumers())]
     cpu = f"{device}/cpu:0"
     sent = _on_cpu(tf, _sent(needed, device), cpu) if has_gpu() else [tensor for tensor, _ in _sent(needed, device)]
+    ends = [each.values if isinstance(each, tf.IndexedSlices) else each for each in kept]
+    sent += [_seen_on_cpu(tf, ends, cpu)] if ends and has_gpu() else ends
     batch = next(iter(features.values()))
 
     def behind(name: str, values: Iterable[Any]) -> Any:
@@ -85,6 +89,14 @@ def _on_cpu(tf: Any, sent: Iterable[tuple[Any, list[tuple[Any, int]]]], cpu: str
             operation._update_input(index, held)  # the only way to move an edge of a built graph
         here.append(held)
     return here
+
+
+def _seen_on_cpu(tf: Any, kept: Collection[Any], cpu: str) -> Any:
+    """A number of each of these in the memory of the CPU: all of them need not go there to see that the GPU is done."""
+    with tf.control_dependencies(None):
+        first = tf.stack([tf.cast(tf.reshape(each, [-1])[0], tf.float32) for each in kept])
+        with tf.device(None), tf.device(cpu):
+            return tf.identity(first)
 
 
 def _place(operation: Any) -> str:

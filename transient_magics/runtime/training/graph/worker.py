@@ -10,6 +10,7 @@ from ....protocol.run import RunSpec
 from ...tf import placement
 from ...tf.graph_mode import tensorflow
 from ..trainable import Trainable
+from .copies import copies
 from .moments import observe
 from .noise import gradient_sum
 from .training import training_graph
@@ -25,7 +26,8 @@ class WorkerGraph:
     the squared norm of one and of their sum, and what begins a sum. The next four tell when the step's mini-batch, its
     variables, its loss and its gradients were there (moments.py). Four more are of synchronous training
     (accumulate.py): a round to feed, what `step` saw of it, the round and step now.
-    With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
+    With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`. `pull`, `push` and `number`
+    are of a worker that trains alone, on copies of the variables (copies.py).
     """
 
     loss: Any
@@ -51,16 +53,20 @@ class WorkerGraph:
     current_step: Any = None
     checkpoint: Any = None
     saved: Any = None
+    pull: Any = None
+    push: Any = None
+    number: Any = None
 
 
 def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, device: str, servers: int) -> WorkerGraph:
     """Build the step on `features` in the default graph, for the worker at `device`, after `trainable.prepare`."""
     tf = tensorflow()
 
-    ready = placement.ready_flag(spec.name)
-    with placement.placed(device, servers, spec.ps_shards):
-        built = training_graph(trainable, features, spec.wire, spec.mode == "sync", spec.damped)
-        missing = tf.report_uninitialized_variables([ready, *tf.global_variables()])
+    ready, alone = placement.ready_flag(spec.name), spec.alone and servers == 1
+    wire = "fp32" if alone else spec.wire
+    with tf.device(device) if alone else placement.placed(device, servers, spec.ps_shards):
+        built = training_graph(trainable, features, wire, spec.mode == "sync", spec.damped)
+        missing = tf.report_uninitialized_variables([ready, *(() if alone else tf.global_variables())])
     with tf.device(f"{device}/cpu:0"):
         measured = gradient_sum(built.objective.pairs)
     graph, saving = tf.get_default_graph(), ()
@@ -68,13 +74,16 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
         with tf.device(f"{device}/cpu:0"):
             saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
         saving = tuple(map(graph.as_graph_element, (saver.filename_tensor_name, saver.save_tensor_name)))
-    arrived = cross_once(graph, device, spec.wire)
+    arrived = cross_once(graph, device, wire)
     with tf.device(f"{device}/cpu:0"):
         loss = tf.identity(built.objective.loss)
-    moments = vars(observe(features, arrived, loss, built.step, device)).values()
+    kept = [gradient for gradient, _ in built.objective.pairs] if alone else []
+    moments = vars(observe(features, arrived, loss, built.step, device, kept)).values()
     sync = built.accumulators
     position = (sync.round, sync.seen, *sync.position) if sync else (None,) * 4
+    saving = saving or (None, None)
+    taken = vars(copies(spec.name, tf.global_variables(), built.global_step)) if alone else {}
     return WorkerGraph(
         loss, built.before, built.after, built.examples, built.step, built.divisor, built.share,
-        built.expected, built.objective.weight, missing, *measured, *moments, *position, *saving,
+        built.expected, built.objective.weight, missing, *measured, *moments, *position, *saving, **taken,
     )  # fmt: skip
