@@ -1,6 +1,6 @@
 """A cluster that could be declared, and the course that a workload would take on it.
 
-Zones, prices, start-up times and what traffic costs come from the catalog; lifetimes from whoever asks.
+Zones, prices and what traffic costs come from the catalog; lifetimes and start-up times from whoever asks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..catalog import DISK_TYPE, PriceList, VmPrice, default_zone, parse_disk, price_list, region, transfer_price
-from ..catalog.published import LAST_HOUR, WAVES, startup
+from ..catalog.published import LAST_HOUR, WAVES
 from ..catalog.regions import degrees
 from ..spec import WorkerGroup, render_groups
 from .lifetimes.beyond import Capped
 from .lifetimes.model import LifetimeModel
-from .simulate import Course, Startup, Workers
+from .simulate import Course, Workers
 from .speeds.preparation import kind_of
 from .speeds.speed import (
     capacity,
@@ -30,6 +30,7 @@ from .speeds.speed import (
     worker_speed,
 )
 from .speeds.workloads import Estimate, Workload
+from .startups import Start, Starts, published_starts
 
 Lifetimes = Callable[[str, str], LifetimeModel | None]
 """The lifetimes of VMs with a GPU in a region; None: they are never revoked."""
@@ -60,6 +61,8 @@ class Choice:
     """Where the parameter servers are, if not beside most workers."""
     disk: str = ""
     """Of workers and parameter servers, as `--disk` says it; empty: the usual."""
+    starts: Starts = published_starts
+    """How long VMs take until they can be used."""
 
     @property
     def transient(self) -> bool:
@@ -140,6 +143,10 @@ class Choice:
             known.seconds + more, math.hypot(known.error, _DISTANCE_ERROR) if more else known.error, known.source
         )
 
+    def start(self, workload: Workload, gpu: str, transient: bool, place: str) -> Start:
+        """The start-up of a VM; that of a published workload is as published as its speeds."""
+        return (published_starts if workload.from_first_step else self.starts)(gpu, transient, place)
+
     def transfer_dollars(self, workload: Workload, group: WorkerGroup) -> float:
         """What the data of one step of one of the group's workers costs."""
         price = transfer_price(group.zone or "", self.home_zone).dollars_per_gib if self.servers else 0.0
@@ -189,7 +196,8 @@ class Choice:
                     compute_seconds=estimate.seconds, error=estimate.error,
                     hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
                     lifetimes=self._lifetimes(lifetimes(group.accelerator, place)) if transient else None,
-                    startup=_startup(group.accelerator, transient, place), join_seconds=workload.join_seconds,
+                    startup=self.start(workload, group.accelerator, transient, place).startup,
+                    join_seconds=workload.join_seconds,
                     transfer_dollars=self.transfer_dollars(workload, group),
                 )
             )  # fmt: skip
@@ -197,16 +205,11 @@ class Choice:
         return Course(
             groups=tuple(groups), steps=steps, servers=self.servers,
             server_hourly=self.prices(workload).parameter_server(self.server_cores, home) if self.servers else 0.0,
-            server_startup=_startup("cpu", False, region(home)), service_seconds=workload.service_seconds,
-            scaling=workload.scaling, replace=replace,
+            server_startup=self.start(workload, "cpu", False, region(home)).startup,
+            service_seconds=workload.service_seconds, scaling=workload.scaling, replace=replace,
             work_error=math.hypot(workload.steps_error, workload.speed_error),
             limit_error=math.hypot(workload.limit_error, workload.scaling_error * math.log2(max(self.servers, 1))),
             from_first_step=workload.from_first_step,
             synchronous=workload.synchronous, backup_workers=workload.backup_workers,
             waves=WAVES,
         )  # fmt: skip
-
-
-def _startup(gpu: str, transient: bool, place: str) -> Startup:
-    provisioning, staging, booting, deviation = startup(gpu, transient, place)
-    return Startup(provisioning + staging, booting, deviation)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..catalog import larger_shapes, never_on_demand, region
 from ..errors import PlanError
-from ..spec import WorkerGroup, render_money
+from ..spec import WorkerGroup, render_duration, render_money
 from .accuracy import Accuracies, Accuracy
 from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
@@ -172,6 +172,18 @@ def bound(choice: Choice, workload: Workload) -> str:
     )
 
 
+def _started(choice: Choice, workload: Workload) -> list[str]:
+    """Where start-up is that of your own VMs."""
+    said: list[str] = []
+    for group in choice.placed:
+        start = choice.start(workload, group.accelerator, choice.transient, region(group.zone or ""))
+        if start.own:
+            seconds = start.startup.running + start.startup.usable
+            what = "VMs without a GPU" if group.accelerator == "cpu" else f"VMs with the {group.accelerator.upper()}"
+            said.append(f"{what} take {render_duration(seconds)} until they can be used, as your last {start.own} did.")
+    return said
+
+
 def prepared(choice: Choice, workload: Workload) -> list[str]:
     """For workers that wait for their mini-batches: for how much of a step, and the machine with which they would not
     any more, or least; nothing for others."""
@@ -257,6 +269,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
                 f"Data between {group.zone} and the parameter servers in {choice.home_zone} costs "
                 f"${1e6 * price:,.2f} per million steps."
             )
+    said += _started(choice, workload)
     said += filter(None, [bound(choice, workload), *prepared(choice, workload)])
     if not workload.limit_measured and choice.load(workload) > _NEAR_LIMIT:
         said.append(

@@ -106,6 +106,7 @@ def plan(
     from ...planner.accuracy import Accuracies
     from ...planner.plan import make_plan
     from ...planner.search import search
+    from ...planner.startups import own_starts
 
     within = _within(finish_by, spec, availability)
     if disk:
@@ -149,7 +150,7 @@ def plan(
     choice = _choice(spec, 1 if ps is None else ps, ps_cores, zone, _model(provisioning_model or "spot"))
     machines = worker_machines(machine_type, [group.accelerator for group in choice.groups])
     refuse_far(ps_zone, [group.zone or "" for group in choice.placed])
-    choice = changed(choice, machines=machines, server_zone=ps_zone, disk=disk)
+    choice = changed(choice, machines=machines, server_zone=ps_zone, disk=disk, starts=own_starts())
     if not choice.transient:
         lost, risk = None, "on demand, no revocations"
     steps, chosen, notes = _steps(chosen, needed, choice.workers)
@@ -314,11 +315,12 @@ def _model(name: str) -> str:
 def _like(machine_type: str, gpus: tuple[str, ...], disk: str) -> Any:
     """What all clusters of a search are declared with. Raises DeclarationError."""
     from ...planner.choices import Choice
+    from ...planner.startups import own_starts
 
     if machine_type and not gpus:
         what = "A search in one machine needs to know with which GPUs"
         raise DeclarationError(what, where="--machine-type", fix="Name them: --gpus t4,v100.")
-    return Choice((), machines=worker_machines(machine_type, gpus), disk=disk)
+    return Choice((), machines=worker_machines(machine_type, gpus), disk=disk, starts=own_starts())
 
 
 def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str) -> Any:
