@@ -9,9 +9,9 @@ import { ASKS, OWN_KEYS, TONES, choice, disable, element, keyed, setAttribute, s
 
 const WIDTH = 1000;
 const HEIGHT = 24;
-const STATES = ["requested", "booting", "ready", "leaving", "revoked", "refused"];
-const HALF = { requested: 1, booting: 2.5, ready: 4.5, leaving: 7 };
-const KEY = [["requested"], ["booting"], ["ready", "running"], ["leaving", "under notice"], ["revoked"]];
+const STATES = ["requested", "booting", "ready", "deflated", "leaving", "revoked", "refused"];
+const HALF = { requested: 1, booting: 2.5, ready: 4.5, deflated: 2.2, leaving: 7 };
+const KEY = [["requested"], ["booting"], ["ready", "running"], ["deflated", "with less CPU or network"], ["leaving", "under notice"], ["revoked"]];
 const ENDS = ["revoked", "refused", "deleted"];
 const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
 
@@ -66,7 +66,7 @@ function line(life, span) {
 /** What a part of a life was. @param {import("./snapshot").Part} part @param {import("./snapshot").Figure | undefined} speed @param {number} now */
 export function partWords([vm, state, begin, end], speed, now) {
   if (ENDS.includes(state)) return `${vm} was ${state} at ${clock(begin)}`;
-  const words = state === "ready" ? "running" : state === "leaving" ? "under notice" : state;
+  const words = state === "ready" ? "running" : state === "leaving" ? "under notice" : state === "deflated" ? "deflated, running" : state;
   const until = end ? `to ${clock(end)}` : "until now";
   const took = ` (${duration((end || now) - begin)})`;
   return `${vm} ${words} from ${clock(begin)} ${until}${took}${speed ? `, ${number(speed)} steps/s` : ""}`;

@@ -4,7 +4,7 @@
  */
 
 export const TONES = {
-  ready: "good", training: "good", running: "good", finished: "good",
+  ready: "good", deflated: "good", training: "good", running: "good", finished: "good",
   requested: "busy", booting: "busy", provisioning: "busy", declared: "busy", unknown: "busy",
   evaluating: "good", leaving: "warn", deleting: "warn", refused: "warn",
   revoked: "bad", failed: "bad",

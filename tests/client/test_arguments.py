@@ -233,8 +233,10 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "tour --revocations published --waves 0.5 --hours-per-minute 6 --stockout us-west1-b:k80,for=10m "
         "--quota v100=4 --api-errors 0.05 --api-latency 50ms..400ms --credentials expired,for=60s "
         "--creation-preemptions 0.1 --boot published --notice scaled --gpu-driver fails --gpu-speed published "
-        "--link 1gbit,far=100mbit --seed 7 --reset --availability none",
+        "--link 1gbit,far=100mbit --pressure 1cpu,for=5m --seed 7 --reset --availability none",
     ]),
+    "deflate": (None, ["tour worker-1 --cpu 50% --network 0.2", "tour --reclaim 1.5cpu --policy deterministic"]),
+    "inflate": (None, ["tour worker-1"]),
     "lifetimes": (client.lifetimes, [
         "--gpu k80 --region us-west1 --source published --provisioning-model preemptible --fit weibull --job 4h "
         "--age 3h --checkpoint-cost 2m --restart 1m",
@@ -669,3 +671,22 @@ def test_all_options_of_a_bag_reach_the_client_under_its_names() -> None:
 def test_bags_that_cannot_be_are_refused_where_they_are_typed(line: str, said: str) -> None:
     with pytest.raises(DeclarationError, match=re.escape(said)):
         parse("bag", split(line))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("tour", "takes a VM with --cpu or --network, or --reclaim alone"),
+        ("tour worker-1", "takes a VM with"),
+        ("tour worker-1 --cpu 50% --reclaim 1cpu", "takes a VM with"),
+        ("tour --reclaim 1cpu --network 50%", "takes a VM with"),
+        ("tour worker-1 --cpu 1%", "--cpu takes 5% to 100%, not '1%'"),
+        ("tour worker-1 --cpu half", "--cpu takes 5% to 100%, not 'half'"),
+        ("tour worker-1 --cpu 50% --policy priority", "--policy says how"),
+        ("tour --reclaim 0cpu", "Invalid number of vCPUs '0cpu'"),
+        ("tour --reclaim 1cpu --policy fair", "--policy"),
+    ],
+)
+def test_what_cannot_be_deflated_is_refused_in_a_sentence(line: str, said: str) -> None:
+    with pytest.raises(DeclarationError, match=re.escape(said)):
+        parse("deflate", split(line))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -439,3 +441,31 @@ def test_a_run_behind_another_waits_and_the_clusters_panel_shows_the_one_that_tr
     assert view(state, costs, 1.0)["training"]["name"] == "run-1"
     waiting = view(state, costs, 1.0, "run-2")["training"]
     assert (waiting["phase_words"], waiting["words"]) == ("waiting", "waits for the end of run-1")
+
+
+def test_a_lane_is_thinner_while_its_vm_has_less_and_words_say_what_it_has() -> None:
+    vm = "worker-0"
+    history = [
+        events.ClusterDeclared(spec=stories.declaration(count=1).to_dict()),
+        stories.requested(vm, 0),
+        events.VmRunning(vm=vm, address="10.0.0.1"),
+        events.VmReady(vm=vm),
+        events.VmDeflated(vm=vm, cpu=0.5, network=1.0),
+        events.VmDeflated(vm=vm, cpu=0.5, network=0.25, cpu_before=0.5),
+        events.VmInflated(vm=vm, cpu=1.0, network=1.0, cpu_before=0.5, network_before=0.25),
+    ]
+    timed = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
+
+    def lane(many: int) -> Mapping[str, Any]:
+        state = replay(timed[:many])
+        return view(state, bill(state, 100.0), 100.0)["vms"][0]
+
+    assert [tuple(part[1:]) for part in lane(6)["life"]] == [
+        ("requested", 2, 3), ("booting", 3, 4), ("ready", 4, 5), ("deflated", 5, 0),
+    ]  # fmt: skip
+    assert lane(6)["words"] == "ready, with 50% of its CPU and 25% of its network"
+    assert [part[1] for part in lane(7)["life"]] == ["requested", "booting", "ready", "deflated", "ready"]
+    assert lane(7)["words"] == "ready"
+    assert "worker-0 was deflated: it has 50% of its CPU, and had all of its CPU and network" in text.event_words(
+        timed[4]
+    )

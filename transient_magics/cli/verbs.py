@@ -22,6 +22,7 @@ from .arguments import Command
 
 if TYPE_CHECKING:
     from ..client import Build, Cluster, Diagnosis, Preview, StudyPreview, Weather
+    from ..protocol.share import Share
 
 
 def act(command: Command) -> Any:
@@ -199,6 +200,28 @@ def _weather(name: str | None = None, **settings: Any) -> Weather:
     return client.cluster(name).weather(**settings)
 
 
+def _deflate(
+    name: str, worker: str | None = None, cpu: float | None = None, network: float | None = None,
+    reclaim: float | None = None, policy: str = "proportional",
+) -> Sentence:  # fmt: skip
+    from ..client.project.deflation import warning
+
+    cluster = client.cluster(name)
+    if reclaim is not None:
+        return _have(cluster.reclaim_cpu(reclaim, policy))
+    assert worker
+    said = _have({worker: cluster.deflate(worker, cpu=cpu, network=network)})
+    return Sentence(" ".join(filter(None, [str(said), warning(worker)])))
+
+
+def _inflate(name: str, worker: str | None = None) -> Sentence:
+    return _have(client.cluster(name).inflate(worker))
+
+
+def _have(shares: Mapping[str, Share]) -> Sentence:
+    return Sentence("; ".join(f"{vm} has {text.share_words(share)}" for vm, share in shares.items()) + ".")
+
+
 def _build(**values: Any) -> Build:
     return client.build_image(**values)
 
@@ -226,6 +249,8 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "sweep": lambda **values: client.sweep(**values),
     "catalog": lambda **values: client.catalog(**values),
     "weather": _weather,
+    "deflate": _deflate,
+    "inflate": _inflate,
     "lifetimes": lambda **values: client.lifetimes(**values),
     "image build": _build,
     "image list": lambda **values: client.images(**values),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ..protocol.share import KEY, share_of
 from .images import image_url
 from .values import Vm, VmRequest
 
@@ -82,8 +83,13 @@ def vm_of(instance: compute_v1.Instance) -> Vm:
         preemptible=instance.scheduling.preemptible,
         last_start=moment_of(instance.last_start_timestamp) or created,
         machine_type=instance.machine_type.rpartition("/")[2],
-        ssh_keys=next((item.value for item in instance.metadata.items if item.key == "ssh-keys"), ""),
+        share=share_of(_item(instance, KEY)),
+        ssh_keys=_item(instance, "ssh-keys"),
     )
+
+
+def _item(instance: compute_v1.Instance, key: str) -> str:
+    return next((item.value for item in instance.metadata.items if item.key == key), "")
 
 
 def _scheduling(request: VmRequest) -> dict[str, Any]:

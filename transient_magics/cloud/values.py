@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from ..catalog import DISK_TYPE
+from ..protocol.share import WHOLE, Share
 
 LEAVING = ("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 """States of a VM that runs no more, or soon will not."""
@@ -81,6 +82,8 @@ class Vm:
     preemptible: bool
     last_start: datetime | None
     machine_type: str = ""
+    share: Share = WHOLE
+    """What is left to it of its processors and its network, where it was deflated."""
     ssh_keys: str = ""
     """Who may log in: lines `USER:KEY`."""
 

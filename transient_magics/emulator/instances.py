@@ -38,6 +38,8 @@ class Record:
     ending: dict[str, Any] | None = None
     refusal: dict[str, Any] | None = None
     operations: list[str] = field(default_factory=list)
+    asked: list[float] = field(default_factory=lambda: [1.0, 1.0])
+    """The part of its CPU and of its network that it was asked to do with."""
 
     @property
     def key(self) -> tuple[str, str, str]:

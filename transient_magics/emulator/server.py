@@ -36,6 +36,7 @@ from .settings import Settings
 from .storage import Endpoint, rights, tokens
 from .vms.fleet import Fleet
 from .vms.machine import BRIDGE, BRIDGE_ADDRESS, METADATA_ADDRESS, PREFIX, hardware_address
+from .vms.shares_api import SharesApi
 from .weather.api import WeatherApi
 from .weather.faults import Faults
 from .weather.weather import Weather
@@ -89,6 +90,7 @@ class _Emulator:
         self._api = Api(self._state, self._fleet, self._operations, self._project, own_network)
         self._api.add_to(self._application)
         WeatherApi(weather, self._fleet.records).add_to(self._application)
+        SharesApi(self._fleet).add_to(self._application)
         ProjectApi(self._project).add_to(self._application)
         self._runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=1.0)
         listening = socket.socket(fileno=settings.listening)

@@ -20,6 +20,7 @@ from ..protocol.bag import events as _bags  # noqa: F401 - a journal has them, t
 from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped, within
 from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
+from ..protocol.share import LEAST
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
     DaskClosed,
     DaskCrashed,
@@ -51,6 +52,7 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
 
 MOST_RUNS = 100
 """At once on one cluster: each has ports of its own."""
+_Part = Annotated[float, within(LEAST, 1)]
 _Rate = Annotated[float, within(1e-6, 1e7)]  # of the emulated clock, in seconds per second
 
 
@@ -270,6 +272,31 @@ class VmTraffic(Event):
     vm: Name
     sent: Count
     received: Count
+
+
+@_event("vm.deflated")
+class VmDeflated(Event):
+    """The provider took a part of the VM's processors or network, and left it the rest; it runs on.
+
+    `cpu`, `network`: which part of each it has from now on; `cpu_before`, `network_before`: which it had.
+    """
+
+    vm: Name
+    cpu: _Part
+    network: _Part
+    cpu_before: _Part = 1.0
+    network_before: _Part = 1.0
+
+
+@_event("vm.inflated")
+class VmInflated(Event):
+    """The provider gave back some of it, or all. As `vm.deflated`."""
+
+    vm: Name
+    cpu: _Part
+    network: _Part
+    cpu_before: _Part = 1.0
+    network_before: _Part = 1.0
 
 
 @_event("vm.revoked")

@@ -9,6 +9,7 @@ from typing import cast
 
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
+from ..protocol.share import WHOLE, Share
 from ..spec import PARAMETER_SERVER, ClusterSpec
 from . import events as e
 from .bags.state import DeclaredBag
@@ -75,6 +76,10 @@ class VmState:
     gib_price: float | None = None
     """US dollars for each GiB of its traffic, of a VM that was gone or left before the cluster moved; None: as the
     cluster's declaration says."""
+    share: Share = WHOLE
+    """What its provider leaves it of its processors and its network."""
+    shares: tuple[tuple[float, Share], ...] = ()
+    """Since when it has had what, the latest changes."""
 
     @property
     def living(self) -> bool:

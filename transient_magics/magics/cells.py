@@ -127,6 +127,29 @@ class TransientMagics(Magics):
         return self._obey(command)
 
     @line_magic
+    def transient_deflate(self, line: str) -> Any:
+        """Have the emulator shrink a VM that runs, as a provider does under pressure in the place of revoking it.
+
+        %transient_deflate NAME WORKER --cpu 50% [--network 50%]
+        %transient_deflate NAME --reclaim 1.5cpu [--policy proportional|priority|deterministic]
+
+        `%transient_deflate -h` lists the options.
+        """
+        command = arguments.parse("deflate", self._words(line), called="%transient_deflate")
+        return self._obey(command)
+
+    @line_magic
+    def transient_inflate(self, line: str) -> Any:
+        """Have the emulator give back what `%transient_deflate` took.
+
+        %transient_inflate NAME [WORKER]            for example: %transient_inflate k80x4 worker-1
+
+        `%transient_inflate -h` lists the options.
+        """
+        command = arguments.parse("inflate", self._words(line), called="%transient_inflate")
+        return self._obey(command)
+
+    @line_magic
     def transient_lifetimes(self, line: str) -> Any:
         """How long transient VMs live: your own, published ones, or those of a file.
 

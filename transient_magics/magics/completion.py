@@ -23,7 +23,7 @@ _LINE = re.compile(
 )
 
 
-_LINES = {f"transient_{verb}": verb for verb in ("weather", "lifetimes", "plan", "doctor")} | {
+_LINES = {f"transient_{verb}": verb for verb in ("weather", "deflate", "inflate", "lifetimes", "plan", "doctor")} | {
     "sweep": "study",
     "transient_sweep": "study",
     "job": "job",

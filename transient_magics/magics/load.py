@@ -23,7 +23,10 @@ _LONG = (
     "transient_cluster", "transient_train", "transient_sweep", "transient_job", "transient_bag", "transient_plan",
 )  # fmt: skip
 _NAMES = (*_LONG, *_SHORT)
-_LINE_NAMES = ("transient_weather", "transient_lifetimes", "transient_image", "transient_doctor")
+_LINE_NAMES = (
+    "transient_weather", "transient_deflate", "transient_inflate", "transient_lifetimes", "transient_image",
+    "transient_doctor",
+)  # fmt: skip
 
 _PANELS = {  # shown as a panel
     ("client.handles.cluster", "Cluster"): "panels.show_handle",

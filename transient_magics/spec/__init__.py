@@ -24,9 +24,11 @@ from .packages import check_package, without_secrets
 from .storage import cluster_store, own_bucket, parse_bucket, parse_records, run_store
 from .training import BYTES_EACH_WAY, RunSpec, check_run, make_run, parse_workers
 from .units import (
+    parse_cpus,
     parse_duration,
     parse_interval,
     parse_name,
+    parse_share,
     render_duration,
     render_money,
     render_small_money,
@@ -56,11 +58,13 @@ __all__ = [
     "make_run",
     "own_bucket",
     "parse_bucket",
+    "parse_cpus",
     "parse_duration",
     "parse_groups",
     "parse_interval",
     "parse_name",
     "parse_records",
+    "parse_share",
     "parse_workers",
     "price_kind",
     "render_duration",

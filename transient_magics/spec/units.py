@@ -13,6 +13,8 @@ from ..protocol.names import is_name
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
+_CPUS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:v?cpus?)?")
+_MOST_CPUS = 100_000
 
 
 def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
@@ -65,6 +67,27 @@ def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
     if not _DURATION.fullmatch(stripped):
         raise DeclarationError(f"Invalid interval '{text}'", where=option, fix="Write 500 (steps), 90s, 5m or 1h.")
     return None, parse_duration(stripped, option)
+
+
+def parse_share(text: str, option: str, least: float = 0.0) -> float:
+    """The part of a whole in `50%` or `0.5`, from `least` to 1. Raises DeclarationError that names the option."""
+    written = text.strip()
+    try:
+        part = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        part = math.nan
+    if not least <= part <= 1:
+        what = f"{option} takes {least:.0%} to 100%, not '{text}'"
+        raise DeclarationError(what, fix="Write 50% for a half.")
+    return part
+
+
+def parse_cpus(text: str, option: str) -> float:
+    """How many vCPUs `1.5cpu` is. Raises DeclarationError that names the option."""
+    match = _CPUS.fullmatch(text.strip().lower())
+    if not match or not 0 < float(match[1]) <= _MOST_CPUS:
+        raise DeclarationError(f"Invalid number of vCPUs '{text}'", where=option, fix="Write 1.5cpu.")
+    return float(match[1])
 
 
 def parse_name(text: str, option: str) -> str:

@@ -38,6 +38,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "plan": planning.plan(),
         "doctor": project.doctor(),
         "weather": weather.weather(),
+        **weather.shares(),
         "lifetimes": planning.lifetimes(),
         **project.images(),
     }
@@ -56,4 +57,5 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "plan": planning.check_plan,
     "catalog": planning.check_catalog,
     "lifetimes": planning.check_lifetimes,
+    "deflate": weather.check_deflate,
 }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import DeclarationError
+from ...protocol.share import LEAST
+from ...spec import parse_cpus, parse_share
 from ..option import (
     Option,
     flag,
+    one_of,
+    word,
 )
-from .shared import ANY_CLUSTER
+from .shared import ANY_CLUSTER, CLUSTER_NAME
 
 
 def weather() -> tuple[Option, ...]:
@@ -52,6 +57,41 @@ def weather() -> tuple[Option, ...]:
               "as a K80: k80=1,p100=2", str, choices=("equal", "published"), metavar="HOW|GPU=TIMES,..."),
         flag("--link", "what a VM's network carries each way: 100mbit, or 1gbit,far=100mbit (between regions)", str,
               choices=("none", "100mbit"), metavar="RATE"),
+        flag("--pressure", "so many vCPUs are taken from all transient VMs together, which run on: 1cpu, 1cpu,for=5m; "
+              "none", str, choices=("none", "1cpu,for=5m"), metavar="CPUS"),
         flag("--seed", "what all chance follows from: the same seed, the same weather", str),
         flag("--reset", "fair weather again, before anything else that is given"),
     )  # fmt: skip
+
+
+def shares() -> dict[str, tuple[Option, ...]]:
+    """Of shrinking VMs, and giving back what was taken."""
+    policies = ("proportional", "priority", "deterministic")
+    return {
+        "deflate": (
+            CLUSTER_NAME,
+            word("worker", "WORKER", "one of its VMs, as worker-1", completes="worker", many="?"),
+            flag("--cpu", "which part of its CPU it keeps: 50%", lambda text: parse_share(text, "--cpu", LEAST),
+                  metavar="PART"),
+            flag("--network", "which part of its network it keeps: 50%",
+                  lambda text: parse_share(text, "--network", LEAST), metavar="PART"),
+            flag("--reclaim", "in the place of WORKER: so many vCPUs from all workers together, as 1.5cpu",
+                  lambda text: parse_cpus(text, "--reclaim"), metavar="CPUS"),
+            flag("--policy", "which of them give how much: in proportion to their size; dearer ones less; or one after "
+                  "the other, the cheapest first (proportional)", **one_of("--policy", policies)),
+        ),
+        "inflate": (
+            CLUSTER_NAME,
+            word("worker", "WORKER", "one of its VMs (default: all)", completes="worker", many="?"),
+        ),
+    }  # fmt: skip
+
+
+def check_deflate(values: dict[str, Any], called: str) -> None:
+    """A VM and what it keeps, or what all of them give."""
+    parts = {"cpu", "network"} & values.keys()
+    if ("reclaim" in values) == ("worker" in values) or bool(parts) != ("worker" in values):
+        fix = f"For example: {called} k80x4 worker-1 --cpu 50%, or {called} k80x4 --reclaim 1.5cpu"
+        raise DeclarationError(f"{called} takes a VM with --cpu or --network, or --reclaim alone", fix=fix)
+    if "policy" in values and "reclaim" not in values:
+        raise DeclarationError(f"--policy says how {called} --reclaim is shared out", fix="Add --reclaim 1.5cpu.")

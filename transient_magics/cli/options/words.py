@@ -7,8 +7,8 @@ CLUSTER_VERBS = (
 )  # fmt: skip
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
-    "cluster", "train", "study", "job", "bag", "plan", "export", "tensorboard", "weather", "lifetimes", "image",
-    "emulator", "catalog", "doctor",
+    "cluster", "train", "study", "job", "bag", "plan", "export", "tensorboard", "weather", "deflate", "inflate",
+    "lifetimes", "image", "emulator", "catalog", "doctor",
 )  # fmt: skip
 
 
@@ -60,6 +60,9 @@ DESCRIPTIONS = {
     "plan": "What a cluster would take and cost for a run, revocations included; without a SPEC, which clusters are "
     "best. Creates nothing.",
     "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
+    "deflate": "Have the emulator shrink a VM that runs, or all workers together, as a provider does under pressure. "
+    "Nothing restarts; with --batching dynamic mini-batches follow. Compute Engine shrinks no VM that runs.",
+    "inflate": "Have the emulator give back what %transient_deflate took.",
 }
 
 

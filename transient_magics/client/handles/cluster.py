@@ -15,6 +15,7 @@ from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...protocol import layout
 from ...protocol.cluster_commands import Delete, Logs, Relocate, Resize, Revoke
 from ...protocol.names import is_name
+from ...protocol.share import Share
 from ...spec import ClusterSpec
 from .. import commands
 from ..following.follower import follower
@@ -123,6 +124,34 @@ class Cluster:
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
         """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
         commands.send(self.directory, Revoke(vm=worker, seconds=seconds))
+
+    def deflate(self, worker: str, *, cpu: float | None = None, network: float | None = None) -> Share:
+        """Have the emulator leave `worker` (a VM's name) with these parts of its `cpu` and `network`, from 0.05 to 1.
+
+        None: as it is. It runs on, and mini-batches follow with `--batching dynamic`. Returns what it has from now on.
+        Raises ClusterError for a cluster in a project: Compute Engine shrinks no VM that runs.
+        """
+        from ..project import deflation
+
+        parts = {"cpu": cpu, "network": network}
+        return deflation.deflate(self, worker, **{name: part for name, part in parts.items() if part is not None})
+
+    def reclaim_cpu(self, cpus: float, policy: str = "proportional") -> dict[str, Share]:
+        """Have the emulator take so many vCPUs from all workers together, as a provider under pressure does.
+
+        `policy`: `proportional` to their size, `priority` (the dearer ones keep more, the dearest half), or
+        `deterministic` (one after the other, the cheapest first, straight to what they keep). Returns what each worker
+        has from now on. Raises DeclarationError where they have not as much to give, and as `deflate`.
+        """
+        from ..project import deflation
+
+        return deflation.reclaim(self, cpus, policy)
+
+    def inflate(self, worker: str | None = None) -> dict[str, Share]:
+        """Have the emulator give back what `deflate` took, to `worker` or to all. Raises as `deflate`."""
+        from ..project import deflation
+
+        return deflation.inflate(self, worker)
 
     def weather(self, **settings: Any) -> Weather:
         """What the emulator that the cluster lives in does to VMs; sets what is given first.

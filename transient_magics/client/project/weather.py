@@ -6,24 +6,20 @@ sentence comes back. All clusters of the user that have no project share one wea
 
 from __future__ import annotations
 
-import http.client
-import json
-import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import emulator
 from ...catalog import zones_with
-from ...errors import ClusterError, DeclarationError, UnreachableError, heard
+from ...errors import DeclarationError
 from .availability import replayed
+from .emulated import ask, emulator_of
 
 if TYPE_CHECKING:
     from ..handles import Cluster
 
 _PATH = "/emulator/v1/weather"
-_ANSWER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -49,27 +45,13 @@ class Weather:
 
 def weather(cluster: Cluster, settings: Mapping[str, Any]) -> Weather:
     """Set what is given, and tell what the weather is then. Raises DeclarationError, ClusterError, UnreachableError."""
-    url = _emulator_of(cluster)
+    url = emulator_of(cluster, "the weather is Google's", "the weather of its emulator can be set")
     given = {key: _with_file(value) if key == "revocations" else value for key, value in settings.items()}
     if isinstance(said := given.get("availability"), (str, Path)) and said != "none":
         given["availability"] = replayed(str(said), _places(cluster))
-    answer = _ask(url, "PATCH" if given else "GET", given)
+    answer = ask(url, "PATCH" if given else "GET", _PATH, given)
     told = {key: value for key, value in answer.items() if key not in ("rate", "since", "anchors", "description")}
     return Weather(told, answer["rate"], tuple(answer["description"]))
-
-
-def _emulator_of(cluster: Cluster) -> str:
-    """The emulator's URL. It is started where it does not run and the cluster still needs it."""
-    state = cluster.state
-    if state.spec and not state.spec.emulated:
-        what = f"{cluster.name} runs in project {state.spec.project}, where the weather is Google's"
-        raise ClusterError(what, fix="Name a cluster without a project: the weather of its emulator can be set.")
-    if url := emulator.running():
-        return url
-    if state.over:
-        fix = "Name a cluster that is not deleted."
-        raise ClusterError(f"{cluster.name} is deleted, and no emulator runs any more", fix=fix)
-    return emulator.ensure()
 
 
 def _with_file(value: Any) -> Any:
@@ -99,25 +81,6 @@ def _places(cluster: Cluster) -> list[tuple[str, str]]:
         else []
     )
     return list(dict.fromkeys([*own, *((zone, gpu) for _, gpu in own for zone in zones_with(gpu))]))
-
-
-def _ask(url: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    place = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
-    try:
-        connection.request(method, _PATH, json.dumps(given) if given else None)
-        answer = connection.getresponse()
-        content = json.loads(answer.read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise UnreachableError("The emulator does not answer", where=url, fix="Run the cell again.") from error
-    finally:
-        connection.close()
-    if answer.status == 400:
-        said = content["error"]
-        raise heard(said.get("parts", {"error": said["message"]}), DeclarationError)
-    if answer.status != 200:
-        raise UnreachableError(f"The emulator refuses: {content['error']['message']}", where=url)
-    return content
 
 
 def _shown(value: Any) -> str:

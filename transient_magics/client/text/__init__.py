@@ -44,6 +44,7 @@ from .words import (
     plain,
     scores,
     scores_words,
+    share_words,
     value_words,
 )
 
@@ -85,6 +86,7 @@ __all__ = [
     "run_words",
     "scores",
     "scores_words",
+    "share_words",
     "status",
     "study_words",
     "table",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...journal import Event, events
+from ...protocol.share import Share
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
 from .bags import bag_event_words
@@ -14,7 +15,7 @@ from .dasks import dask_event_words
 from .deadlines import deadline_event_words
 from .jobs import job_event_words
 from .states import destination, transfer_price
-from .words import clock, count, evaluated_words, number, params_words, scores_words
+from .words import clock, count, evaluated_words, number, params_words, scores_words, share_words
 
 QUIET = (
     "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
@@ -94,6 +95,12 @@ def _why_resized(reason: str) -> str:
     return f": {_WHY_RESIZED.get(reason, reason)}"
 
 
+def _reshared(event: events.VmDeflated | events.VmInflated) -> str:
+    verb = "deflated" if isinstance(event, events.VmDeflated) else "inflated"
+    share, before = Share(event.cpu, event.network), Share(event.cpu_before, event.network_before)
+    return f"{verb}: it has {share_words(share)}, and had {share_words(before)}"
+
+
 def event_words(event: Event) -> str:
     """What happened, as a clause that a person would say."""
     match event:
@@ -154,6 +161,8 @@ def event_words(event: Event) -> str:
             return f"{event.vm} is to be taken back{later}: asked by the user"
         case events.VmPreemptionNotice():
             return f"{event.vm} will be taken back in 30 s"
+        case events.VmDeflated() | events.VmInflated():
+            return f"{event.vm} was {_reshared(event)}"
         case events.VmRevoked():
             return f"{event.vm} was revoked"
         case events.VmDeleted():

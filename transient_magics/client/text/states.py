@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...journal import Bill, ClusterState, RunState, StudyState, VmState
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
-from .words import count, number, params_words
+from .words import count, number, params_words, share_words
 
 NOTICE_SECONDS = 30.0
 
@@ -54,6 +54,8 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
         return "ready, its cluster is still to come"
     if vm.left and vm.living:
         return "left, being deleted"
+    if vm.state == "ready" and not vm.share.whole:
+        return f"{training or 'ready'}, with {share_words(vm.share)}"
     if vm.state == "ready" and training:
         return training
     if vm.state == "ready" and vm.role == "ps" and going:

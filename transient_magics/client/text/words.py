@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 from ...protocol.run import Value
+from ...protocol.share import Share
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -84,3 +85,10 @@ def size(many: float) -> str:
             break
         many, unit = many / 1000, larger
     return f"{many:.3g} {unit}" if many < 1000 else f"{many:,.0f} {unit}"
+
+
+def share_words(share: Share) -> str:
+    """What is left to a VM: `50% of its CPU and 20% of its network`, or `all of its CPU and network`."""
+    parts = {"CPU": share.cpu, "network": share.network}
+    less = [f"{part:.0%} of its {name}" for name, part in parts.items() if part < 1]
+    return " and ".join(less) or "all of its CPU and network"

@@ -21,6 +21,7 @@ from ...cloud import BoundedToken, CloudStorage, Reach, Vm
 from ...errors import AccessError, CloudError, CredentialsError, GoneError, QuotaError, StockoutError, UnreachableError
 from ...journal import ClusterState, VmState, events, now, read
 from ...protocol import layout
+from ...protocol.share import Share
 from ...protocol.vm_events import AgentLine
 from ...remote import Connection, generate_key
 from ...runtime.files.manifest import split
@@ -423,6 +424,8 @@ class Fleet:
             elif seen and seen.status == "STOPPING":
                 if vm.state != "leaving" and vm.provisioning_model != "standard" and self._tells_nothing(vm.name):
                     self._recorder.record(events.VmPreemptionNotice(vm=vm.name))
+            elif seen and seen.share != vm.share and seen.status == "RUNNING":
+                self._reshare(vm, seen.share)
             elif vm.running_at < asked and (seen is None or seen.status in _GONE):
                 signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._silence else "api"
                 stopping = self._here(endings.get(vm.vm_id))
@@ -435,6 +438,20 @@ class Fleet:
                 continue
             if name not in self._tasks and f"delete {name}" not in self._tasks:
                 self._tasks.do(f"remove {name}", self._remover(name, vm))
+
+    def _reshare(self, vm: VmState, share: Share) -> None:
+        """Record that the provider leaves the VM less than before, or gives some of it back."""
+        less = share.cpu < vm.share.cpu or share.network < vm.share.network
+        made = events.VmDeflated if less else events.VmInflated
+        self._recorder.record(
+            made(
+                vm=vm.name,
+                cpu=share.cpu,
+                network=share.network,
+                cpu_before=vm.share.cpu,
+                network_before=vm.share.network,
+            )
+        )
 
     def _tells_nothing(self, name: str) -> bool:
         """Whether the VM itself, which knows the moment of its notice, cannot tell it or has had the time to."""

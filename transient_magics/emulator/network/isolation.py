@@ -131,6 +131,18 @@ def marked(variable: str, value: str) -> list[int]:
     return found
 
 
+def beside(process: int) -> list[int]:
+    """The processes that are in the same namespace of processes, this one among them; none where it is gone."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        wanted = os.readlink(f"/proc/{process}/ns/pid")
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "ns" / "pid") == wanted:
+                    found.append(int(entry.name))
+    return found
+
+
 def end(process: int) -> None:
     """SIGKILL. No error if it is gone."""
     with contextlib.suppress(ProcessLookupError):

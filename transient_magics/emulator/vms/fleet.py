@@ -27,6 +27,7 @@ from ..weather.weather import Weather
 from .host import Host, PeerCheck, Surroundings
 from .links import Links
 from .metadata_server import Beside
+from .shares import Shares
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Fleet:
         self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes, beside)
         self._revoker = Revoker(weather, self)
         self._links = Links(weather, lambda: self._hosts)
+        self.shares = Shares(weather, lambda: self._hosts, self._share_changed)
         weather.on_change(self._weather_changed)
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
         self._records: dict[tuple[str, str, str], Record] = {}
@@ -206,7 +208,7 @@ class Fleet:
         for folder in self._folder.iterdir():
             if folder.name not in known:
                 remove_folder(folder)
-        self._raining = [asyncio.create_task(each.run()) for each in (self._revoker, self._links)]
+        self._raining = [asyncio.create_task(each.run()) for each in (self._revoker, self._links, self.shares)]
 
     async def close(self, keep: bool) -> None:
         """End all VMs (or leave them to the next emulator)."""
@@ -216,11 +218,11 @@ class Fleet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if keep:
-            return
-        async with asyncio.TaskGroup() as group:
-            for record in list(self._records.values()):
-                group.create_task(self._remove(record))
+        if not keep:
+            async with asyncio.TaskGroup() as group:
+                for record in list(self._records.values()):
+                    group.create_task(self._remove(record))
+        self.shares.close()
 
     # The life of one VM.
 
@@ -272,6 +274,7 @@ class Fleet:
         self._change_status(record, "RUNNING")
         self._settle(record)
         self._limit(record)
+        self.shares.stir()
         if takes.booting:
             await asyncio.sleep(takes.booting)
             await host.serve()
@@ -323,6 +326,7 @@ class Fleet:
             self._hosts.pop(record.identity, None)
             self._on_gone(record.address)
             self._links.stir()
+            self.shares.stir()
 
     async def _remove(self, record: Record) -> None:
         await self._power_off(record)
@@ -388,6 +392,11 @@ class Fleet:
                 self._limit(record)
             if host := self._hosts.get(record.identity):
                 host.metadata.changed()
+
+    def _share_changed(self, record: Record) -> None:
+        self._save(record)
+        self._hosts[record.identity].metadata.changed()
+        self._links.stir()
 
     def _time_is_up(self, record: Record) -> None:
         moment = record.limit(self.weather.clock)

@@ -1,4 +1,4 @@
-"""How fast the VMs' network is: each VM's link both ways, and between regions.
+"""How fast the VMs' network is: each VM's link both ways, between regions, and what is left to one that was deflated.
 
 What a VM sends is shaped at its own end of the cable (by the region of the receiver, where the weather says so), what
 it receives at the bridge's end. Only Linux's network namespaces allow it.
@@ -11,8 +11,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ... import catalog
+from ..rest import wire
 from ..weather.weather import Weather
 from .host import Host
+from .shares import share, vcpus
 
 _LOG = logging.getLogger(__name__)
 _Shape = tuple[float | None, float | None, frozenset[str]]
@@ -51,11 +53,18 @@ class Links:
                         self._shaped[identity] = wanted
 
     def _wanted(self, host: Host, hosts: Mapping[str, Host]) -> _Shape:
-        link = self._weather.settings.link
+        link, part = self._weather.settings.link, share(host.record).network
         if link is None:
-            return _UNSHAPED
+            return _UNSHAPED if part >= 1 else (part * _usual_rate(host), None, frozenset())
+        rate = part * link.rate
         if link.far is None:
-            return link.rate, None, frozenset()
+            return rate, None, frozenset()
         own = catalog.region(host.record.zone)
         far = (each.record.address for each in hosts.values() if catalog.region(each.record.zone) != own)
-        return link.rate, link.far, frozenset(far)
+        return rate, part * link.far, frozenset(far)
+
+
+def _usual_rate(host: Host) -> float:
+    """Bits per second that the VM's machine type may send on Compute Engine, where the weather says nothing."""
+    family = wire.last(host.record.resource["machineType"]).partition("-")[0]
+    return 8 * catalog.egress(family.replace("custom", "n1"), vcpus(host.record))

@@ -252,6 +252,12 @@ class Machine:
         else:
             netlink.shape(self._cable, rate)
 
+    def processes(self) -> list[int]:
+        """All that runs in it at this moment, as the host sees it."""
+        if self._isolation is not Isolation.FULL or self._first is None:
+            return isolation.marked(MARK, self.plan.identity)
+        return isolation.beside(self._first)
+
     def _open_sockets(self, ports: dict[str, int]) -> None:
         assert self._first
 

@@ -15,6 +15,7 @@ from typing import Any
 from ... import catalog
 from ...catalog import published
 from ...errors import DeclarationError
+from ...spec import parse_cpus
 from ...spec.grammar import nearest
 from ..rest import tables, wire
 from . import availability, files, reading
@@ -123,6 +124,21 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Pressure:
+    """So many `cpus` (vCPUs) are taken from all transient VMs together, until a moment (None: for good)."""
+
+    cpus: float
+    until: float | None = None
+
+    def holds(self, now: float) -> bool:
+        """Whether they are now."""
+        return self.until is None or now < self.until
+
+    def __str__(self) -> str:
+        return f"{self.cpus:g}cpu" + (f",until={wire.now(self.until)}" if self.until is not None else "")
+
+
+@dataclass(frozen=True)
 class GpuSpeeds:
     """How many times as fast as a K80 by the published measurement GPUs are taken to be, by their name."""
 
@@ -151,6 +167,7 @@ class Settings:
     gpu_driver: str = "works"
     gpu_speed: str | GpuSpeeds = "equal"
     link: Link | None = None
+    pressure: Pressure | None = None
     seed: int = 0
 
     def changed(self, given: Mapping[str, Any]) -> Settings:
@@ -175,7 +192,7 @@ class Settings:
             "boot": reading.seconds(self.boot) if isinstance(self.boot, float) else self.boot,
             "notice": reading.seconds(self.notice) if isinstance(self.notice, float) else self.notice,
             "gpu_driver": self.gpu_driver, "gpu_speed": str(self.gpu_speed),
-            "link": self.link and str(self.link), "seed": self.seed,
+            "link": self.link and str(self.link), "pressure": self.pressure and str(self.pressure), "seed": self.seed,
         }  # fmt: skip
 
     def to_store(self) -> dict[str, Any]:
@@ -309,6 +326,23 @@ def read_link(value: Any) -> Link | None:
     return Link(reading.bit_rate(near), far)
 
 
+def _pressure(value: Any) -> Pressure | None:
+    text = reading.text(value, "--pressure")
+    if text == "none":
+        return None
+    cpus, comma, rest = (part.strip() for part in text.partition(","))
+    key, _, given = rest.partition("=")
+    if comma and key not in ("for", "until"):
+        fix = "Write 1cpu, or 1cpu,for=5m."
+        raise DeclarationError(f"'{rest}' says nothing about pressure", where="--pressure", fix=fix)
+    until = None
+    if key == "for":
+        until = round(time.time() + reading.duration(given, "--pressure for="), 3)
+    elif key == "until":
+        until = reading.moment(given, "--pressure until=")
+    return Pressure(parse_cpus(cpus, "--pressure"), until)
+
+
 def _gpu_speed(value: Any) -> str | GpuSpeeds:
     text = reading.text(value, "--gpu-speed")
     if "=" not in text:
@@ -348,5 +382,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "gpu_driver": reading.choice("--gpu-driver", "works", "fails"),
     "gpu_speed": _gpu_speed,
     "link": read_link,
+    "pressure": _pressure,
     "seed": _seed,
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ...protocol.share import Share
 from .. import events as e
 from ..state import ClusterState, VmState
 from .rules import Rules, changed
 
 rules = Rules()
+_MOST_SHARES = 50
 UNEXPECTED = "it came after it was given up"
 """Why a VM is of no use that runs though it had been called refused or gone."""
 
@@ -111,6 +113,13 @@ def _(state: ClusterState, event: e.VmTraffic) -> ClusterState:
     total, since = event.sent + event.received, vm.traffic_at or vm.running_at
     rate = (total - vm.traffic_bytes) / (event.at - since) if event.at > since > 0 else 0.0
     return with_vm(state, event.vm, traffic_bytes=total, traffic_rate=max(0.0, rate), traffic_at=event.at)
+
+
+@rules.of(e.VmDeflated, e.VmInflated)
+def _(state: ClusterState, event: e.VmDeflated | e.VmInflated) -> ClusterState:
+    vm, share = state.vms.get(event.vm), Share(event.cpu, event.network)
+    shares = (*(vm.shares if vm else ()), (event.at, share))[-_MOST_SHARES:]
+    return with_vm(state, event.vm, share=share, shares=shares)
 
 
 @rules.of(e.VmRevoked)

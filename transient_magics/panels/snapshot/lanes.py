@@ -7,6 +7,9 @@ there is room for; the page shows the rest when it is asked for them.
 
 from __future__ import annotations
 
+import itertools
+import math
+
 from ...client import text
 from ...journal import ClusterState, VmState
 from ...spec import JOBS
@@ -47,9 +50,19 @@ def life(vm: VmState) -> list[Part]:
         (vm.noticed_at, "leaving"),
         (vm.ended_at, vm.state),
     ]
-    known = [(at, what) for at, what in moments if at]
+    known = _with_shares([(at, what) for at, what in moments if at], vm)
     ends = [at for at, _ in known[1:]] + [vm.ended_at]
     return [(vm.name, what, at, end) for (at, what), end in zip(known, ends, strict=False)]
+
+
+def _with_shares(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[float, str]]:
+    """The same moments with those at which a VM that runs was left less, or given all of it back."""
+    until = vm.noticed_at or vm.ended_at or math.inf
+    shares = [(max(at, vm.ready_at), "ready" if share.whole else "deflated") for at, share in vm.shares if at < until]
+    if not vm.ready_at or not shares:
+        return moments
+    turns = [turn for before, turn in itertools.pairwise([(0.0, "ready"), *shares]) if turn[1] != before[1]]
+    return sorted([*moments, *turns], key=lambda moment: moment[0])
 
 
 def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:

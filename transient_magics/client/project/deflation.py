@@ -1,0 +1,68 @@
+"""Shrinking emulated VMs, and giving back what was taken, from the cluster that they are of.
+
+The emulator stands in for a provider that shrinks VMs under pressure in the place of revoking them. Google's Compute
+Engine shrinks no VM that runs, so that a cluster in a project is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ClusterError
+from ...journal import VmState
+from ...protocol.share import WHOLE, Share
+from ...spec import PARAMETER_SERVER, WORKER
+from .emulated import ask, emulator_of
+
+if TYPE_CHECKING:
+    from ..handles import Cluster
+
+_PATH = "/emulator/v1/shares"
+_NO_DEFLATION = "Compute Engine shrinks no VM that runs: it changes the machine type of VMs that are stopped alone"
+_DEAREST = 0.5
+"""The priority of the cluster's dearest worker, which keeps so much of its CPU; others in proportion to their price."""
+
+
+def deflate(cluster: Cluster, worker: str, **parts: float) -> Share:
+    """Leave `worker` (a VM's name) with these `parts` of `cpu` and `network`; return what it has then."""
+    vm = _running(cluster, worker)
+    return _change(cluster, [vm], {vm.vm_id: 0.0}, parts)[vm.name]
+
+
+def reclaim(cluster: Cluster, cpus: float, policy: str) -> dict[str, Share]:
+    """Take so many vCPUs from the cluster's workers, by a policy of the provider's; return what each has then."""
+    workers = [vm for vm in cluster.state.living if vm.role == WORKER and vm.vm_id and vm.state != "leaving"]
+    dearest = max((vm.hourly for vm in workers), default=0.0)
+    priorities = {vm.vm_id: _DEAREST * (vm.hourly / dearest if dearest else 1.0) for vm in workers}
+    return _change(cluster, workers, priorities, {"reclaim": cpus, "policy": policy})
+
+
+def inflate(cluster: Cluster, worker: str | None) -> dict[str, Share]:
+    """Give `worker` back what was taken from it, or all VMs; return what each has then."""
+    living = [vm for vm in cluster.state.living if vm.vm_id]
+    vms = [_running(cluster, worker)] if worker else living
+    return _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
+
+
+def warning(worker: str) -> str:
+    """What is to be said of deflating this VM, or nothing."""
+    if not worker.startswith(f"{PARAMETER_SERVER}-"):
+        return ""
+    return f"Every worker waits for {worker}, so all of them become slower: a worker would have cost less."
+
+
+def _change(
+    cluster: Cluster, vms: list[VmState], priorities: dict[str, float], wanted: dict[str, Any]
+) -> dict[str, Share]:
+    url = emulator_of(cluster, _NO_DEFLATION, "its emulator shrinks VMs")
+    shares = ask(url, "POST", _PATH, {"vms": priorities, **wanted})["shares"]
+    return {vm.name: Share(*shares[vm.vm_id]) if vm.vm_id in shares else WHOLE for vm in vms}
+
+
+def _running(cluster: Cluster, name: str) -> VmState:
+    vm = cluster.state.vms.get(name)
+    if vm is None or not vm.living or not vm.vm_id:
+        living = ", ".join(each.name for each in cluster.state.living if each.vm_id)
+        fix = f"There are: {living}." if living else ""
+        raise ClusterError(f"{cluster.name} has no VM {name} that runs", fix=fix)
+    return vm
