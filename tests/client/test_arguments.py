@@ -323,7 +323,8 @@ def test_how_mini_batches_follow_what_is_measured_is_read() -> None:
 
 def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
     line = TRAIN + (
-        "--cluster c --name r --hparams batch_size=64,learning_rate=0.1 --data-dir d --include a.py b --pip x y "
+        "--cluster c --name r --hparams batch_size=64,learning_rate=0.1 --data-dir gs://d/r --include a.py b --pip x y "
+        "--cache 2GB:shm --prep-threads 3 "
         "--pip-build --checkpoint-every 5m --keep 2 --ps-shards 3 --mode async --batching dynamic "
         "--batch-bounds 16,256 --deadband .1 --batch-smoothing 0.5 --step-time proportional --lr-policy slots "
         "--damping staleness --wire bf16 --workers 2:4 --speed-alarm 0.9,1m --gradient-noise 0.05 --eval-every 50 "
@@ -336,7 +337,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
     assert (command.wait, command.output) == (True, "run")
     assert command.values == {
         "model": "resnet", "hparams_set": "resnet_cifar_32", "problem": "image_digits", "train_steps": 2000,
-        "cluster": "c", "name": "r", "hparams": "batch_size=64,learning_rate=0.1", "data_dir": "d",
+        "cluster": "c", "name": "r", "hparams": "batch_size=64,learning_rate=0.1", "data_dir": "gs://d/r",
+        "cache": "2GB:shm", "prep_threads": 3,
         "include": ("a.py", "b"), "pip": ("x", "y"), "pip_build": True, "checkpoint_steps": None,
         "checkpoint_seconds": 300.0, "keep": 2, "ps_shards": 3, "mode": "async", "batching": "dynamic",
         "batch_least": 16, "batch_most": 256, "deadband": 0.1, "batch_smoothing": 0.5, "step_time": "proportional",
@@ -359,6 +361,9 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         ("--train-steps 5 --eval-every x", "a whole number of steps from 1 on, or end, not 'x'"),
         ("--train-steps 5 --checkpoint-every soon", "Invalid interval 'soon' (--checkpoint-every). Write 500 (steps)"),
         ("--train-steps 5 --pip", "--pip: a value must follow"),
+        ("--train-steps 5 --cache 2GB", "Only a model of Tensor2Tensor takes --cache"),
+        ("--train-steps 5 --cache lots", "Invalid --cache: 'lots' is no size like 2GB or 500MB:memory"),
+        ("--train-steps 5 --cache 2GB:tape", "Invalid --cache: '2GB:tape' names none of memory, shm, disk"),
         ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes --hparams"),
         (
             TRAIN + "--keep-best agreement",

@@ -94,6 +94,25 @@ def test_an_evaluation_says_of_how_many_examples_it_is_and_what_is_no_number() -
     assert event_words(whole) == "run-1 evaluated at step 1,100: accuracy 0.9 (all 360 examples)"
 
 
+def test_how_a_run_reads_its_data_is_told() -> None:
+    told = events.TrainData(
+        run="run-1", blocks=1011, records=18_600, bytes=2_100_000_000, epochs=3, bound=26, again=20, hits=1930,
+        misses=1400, saved_bytes=4_100_000_000, fetched_bytes=2_900_000_000, waited_seconds=12.4,
+    )  # fmt: skip
+    begin = [
+        events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
+        events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
+        events.TrainStarted(run="run-1", step=0),
+    ]
+    state = replay([*begin, told])
+    assert (
+        "data: 2.1 GB in 1,011 blocks, a worker 26 of them at a time at most; 3 epochs read; 2.9 GB copied, "
+        "4.1 GB (59%) from caches, each byte 1.4 times; 12 s waited for records"
+    ) in text.status(state, bill(state, 1.0), 1.0)
+    lost = events.TrainData(run="run-1", blocks=1011, bound=26, again=20, worker="worker-2")
+    assert event_words(lost) == ("run-1 reads blocks again that worker-2 held (20 so far, 26 at most for each worker)")
+
+
 def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchResized:
     return events.WorkerBatchResized(run="run-1", worker=worker, old=old, new=new, reason=reason)
 

@@ -231,12 +231,21 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         (chief_messages.Alive(), {"do": "alive"}),
         (chief_messages.Noticed(), {"do": "noticed"}),
         (chief_messages.Exhausted(fits=16), {"do": "exhausted", "fits": 16}),
+        (
+            chief_messages.Lease(serial=2, held=(4,), done=(1,), cached=(1,), wanted=20, bound=24, misses=2, fetched=9),
+            {"do": "lease", "serial": 2, "held": [4], "done": [1], "cached": [1], "wanted": 20, "bound": 24,
+             "hits": 0, "misses": 2, "saved": 0, "fetched": 9, "waited": 0.0},
+        ),
         (chief_messages.Unsaved(reason="no room"), {"do": "unsaved", "reason": "no room"}),
         (chief_messages.Trouble(reason="no", fatal=True), {"do": "trouble", "reason": "no", "fatal": True}),
         (chief_messages.Leaving(reason="revoked"), {"do": "leaving", "reason": "revoked"}),
     )),
     *((cast(Read, chief_messages.read_to_worker), said, values) for said, values in (
         (chief_messages.Joined(number=4, active=2), {"do": "joined", "number": 4, "active": 2}),
+        (
+            chief_messages.Leased(blocks=(chief_messages.LeasedBlock(number=4, size=9, records=2, crc32c=7),)),
+            {"do": "leased", "blocks": [{"number": 4, "size": 9, "records": 2, "crc32c": 7}]},
+        ),
         (chief_messages.Active(active=2), {"do": "active", "active": 2}),
         (chief_messages.Batch(size=16, share=0.5), {"do": "batch", "size": 16, "share": 0.5}),
         (chief_messages.Save(), {"do": "save"}),

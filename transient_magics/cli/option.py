@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DeclarationError
+from ..protocol.cache import Cache
 from ..protocol.measures.objective import Objective, Patience
 from ..spec import parse_duration, parse_interval
 from ..spec.grammar import nearest
@@ -353,6 +354,15 @@ def _written(what: type[Objective | Patience], text: str, option: str) -> str:
         return str(what.parse(text))
     except ValueError as error:
         raise DeclarationError(f"Invalid {option}: {error}") from None
+
+
+def cache(text: str) -> str:
+    """How much of the records a worker keeps, and where."""
+    try:
+        Cache.parse(text)
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --cache: {error}") from None
+    return text
 
 
 def evaluation_batches(text: str) -> int:

@@ -32,6 +32,7 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
     JobUnkept,
     TrainBest,
     TrainCheckpoint,
+    TrainData,
     TrainEvaluated,
     TrainFailed,
     TrainFinished,

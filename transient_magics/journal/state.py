@@ -141,6 +141,8 @@ class RunState:
     """Time, step and reason, while checkpoints cannot be written."""
     slow: e.TrainSlow | None = None
     """What holds up the run, while something does."""
+    data: e.TrainData | None = None
+    """How it reads its records, where they come in blocks."""
     traced: e.TrainTraced | None = None
     """The latest trace that was asked for."""
     stopped: bool = False

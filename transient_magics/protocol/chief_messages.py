@@ -49,12 +49,15 @@ class Checkpoint(Message):
     files: tuple[File, ...]
 
 
-What = Literal["records", "graphs"]
+What = Literal["records", "graphs", "blocks"]
 
 
 @message("files")
 class Files(Message):
-    """Which records are there, or which graphs? The answer comes when they are made: `files`, each as a `File`."""
+    """Which records are there, or which graphs? The answer comes when they are made: `files`, each as a `File`.
+
+    Records that come in blocks are in `streamed`, by their names alone. Of `blocks` each is then a file.
+    """
 
     token: str = field(repr=False)
     what: What = "records"
@@ -73,7 +76,7 @@ class Load(Message):
 
 @message("fetch")
 class Fetch(Message):
-    """After `Files`: the bytes of this one. Its name may have folders."""
+    """After `Files`: the bytes of this one. Its name may have folders; that of a block is its number."""
 
     name: str
 
@@ -143,6 +146,28 @@ class Leaving(Message):
     reason: str
 
 
+@message("lease")
+class Lease(Message):
+    """It wants so many more blocks of the records. What was not answered is said again under the same `serial`.
+
+    It holds these under lease, has had those `done` in its steps, and `cached` are what its cache has taken since it
+    said so last. In all it found `hits` of its blocks in the cache and `saved` bytes with them, copied `misses` and
+    `fetched` bytes, and had nothing to read for `waited` seconds. It holds no more than `bound` at a time.
+    """
+
+    serial: Count
+    held: tuple[Count, ...] = ()
+    done: tuple[Count, ...] = ()
+    cached: tuple[Count, ...] = ()
+    wanted: Count = 0
+    bound: Count = 0
+    hits: Count = 0
+    misses: Count = 0
+    saved: Count = 0
+    fetched: Count = 0
+    waited: Amount = 0.0
+
+
 # --- the chief to a worker -------------------------------------------------------------------------------------------
 
 
@@ -167,6 +192,23 @@ class Batch(Message):
 
     size: Count
     share: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeasedBlock:
+    """A block of `records` records: its size in bytes, and its CRC32C."""
+
+    number: Count
+    size: Count
+    records: Count
+    crc32c: Count
+
+
+@message("leased")
+class Leased(Message):
+    """These blocks are the worker's to read, besides those that it holds. None: it has all that there are."""
+
+    blocks: tuple[LeasedBlock, ...] = ()
 
 
 @message("save")
@@ -194,8 +236,8 @@ class Refused:
 
 
 FirstWord = Join | Checkpoint | Files | Load
-FromWorker = Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Leaving
-ToWorker = Joined | Active | Batch | Save | Stop | Leave
+FromWorker = Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Leaving | Lease
+ToWorker = Joined | Active | Batch | Leased | Save | Stop | Leave
 _FIRST: Mapping[str, type[FirstWord]] = messages.kinds(*get_args(FirstWord))
 _FROM_WORKER: Mapping[str, type[FromWorker]] = messages.kinds(*get_args(FromWorker))
 _TO_WORKER: Mapping[str, type[ToWorker]] = messages.kinds(*get_args(ToWorker))

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Literal, Self
 
 from . import checks
+from .cache import cache_or_none
 from .checks import Amount, Count, Name, NameOrNone, at_least, within
 from .machines import machines_or_none
 from .measures.objective import Objective, Patience, objective_or_none, patience_or_none
@@ -39,6 +40,10 @@ class RunSpec:
     overrides. `data_dir` is where the records are: a folder that every VM has, or a place in a bucket (`gs://`).
     `include` names files sent along, `pip` packages as pip reads them (files among them are in the run's folder `pip`);
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's lines.
+
+    `cache` says how much of records that come in blocks a worker keeps near it, and where (cache.py; empty: half of
+    what is free on its disk); with it, few records come in blocks as well. `prep_threads` decode them at once (0: as
+    many as there are cores for records in blocks, else 1).
 
     Saving: every `checkpoint_steps` steps and `checkpoint_seconds` seconds (None: not by that); `checkpoint_auto` plans
     the seconds from what checkpoints were measured to cost; the last `keep` stay. `chief` is who saves. `store` is the
@@ -83,6 +88,8 @@ class RunSpec:
     problem: str = ""
     hparams: str = ""
     data_dir: str | None = None
+    cache: Annotated[str, cache_or_none] = ""
+    prep_threads: Count = 0
     include: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
     pip_build: bool = False
@@ -207,10 +214,12 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     if len(missing) not in (0, 3):
         what = f"A model of Tensor2Tensor needs {' and '.join(map(_option, missing))} too"
         return what, "Without --model, --hparams-set and --problem, the model that the cell defines is trained."
-    for name in ("hparams", "data_dir"):
+    for name in ("hparams", "data_dir", "cache", "prep_threads"):
         if missing and given.get(name):
             what = f"Only a model of Tensor2Tensor takes {_option(name)}"
             return what, "A cell with a model of its own says it in the cell."
+    if given.get("cache") and str(given.get("data_dir") or "gs://").partition("gs://")[0]:
+        return "--cache needs records that workers copy", "A folder that every VM has (--data-dir) is read as it is."
     if given.get("params") and not missing:
         what = "Only a cell with a model of its own takes --param"
         return what, "Name hyper-parameters of Tensor2Tensor's models with --hparams."

@@ -81,6 +81,31 @@ class TrainProgress(Event):
     server_bytes: Count = 0
 
 
+@event("train.data")
+class TrainData(Event):
+    """How the run reads its records, which come in `blocks` of `bytes` in all; `epochs` are complete.
+
+    Workers found `hits` blocks in their caches, `saved_bytes` that did not cross the network, and copied `misses`,
+    `fetched_bytes`; they had nothing to read for `waited_seconds` in all. A worker holds `bound` blocks at most (0:
+    none has asked yet). `again`: blocks that were leased once more, because who held them was lost, as `worker` just
+    now.
+    """
+
+    run: Name
+    blocks: Count
+    records: Count = 0
+    bytes: Count = 0
+    epochs: Count = 0
+    bound: Count = 0
+    again: Count = 0
+    hits: Count = 0
+    misses: Count = 0
+    saved_bytes: Count = 0
+    fetched_bytes: Count = 0
+    waited_seconds: Amount = 0.0
+    worker: NameOrNone = ""
+
+
 @event("train.checkpoint")
 class TrainCheckpoint(Event):
     """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
@@ -433,8 +458,8 @@ class PreemptionNoticed(AgentLine):
 _OF_CHIEF: dict[str, type[Event]] = {
     each.kind: each
     for each in (
-        WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainCheckpoint, TrainUnsaved,
-        TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated, TrainUnevaluated,
+        WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainData, TrainCheckpoint,
+        TrainUnsaved, TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated, TrainUnevaluated,
         TrainBest, TrainUnjudged, TrainMade, TrainFinished, TrainFailed,
     )
 }  # fmt: skip

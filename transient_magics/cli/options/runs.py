@@ -12,6 +12,7 @@ from ...spec import check_run, parse_name, parse_workers
 from ..option import (
     Option,
     batch_bounds,
+    cache,
     condition,
     confidence,
     configurations,
@@ -55,6 +56,11 @@ def train() -> tuple[Option, ...]:
         flag("--hparams", "overrides: batch_size=64,learning_rate=0.1", overrides, metavar="NAME=VALUE,..."),
         flag("--data-dir", "where the TFRecords are: a folder that every VM has; gs://BUCKET/FOLDER: kept there for "
               "all clusters (made once by generate_data)", str, metavar="PLACE"),
+        flag("--cache", "how much of large records a worker keeps near it, and where: 2GB, 2GB:memory, 2GB:shm; 0: "
+              "none. What is in stays in (half of what is free on its disk)", cache,
+              metavar="SIZE[:memory|:shm|:disk]"),
+        flag("--prep-threads", "how many threads of a worker decode records (as many as cores for large records, else "
+              "1)", whole("--prep-threads"), metavar="N"),
         flag("--param", "values that a cell with a model of its own reads by their names: lr=0.1 units=64", parameter,
               name="params", many="extend", metavar="NAME=VALUE"),
         flag("--include", "local modules or folders to send along", str, completes="path", many="extend",

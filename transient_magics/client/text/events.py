@@ -14,6 +14,7 @@ from .bags import bag_event_words
 from .dasks import dask_event_words
 from .deadlines import deadline_event_words
 from .jobs import job_event_words
+from .records import data_words, lost_words
 from .states import destination, transfer_price
 from .words import clock, count, evaluated_words, number, params_words, scores_words, share_words
 
@@ -245,6 +246,8 @@ def _train_words(event: Event) -> str:
             loss = f", loss {number(event.loss)}" if event.loss is not None else ""
             speed = f"{number(event.steps_per_second)} steps/s"
             return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
+        case events.TrainData():
+            return lost_words(event) if event.worker else f"{event.run} reads {data_words(event)}"
         case events.TrainCheckpoint():
             then = f", the next in {render_duration(event.next_seconds)}" if event.next_seconds else ""
             return f"{event.run} saved a checkpoint at step {event.step:,}{then}"

@@ -14,6 +14,7 @@ from .bills import bill_words
 from .dasks import dask_words
 from .events import why_slow
 from .jobs import job_words
+from .records import data_words
 from .states import best_words, ending_words, machine, phase_words, run_words, study_words, vm_words
 from .words import count, evaluated_words, scores_words
 
@@ -47,6 +48,8 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         if run.unevaluated:
             _, step, reason = run.unevaluated
             lines.append(f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}")
+        if run.data:
+            lines.append(f"{' ' * len(run.name)}  data: {data_words(run.data)}")
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {why_slow(run.slow)}")
     lines += [f"{each.name}  {run_words(each, state)}" for each in foreground.beside(state)]

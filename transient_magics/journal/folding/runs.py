@@ -98,6 +98,11 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
     return with_run(state, event.run, step=event.step, loss=event.loss, **known)
 
 
+@rules.of(e.TrainData)
+def _(state: ClusterState, event: e.TrainData) -> ClusterState:
+    return with_run(state, event.run, data=event)
+
+
 @rules.of(e.TrainCheckpoint)
 def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
     run = state.runs.get(event.run)

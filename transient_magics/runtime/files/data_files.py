@@ -2,7 +2,8 @@
 
 The chief writes `data/` through the problem's generate_data, then a marker with every file's size and SHA-256.
 Workers ask the chief's port for that list and copy what they do not have yet; a file counts only when its sum is
-right. Blocking on the worker's side (a thread copies while TensorFlow is imported), asyncio on the chief's.
+right. Of large training files they learn the names alone: their records come in blocks (blocks.py).
+Blocking on the worker's side (a thread copies while TensorFlow is imported), asyncio on the chief's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any
 from ...errors import TrainingError
 from ...files import write_atomically
 from ...protocol.chief_messages import Fetch, Files, What
+from ...protocol.names import checked_file
 from ..protocol import decode, encode, host_and_port
+from . import blocks
 
 MARKER = ".complete"
 _BLOCK = 1 << 18
@@ -91,7 +94,8 @@ def _copy(chief: str, token: str, directory: Path, what: What) -> None:
     with socket.create_connection(host_and_port(chief), timeout=10) as connection, connection.makefile("rwb") as stream:
         connection.settimeout(None)  # the chief answers when the records are made, which may take its time
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        files = _ask(stream, Files(token=token, what=what))["files"]
+        told = _ask(stream, Files(token=token, what=what))
+        files = told["files"]
         connection.settimeout(60)
         for file in files:
             place = directory / file["name"]
@@ -99,6 +103,9 @@ def _copy(chief: str, token: str, directory: Path, what: What) -> None:
                 continue
             _ask(stream, Fetch(name=file["name"]))
             _receive(stream, file, place)
+        for name in told.get("streamed") or ():
+            (directory / checked_file(name)).touch(mode=0o600)  # what looks for record files finds their names
+            write_atomically(directory / blocks.NAME, "")
         write_atomically(directory / MARKER, json.dumps({"files": files}))
 
 

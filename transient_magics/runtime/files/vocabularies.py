@@ -7,17 +7,16 @@ made anew, and Tensor2Tensor takes a vocabulary that it finds: the one that the 
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
 from ...files import write_atomically
+from .blocks import is_shard
 
 PREFIX = "vocabulary."
 """Of their names among the checkpoints; behind it comes the name that Tensor2Tensor looks for."""
 MOST_BYTES = 16 << 20
 _MOST_FILES = 32
-_RECORDS = re.compile(r".*-\d{5}-of-\d{5}")
 
 
 def keep(data: Path, checkpoints: Path, *, shared: bool) -> None:
@@ -46,6 +45,6 @@ def lay_out(checkpoints: Path, data: Path) -> None:
 
 
 def _is_vocabulary(path: Path, shared: bool) -> bool:
-    if path.name.startswith(".") or _RECORDS.fullmatch(path.name) or not path.is_file():
+    if path.name.startswith(".") or is_shard(path.name) or not path.is_file():
         return False
     return path.stat().st_size <= MOST_BYTES and ("vocab" in path.name.lower() or not shared)

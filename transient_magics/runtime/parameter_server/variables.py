@@ -84,6 +84,10 @@ class Keeper:
         """Whether the training data are where they should be."""
         return self._trainable.has_records()
 
+    def record_files(self) -> Sequence[Path]:
+        """The training files, where their records may come one by one in any order; else none."""
+        return self._trainable.record_files()
+
     def generate(self, directory: Path, temporary: Path) -> None:
         """Make the files of the data that all workers share."""
         self._trainable.generate(str(directory), str(temporary))

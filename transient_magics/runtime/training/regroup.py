@@ -104,6 +104,18 @@ class Regrouped:
             self._changed.notify_all()
             return taken
 
+    @property
+    def added(self) -> int:
+        """Batches that ever came in."""
+        return self._number
+
+    @property
+    def left(self) -> int:
+        """Of those, how many came in since the oldest that is not used up, with it."""
+        with self._changed:
+            oldest = [kind.since for kind in self._kinds.values() if kind.rows]
+            return self._number - min(oldest) + 1 if oldest else 0
+
     def _has(self, kind: _Kind) -> bool:
         return kind.rows >= kind.wanted(self._part)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 Pairs = Sequence[tuple[Any, Any]]
@@ -20,7 +21,8 @@ class Pipeline:
     """A tf.data dataset of feature dictionaries; `batched` if each element is a whole batch already.
 
     `feeds` are for the initializer of its iterator. `directory`: all that it reads are the files there; empty where
-    it may be something else.
+    it may be something else. `files`: of records in blocks, the names of the files of one chunk, to be fed when reading
+    begins; the dataset ends with them.
     """
 
     dataset: Any
@@ -29,6 +31,7 @@ class Pipeline:
     batched: bool
     feeds: Mapping[Any, Any] = field(default_factory=dict)
     directory: str = ""
+    files: Any = None
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,12 @@ class Trainable(Protocol):
         """Make the files of the data that all workers share."""
         ...
 
+    def record_files(self) -> Sequence[Path]:
+        """The training files, where they hold records that may be read one by one in any order; else none."""
+        ...
+
     def training_pipeline(self) -> Pipeline:
-        """Endless training examples, in an order that is drawn anew whenever reading begins."""
+        """Training examples, in an order that is drawn anew whenever reading begins; endless, or of one chunk."""
         ...
 
     def evaluation_pipeline(self) -> Pipeline:

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...errors import CellError, DeclarationError
-from ..files import data_files
+from ..files import blocks, data_files
 from ..protocol import DONE, FAILED, STUCK, UNFIT
 from ..role import Role, log
 from ..stopwatch import Stopwatch
 from ..training.usercode import told
+from .blocks import Blocks
 from .chief_link import CHIEF_GONE, ChiefLink, answer
 from .gpu import GpuUnseenError
 
@@ -58,6 +59,7 @@ class Worker:
         given = role.assignment
         self._link = ChiefLink(given.chief, role.spec.token, given.name, _accelerator())
         self._training = None
+        self._blocks: Blocks | None = None
         self._steps_when_away = 0
 
     def run(self) -> NoReturn:
@@ -105,6 +107,7 @@ class Worker:
             self._watch.lap("data")
             if self._link.number is None:
                 return  # told to leave before we got a number; the main thread ends the process
+            training.blocks = self._blocks = copying.blocks
             training.build(self._link.number)
             self._link.take_metrics = training.meter.take
             self._training = training
@@ -141,6 +144,8 @@ class Worker:
                 except queue.Empty:
                     break
         self._link.leave(reason)
+        if self._blocks is not None:
+            self._blocks.close(leaving=reason == "finished")
         self._role.end(STUCK if reason == CHIEF_GONE else DONE)  # it may come back: so does this worker
 
     def _fail(self) -> NoReturn:
@@ -189,6 +194,8 @@ class _Copying(threading.Thread):
         super().__init__(daemon=True, name="records")
         self._role, self._link = role, link
         self._error: BaseException | None = None
+        self.blocks: Blocks | None = None
+        """The records, where they come in blocks; the first are being copied."""
         self.graphs = threading.Event()
         """The graph is here, or none comes: what is imported depends on it."""
 
@@ -203,13 +210,22 @@ class _Copying(threading.Thread):
             self.graphs.set()
             if given.spec.data_folder is None:
                 data_files.copy(chief, token, given.folder.data)
+                if blocks.are_streamed(given.folder.data):
+                    self.blocks = self._begun()
         except Exception as error:  # noqa: BLE001 - raised again where it is waited for
             self._error = error
         finally:
             self.graphs.set()
 
+    def _begun(self) -> Blocks:
+        given, link = self._role, self._link
+        begun = Blocks(given.assignment.chief, given.spec.token, given.folder.path, given.spec.cache, link.lease)
+        link.on_leased, link.on_joined = begun.leased, begun.joined
+        begun.start()
+        return begun
+
     def wait(self) -> None:
-        """Wait for the records; raises what went wrong."""
+        """Wait for the records, or for the first of them to be on their way; raises what went wrong."""
         self.join()
         if self._error is not None:
             raise self._error

@@ -51,6 +51,8 @@ class ChiefLink:
         self.told: str | None = None
         """Why to end: "finished", "told to leave" or that the chief is gone; None while training goes on."""
         self.on_told: Callable[[], None] = lambda: None
+        self.on_joined: Callable[[], None] = lambda: None
+        self.on_leased: Callable[[Sequence[messages.LeasedBlock]], None] = lambda _: None
         self.take_metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._stepping: messages.Stepping | None = None
         self._noticed = False
@@ -75,6 +77,10 @@ class ChiefLink:
     def exhausted(self, fits: int) -> None:
         """Tell that the mini-batch did not fit into memory, and how many examples do."""
         self._send(messages.Exhausted(fits=fits))
+
+    def lease(self, said: messages.Lease) -> None:
+        """Say which blocks of the records are held, and ask for more."""
+        self._send(said)
 
     def unsaved(self, reason: str) -> None:
         """Tell that the checkpoint that was asked for could not be written, or not be brought to the chief."""
@@ -148,6 +154,9 @@ class ChiefLink:
                     self._send(messages.Noticed())
                 if self._stepping is not None:
                     self._send(self._stepping)
+                self.on_joined()
+            case messages.Leased():
+                self.on_leased(message.blocks)
             case messages.Active():
                 self.active = message.active
             case messages.Batch():

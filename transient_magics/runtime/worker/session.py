@@ -29,6 +29,7 @@ from ..training.learning_rate import divisor
 from ..training.usercode import sentence
 from . import gpu
 from .alone import Copy
+from .blocks import Blocks
 from .chief_link import ChiefLink, answer
 from .gradient_noise import NoiseProbe
 from .graph import GraphMaker, Made
@@ -60,6 +61,8 @@ class Training:
         """When something last moved; the watchdog looks at it."""
         self.leave_at = math.inf
         """When the last step should be over (by `time.monotonic`), because the VM goes soon after."""
+        self.blocks: Blocks | None = None
+        """Where records that come in blocks are from."""
         self._fruitless = 0
         """Sessions in a row that were ready and made no step."""
         self._pace = Pace(spec.pace_seconds)
@@ -89,12 +92,14 @@ class Training:
 
     def _use(self, made: Made) -> None:
         built = made.built
-        self._graph, self._built, self._examples = made.graph, built, Examples(made.examples)
+        self._graph, self._built, self._examples = made.graph, built, Examples(made.examples, self.blocks)
         self._batch = MiniBatch(made.examples.batch)
         self._fetches = [
             built.loss, built.before, built.after, built.examples, built.weight, moments(built), built.step
         ]  # fmt: skip
         self._held = Held(built, self.stop)
+        if self.blocks is not None:
+            self.blocks.moved = self._moved
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
         self._copy = Copy(built, self._spec, self._number) if built.push is not None else None
@@ -209,6 +214,7 @@ class Training:
                 # An emulated accelerator: the rest of its step is computing too, only not ours.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
             self.alive, self._fruitless = (now := time.monotonic()), 0
+            self._examples.stepped()
             lasted = now - started
             if not counted:  # too late for its round, or lost with it; but from now on the others wait for this worker
                 self._link.stepping(None, 0)

@@ -25,7 +25,7 @@ from ....protocol.events import Event
 from ....protocol.measures.objective import Best, Objective
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
-from ...files import data_files, delivery, vocabularies
+from ...files import blocks, data_files, delivery, vocabularies
 from ...files.checkpoints import Checkpoints, path_of
 from ...folder import Lines, RunFolder, append
 from ...programs import shared_records
@@ -34,6 +34,7 @@ from ...role import log
 from ...stopwatch import Stopwatch
 from ...training.usercode import reason
 from .. import dead_sessions
+from ..blocks import serving
 from ..server_load import Load, most_memory, own_load
 from ..variables import Keeper
 from . import events as events
@@ -73,6 +74,8 @@ class Chief:
         self._nobody = asyncio.Event()
         self._nobody.set()
         self._records: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        self._index = blocks.Index(())
+        """Of the records that come in blocks."""
         self._finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._thread = ThreadPoolExecutor(1, "chief")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,7 +123,11 @@ class Chief:
             await asyncio.gather(self._serve_and_define(), self._restore())
             if self._spec.data_folder is None:
                 making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
-                self._records.set_result(await self._on_thread(making))
+                files = await self._on_thread(making)
+                self._index = await self._on_thread(self._indexed)
+                if self._index.blocks:
+                    self._happened(events.Indexed(self._index))
+                self._records.set_result(files)
             elif not await self._on_thread(self._keeper.has_records):
                 raise _no_records(self._spec.problem, self._spec.data_folder)
             if self._spec.problem:
@@ -183,6 +190,12 @@ class Chief:
         self._keeper.generate(directory, temporary)
         if place:
             shared_records.run("put", place, problem, directory, self._folder.bucket_token)
+
+    def _indexed(self) -> blocks.Index:
+        """The blocks of the records, if they come in blocks: where they are large, or a cache for them is declared."""
+        paths = self._keeper.record_files()
+        wanted = paths and (self._spec.cache or blocks.large(paths))
+        return blocks.indexed(self._folder.data, paths) if wanted else blocks.Index(())
 
     def _keep_vocabularies(self) -> None:
         data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_folder is not None
@@ -387,6 +400,8 @@ class Chief:
                 self._happened(events.Leaving(connection, message.reason))
             case messages.Trouble():
                 self._happened(events.Trouble(connection, message.reason, message.fatal))
+            case messages.Lease():
+                self._happened(events.Leasing(connection, message))
             case messages.Alive():
                 self._happened(events.Heard(connection))
 
@@ -412,7 +427,13 @@ class Chief:
             directory, files = self._folder.graphs, self._graphs.files()
         else:
             directory, files = self._folder.data, await asyncio.shield(self._records)
-        writer.write(encode({"ok": True, "files": files}))
+        if asked.what == "blocks":
+            await serving.serve(directory, self._index, reader, writer)
+            return
+        streamed = self._index.files if asked.what == "records" else ()
+        if streamed:  # of the other splits workers read nothing
+            files = [file for file in files if not blocks.is_shard(file["name"])]
+        writer.write(encode({"ok": True, "files": files, "streamed": list(streamed)}))
         while line := await reader.readline():
             await data_files.serve(directory, files, messages.read_fetch(line).name, writer)
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....protocol.chief_messages import ToWorker
+from ....protocol.chief_messages import Lease, ToWorker
 from ....protocol.events import Event
 from ....protocol.measures.objective import Best
+from ...files.blocks import Index
 from ..server_load import Load
 
 
@@ -82,6 +83,21 @@ class Exhausted:
 
     connection: int
     fits: int
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """The records are there, and come in these blocks."""
+
+    index: Index
+
+
+@dataclass(frozen=True)
+class Leasing:
+    """A worker says which blocks it holds, and asks for more."""
+
+    connection: int
+    lease: Lease
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from ....protocol.vm_events import (
 )
 from ...protocol import DONE, FAILED
 from ...training.batching import Rule
+from ..blocks.lending import Lending
 from ..server_load import Shares
 from .batches import Batches
 from .events import (
@@ -46,8 +47,10 @@ from .events import (
     Failed,
     Finish,
     Heard,
+    Indexed,
     Instruction,
     Joined,
+    Leasing,
     Leaving,
     Noticed,
     Persist,
@@ -118,6 +121,8 @@ class ChiefState:
         self.next_number = max([int(kept.get("next_number", 0)), *(number + 1 for number in roster.joined)])
         self.step = 0
         self._batches = Batches(spec.name, spec.batching, spec.workers, Rule.of(spec), kept.get("batches"))
+        self._lending: Lending | None = None
+        self._lending_saved: Mapping[str, Any] | None = kept.get("blocks")
         self._alarm = SpeedAlarm(spec.alarm_below, spec.alarm_after, spec.mode == "sync")
         self._shares = Shares()
         self._progress = Progress(spec.name)
@@ -181,7 +186,8 @@ class ChiefState:
     def to_dict(self) -> dict[str, Any]:
         """What a restarted chief must know."""
         given = {str(number): name for number, name in self._given.items()}
-        return {"next_number": self.next_number, "given": given, **self._batches.to_dict()}
+        lent = {"blocks": self._lending_saved} if self._lending_saved else {}
+        return {"next_number": self.next_number, "given": given, **self._batches.to_dict(), **lent}
 
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """What follows from `event`."""
@@ -213,6 +219,12 @@ class ChiefState:
                 self._troubles[alike := _NUMBERS.sub("#", reason)] += 1
                 alone = not any(member.active and member.connection != connection for member in self.members.values())
                 return self._fail(reason) if fatal or (alone and self._troubles[alike] >= SAME_ERRORS) else []
+            case Indexed(index):
+                seed = self.spec.seed if self.spec.seed is not None else int(1000 * self.spec.declared_at)
+                self._lending = Lending(self.spec.name, index, seed, self._lending_saved, now)
+                return []
+            case Leasing(connection, lease):
+                return [*self._heard(connection, now), *self._lend(connection, lease)]
             case Prepared(step, batch, best):
                 return [*self._prepared(step, best, now), *self._batches.prepared(batch, self.members.values())]
             case StepSeen(step):
@@ -311,10 +323,10 @@ class ChiefState:
         if member is None:
             return []
         was_active, member.active, member.lost = member.active, False, silent
-        released: list[Instruction] = []
+        released = self._take_back(member, now)
         if not silent:
             del self.members[member.number]
-            released = [] if self._ending else [Release(member.number)]
+            released += [] if self._ending else [Release(member.number)]
         if not was_active:
             return [*released, *self._all_left(now)]
         left = self._left(member, reason)
@@ -322,6 +334,18 @@ class ChiefState:
         if self._saving.writer == member.number:
             done += self._saving.order(self._able_to_save())
         return [*done, *self._all_left(now)]
+
+    def _lend(self, connection: int, lease: messages.Lease) -> list[Instruction]:
+        """Blocks for a worker; not when nobody needs any more, nor for one that was told to go."""
+        member = self._of(connection)
+        if self._lending is None or member is None or self._ending:
+            return []
+        return [Tell(connection, self._lending.asked(member.number, lease))]
+
+    def _take_back(self, member: Member, now: float) -> list[Instruction]:
+        """Lease the blocks of a member that is gone, or silent, to others."""
+        told = self._lending.lost(member.number, member.name, now) if self._lending and not self._ending else None
+        return [Emit(told)] if told else []
 
     def _rebatch(self, reason: str) -> list[Instruction]:
         """Divide the examples anew among those who train; not while everybody leaves because it is over."""
@@ -405,6 +429,9 @@ class ChiefState:
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         why, told = self._saving.done(event, now)
         done: list[Instruction] = [Emit(told)]
+        if self._lending:
+            self._lending_saved = self._lending.saved()
+            done.append(Persist())
         if self._stopping and why not in (Why.STOP, Why.FINAL):
             return [*done, *self._save(Why.STOP)]  # it was begun before the end: the last steps are not in it
         if self._stopping:
@@ -415,6 +442,8 @@ class ChiefState:
         done += self._save_as_asked()
         if why is Why.FINAL and event.step < self.spec.train_steps and not self._ended_early:
             return [*done, *self._fail(f"the last steps went with a parameter server; {event.step} are left to resume")]
+        if why is Why.FINAL and self._lending:
+            done.append(Emit(self._lending.told))
         if why is Why.FINAL:
             done.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
         if (why is Why.FINAL or self._evaluation_due) and not self._evaluating:
@@ -503,6 +532,8 @@ class ChiefState:
             if member.lost or now - member.heard < (SILENCE if member.active else SILENCE_BEFORE_TRAINING):
                 continue
             done += self._leave(member, "lost", now, silent=member.connection is not None)
+        if self._lending and self.phase is Phase.TRAINING and (told := self._lending.due(now)):
+            done.append(Emit(told))
         return [*done, *self._all_left(now)]
 
 

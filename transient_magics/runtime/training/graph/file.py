@@ -137,7 +137,8 @@ def _examples(trainable: Trainable, spec: RunSpec, device: str) -> tuple[Source 
 
 def _told(examples: Source) -> dict[str, Any]:
     """A source by the names of its tensors and operations. Code that dequeues features has no use for their names."""
-    parts = {"begin": examples.begin, "enqueue": examples.enqueue, "close": examples.close, "wanted": examples.wanted}
+    named = ("begin", "enqueue", "close", "wanted", "files", "count", "left")
+    parts = {name: getattr(examples, name) for name in named}
     given = examples.features if examples.enqueue is None else {}
     return {
         "batch": examples.batch,

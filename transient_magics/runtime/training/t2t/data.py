@@ -10,30 +10,47 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from ...files import blocks
 from ..trainable import Pipeline
 from . import bridges, order
 from .registry import Definition
 
+_AS_MANY_AS_CORES = -1
+"""What tf.data calls AUTOTUNE; pipelines are not tuned here."""
 
-def training_pipeline(definition: Definition, directory: str) -> Pipeline:
-    """Endless training examples from `directory`, in an order that is drawn anew whenever reading begins."""
+
+def training_pipeline(definition: Definition, directory: str, threads: int = 0) -> Pipeline:
+    """Training examples from `directory`, in an order that is drawn anew whenever reading begins.
+
+    They are endless, or where records come in blocks those of one chunk. So many `threads` decode them (0: as many as
+    cores of a chunk, else one).
+    """
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
 
     problem, hparams = definition.problem, definition.hparams
-    examples = order.training_examples(tf, problem, directory, hparams)
+    files = None
+    if blocks.are_streamed(Path(directory)):
+        examples, files = order.chunk_examples(tf, problem, directory, hparams, threads or _AS_MANY_AS_CORES)
+    else:
+        examples = order.training_examples(tf, problem, directory, hparams, threads or 1)
     shapes = tf.data.get_output_shapes(examples)
     if problem.batch_size_means_tokens or not all(shape.is_fully_defined() for shape in shapes.values()):
-        return _pipeline(
-            tf, _batches(definition, examples, directory, training=True).prefetch(2), directory, batched=True
-        )
-    examples = examples.repeat().map(data_reader.cast_ints_to_int32)
+        batches = _batches(definition, examples, directory, training=True, endless=files is None).prefetch(2)
+        return _pipeline(tf, batches, directory, batched=True, files=files)
+    examples = (examples.repeat() if files is None else examples).map(data_reader.cast_ints_to_int32)
     if shuffled := hparams.get("batch_shuffle_size"):
         examples = examples.batch(hparams.batch_size).shuffle(shuffled).unbatch()
-    return _pipeline(tf, examples, directory, batched=False)
+    return _pipeline(tf, examples, directory, batched=False, files=files)
+
+
+def record_files(definition: Definition, directory: str) -> list[Path]:
+    """The training files, where their records may be read one by one in any order; else none."""
+    return [Path(name) for name in order.record_files(bridges.cross(), definition.problem, directory)]
 
 
 def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
@@ -78,7 +95,7 @@ def generate(definition: Definition, directory: str, temporary: str) -> None:
         definition.problem.generate_data(directory, temporary)
 
 
-def _batches(definition: Definition, examples: Any, directory: str, training: bool) -> Any:
+def _batches(definition: Definition, examples: Any, directory: str, training: bool, endless: bool = True) -> Any:
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
@@ -95,13 +112,14 @@ def _batches(definition: Definition, examples: Any, directory: str, training: bo
         mode,
         hparams,
         data_dir=directory,
+        prevent_repeat=not endless,
     )
 
 
-def _pipeline(tf: Any, dataset: Any, directory: str, *, batched: bool) -> Pipeline:
+def _pipeline(tf: Any, dataset: Any, directory: str, *, batched: bool, files: Any = None) -> Pipeline:
     dataset = _features_only(tf, dataset)
     types, shapes = tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)
-    return Pipeline(dataset, types, shapes, batched, directory=directory)
+    return Pipeline(dataset, types, shapes, batched, directory=directory, files=files)
 
 
 def _features_only(tf: Any, dataset: Any) -> Any:

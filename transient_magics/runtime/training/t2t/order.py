@@ -5,6 +5,9 @@ before the first step. Workers that live for minutes can neither wait for that n
 records would never be reached. So the files come in an order that is drawn, and each is read from a place that is
 drawn, round to it; of few files, several parts are read at once, as if they were files. What draws are operations of
 the graph, so a graph from a file draws as well.
+
+Records that come in blocks (files/blocks.py) are in a drawn order already: the chief's. Those of a chunk of blocks are
+read at once, and then shuffled as Tensor2Tensor does.
 """
 
 from __future__ import annotations
@@ -20,10 +23,29 @@ _MOST_FILES = 10_000
 """Of more, those are drawn first that stand first in the folder."""
 
 
-def training_examples(tf: Any, problem: Any, directory: str, hparams: Any) -> Any:
+def record_files(tf: Any, problem: Any, directory: str) -> list[str]:
+    """The problem's training files, where any record of them may come first; else none."""
+    if not problem.skip_random_fraction_when_training or not _reads_records_one_by_one(problem):
+        return []
+    return sorted(tf.gfile.Glob(problem.filepattern(directory, tf.estimator.ModeKeys.TRAIN)))
+
+
+def chunk_examples(tf: Any, problem: Any, directory: str, hparams: Any, threads: int) -> tuple[Any, Any]:
+    """The problem's examples of one chunk, and the placeholder for the names of the files in which its blocks are."""
+    files = tf.placeholder(tf.string, [None], name="chunk")
+    with _from_files(tf, files):
+        examples = problem.dataset(
+            tf.estimator.ModeKeys.TRAIN, data_dir=directory, num_threads=threads, hparams=hparams,
+            output_buffer_size=None,
+        )  # fmt: skip
+    return examples, files
+
+
+def training_examples(tf: Any, problem: Any, directory: str, hparams: Any, threads: int = 1) -> Any:
     """The problem's examples, in an order of their own each time; endless where only a beginning can be drawn.
 
-    A problem that says that nothing is skipped (`skip_random_fraction_when_training`) has only its files shuffled.
+    `threads` decode them. A problem that says that nothing is skipped (`skip_random_fraction_when_training`) has only
+    its files shuffled.
     """
     mode = tf.estimator.ModeKeys.TRAIN
     files = sorted(tf.gfile.Glob(problem.filepattern(directory, mode)))
@@ -31,7 +53,9 @@ def training_examples(tf: Any, problem: Any, directory: str, hparams: Any) -> An
     by_file = anywhere and _reads_records_one_by_one(problem)
     parts = max(1, _AT_ONCE // max(1, len(files))) if by_file else 0
     with _drawn(tf, parts):
-        examples = problem.dataset(mode, data_dir=directory, num_threads=1, hparams=hparams, output_buffer_size=None)
+        examples = problem.dataset(
+            mode, data_dir=directory, num_threads=threads, hparams=hparams, output_buffer_size=None
+        )
     if anywhere and not by_file:  # as Tensor2Tensor does: some examples of the stream are skipped
         examples = examples.repeat().skip(_below(tf, _count(tf, tf.data.TFRecordDataset(files[:1]))))
     return examples
@@ -82,6 +106,28 @@ def _drawn(tf: Any, parts: int) -> Iterator[None]:
         yield
     finally:
         tf.data.experimental.parallel_interleave, tf.data.TFRecordDataset = interleave, records
+
+
+@contextlib.contextmanager
+def _from_files(tf: Any, files: Any) -> Iterator[None]:
+    """Inside, T2T interleaves the records of `files`, whatever files it found in the folder."""
+    interleave = tf.data.experimental.parallel_interleave
+
+    def of_the_chunk(*given: Any, **settings: Any) -> Any:
+        apply = interleave(*given, **settings)
+
+        def of(dataset: Any) -> Any:
+            if tf.data.get_output_types(dataset) == tf.string:  # of names of files, and not of examples
+                dataset = tf.data.Dataset.from_tensor_slices(files)
+            return apply(dataset)
+
+        return of
+
+    tf.data.experimental.parallel_interleave = of_the_chunk
+    try:
+        yield
+    finally:
+        tf.data.experimental.parallel_interleave = interleave
 
 
 def _round(tf: Any, records: Any, count: Any) -> Any:

@@ -5,7 +5,8 @@ AutoGraph is off wherever something is built: see bridges.autograph_off.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ....protocol.run import RunSpec
@@ -22,7 +23,7 @@ class RegisteredModel:
     def __init__(self, folder: RunFolder, spec: RunSpec, directory: str) -> None:
         """Run the cell and find what the run names. Raises CellError or DeclarationError."""
         self._definition = registry.define(folder, spec, directory)
-        self._directory = directory
+        self._directory, self._threads = directory, spec.prep_threads
 
     @property
     def batch(self) -> int:
@@ -44,9 +45,14 @@ class RegisteredModel:
         data.generate(self._definition, directory, temporary)
 
     @autograph_off()
+    def record_files(self) -> Sequence[Path]:
+        """The training files, of a problem whose records may be read one by one in any order."""
+        return data.record_files(self._definition, self._directory)
+
+    @autograph_off()
     def training_pipeline(self) -> Pipeline:
-        """Endless training examples; of text problems, batches as T2T makes them."""
-        return data.training_pipeline(self._definition, self._directory)
+        """Training examples; of text problems, batches as T2T makes them."""
+        return data.training_pipeline(self._definition, self._directory, self._threads)
 
     @autograph_off()
     def evaluation_pipeline(self) -> Pipeline:

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....errors import DeclarationError, TrainingError
@@ -76,6 +77,10 @@ class OwnModel:
     def has_records(self) -> bool:
         """Every VM asks input_fn."""
         return True
+
+    def record_files(self) -> Sequence[Path]:
+        """None: the cell's input_fn reads what it likes."""
+        return ()
 
     def generate(self, directory: str, temporary: str) -> None:
         """Nothing is shared: every VM asks input_fn."""

@@ -1,0 +1,293 @@
+"""A worker's blocks of the records: leased from the chief, copied by several connections at once, read chunk by chunk.
+
+A chunk is what the pipeline of examples reads at a time, from its first record to its last: the first is one block, so
+that the first step waits for no more; later ones are some, whose records are mixed. Once steps have had all examples
+of a chunk its blocks are told as done. What is leased and not done is what a death costs; it is bounded.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import TrainingError
+from ...protocol.cache import Cache
+from ...protocol.chief_messages import Fetch, Files, Lease, LeasedBlock
+from ..files.block_cache import BlockCache, Content
+from ..protocol import decode, host_and_port
+from ..role import log
+
+CONNECTIONS = 4
+"""On which blocks are copied at once."""
+CHUNK = 8
+"""Blocks that are read together, from the fourth time on; before, 1, 2 and 4."""
+BOUND = 3 * CHUNK
+"""Blocks that a worker holds at least: those that are read, those that come next, those whose examples wait."""
+MOST_BOUND = 512
+_LARGEST = 64 << 20
+"""Bytes of a block, of which the chief makes none so large."""
+_PIECE = 1 << 18
+_SILENT, _PAUSE, _TRIES = 60.0, 2.0, 5
+_ASK_AGAIN, _STARVED = 0.5, 5.0
+_MOST_TOLD = 256
+"""Of the blocks in a cache, in one message."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Blocks that are read together, and the files in which they are."""
+
+    numbers: tuple[int, ...]
+    paths: tuple[str, ...]
+
+
+class Blocks:
+    """The blocks of one worker. `say` sends a Lease to the chief, whose answer comes in by `leased`."""
+
+    def __init__(self, chief: str, token: str, run: Path, cache: str, say: Callable[[Lease], None]) -> None:
+        """Raises DeclarationError for a cache that this VM has no room for."""
+        self._chief, self._token, self._say = chief, token, say
+        self._cache = BlockCache(Cache.parse(cache) if cache else None, run)
+        self._changed = threading.Condition()
+        self._coming: deque[LeasedBlock] = deque()
+        self._ready: deque[tuple[int, str]] = deque()
+        self._held: dict[int, int] = {}
+        """Blocks under lease that are not done, and their records."""
+        self._out: list[Chunk] = []
+        self._again: deque[Chunk] = deque()
+        self._done: list[int] = []
+        self._telling: list[int] = []
+        """Of those, what the chief was told in the message that it has not answered yet, of this serial number."""
+        self._serial = 1
+        self._copying = 0
+        self._untold = sorted(self._cache.numbers)
+        self._asked_at = 0.0
+        """When the chief was asked and has not answered; 0: it owes nothing."""
+        self._refused_at = 0.0
+        self._size, self._bound = 1, BOUND
+        self._hits = self._misses = self._saved = self._fetched = 0
+        self._waited = 0.0
+        self._moved_at = time.monotonic()
+        self._ended = False
+        self._failure: BaseException | None = None
+        self.moved: Callable[[], object] = lambda: None
+        """Called when something has arrived: a slow source is no standstill."""
+
+    def start(self) -> None:
+        """Lease and copy, on threads of their own."""
+        for _ in range(CONNECTIONS):
+            threading.Thread(target=self._copy, daemon=True, name="blocks").start()
+        self._ask()
+
+    def close(self, *, leaving: bool) -> None:
+        """No more is read; with `leaving`, no other process of this VM goes on with what the cache has."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            if leaving:
+                self._cache.close()
+
+    # --- read by the pipeline ----------------------------------------------------------------------------------------
+    def expect(self, examples: int) -> None:
+        """A step takes so many examples: so many records are held at least, besides what is being read."""
+        with self._changed:
+            records = sum(self._held.values()) / max(1, len(self._held))
+            more = -(-examples // max(1, int(records))) if records else 0
+            self._bound = min(MOST_BOUND, max(self._bound, BOUND + more))
+
+    def next(self, wait: float, ended: threading.Event) -> Chunk | None:
+        """The next chunk, or None if none is there within `wait` seconds, or who asks has `ended`.
+
+        Raises TrainingError where the records cannot be copied.
+        """
+        began = time.monotonic()
+        with self._changed:
+            self._changed.wait_for(self._has_chunk, wait)
+            self._waited += time.monotonic() - began
+            if self._failure is not None:
+                raise self._failure
+            if self._ended or ended.is_set():
+                return None
+            if not self._has_chunk():
+                starved = time.monotonic() - self._moved_at > _STARVED and not self._coming and not self._copying
+                if starved and len(self._held) >= self._bound < MOST_BOUND:
+                    self._bound, self._moved_at = min(2 * self._bound, MOST_BOUND), time.monotonic()
+                    log(f"a step takes more records than {len(self._held)} blocks: up to {self._bound} are held now")
+            else:
+                return self._take()
+        self._ask()
+        return None
+
+    def used(self, chunk: Chunk) -> None:
+        """Steps have had all examples of this chunk."""
+        with self._changed:
+            if chunk not in self._out:  # it comes again, for another session
+                return
+            self._out.remove(chunk)
+            for number in chunk.numbers:
+                self._cache.release(number)
+                self._held.pop(number, None)
+                self._done.append(number)
+            self._moved_at = time.monotonic()
+        self._ask()
+
+    def rewind(self) -> None:
+        """The session is lost: chunks that are not used come again."""
+        with self._changed:
+            self._again.extendleft(reversed(self._out))
+            self._out.clear()
+            self._changed.notify_all()
+
+    def _has_chunk(self) -> bool:
+        if self._failure is not None or self._ended or self._again:
+            return True
+        if not self._ready:
+            return False
+        underway = self._coming or self._copying or (self._asked_at and not self._refused_at)
+        return len(self._ready) >= self._size or not underway
+
+    def _take(self) -> Chunk:
+        if self._again:
+            chunk = self._again.popleft()
+        else:
+            taken = [self._ready.popleft() for _ in range(min(self._size, len(self._ready)))]
+            chunk = Chunk(tuple(number for number, _ in taken), tuple(path for _, path in taken))
+            self._size = min(2 * self._size, CHUNK)
+        self._out.append(chunk)
+        return chunk
+
+    # --- leased from the chief ---------------------------------------------------------------------------------------
+    def leased(self, blocks: Sequence[LeasedBlock]) -> None:
+        """The chief's answer."""
+        with self._changed:
+            self._asked_at, self._refused_at = 0.0, 0.0 if blocks else time.monotonic()
+            self._telling, self._serial = [], self._serial + 1
+            for block in blocks:
+                if block.number in self._held:
+                    continue
+                if not 0 < block.size <= _LARGEST:
+                    self._failure = TrainingError(f"the chief leases a block of {block.size} bytes", where=self._chief)
+                    break
+                self._held[block.number] = block.records
+                self._coming.append(block)
+            self._moved_at = time.monotonic()
+            self._changed.notify_all()
+        self._ask()
+
+    def joined(self) -> None:
+        """This worker's line to the chief is a new one: what was asked for on the last is not answered any more."""
+        with self._changed:
+            self._asked_at = 0.0
+        self._ask()
+
+    def _ask(self) -> None:
+        """Say what is held and done, and ask for as many blocks as are missing to the bound, unless it was asked."""
+        with self._changed:
+            now, wanted = time.monotonic(), max(0, self._bound - len(self._held))
+            few = wanted < CHUNK // 2 and not self._untold
+            refused = self._refused_at and now - self._refused_at < _ASK_AGAIN and not self._done
+            if self._ended or self._asked_at or few or refused:
+                return
+            self._asked_at = now
+            if not self._telling:
+                self._telling, self._done = self._done, []
+            told, self._untold = self._untold[:_MOST_TOLD], self._untold[_MOST_TOLD:]
+            said = Lease(
+                serial=self._serial, held=tuple(self._held), done=tuple(self._telling), cached=tuple(told),
+                wanted=wanted, bound=self._bound, hits=self._hits, misses=self._misses, saved=self._saved,
+                fetched=self._fetched, waited=round(self._waited, 3),
+            )  # fmt: skip
+        self._say(said)
+
+    # --- copied ------------------------------------------------------------------------------------------------------
+    def _copy(self) -> None:
+        stream: Any = None
+        while (block := self._next_leased()) is not None:
+            wanted, tries = Content(block.number, block.size, block.crc32c), 0
+            while not self._ended:
+                try:
+                    with self._changed:
+                        path = self._cache.get(wanted)
+                    if path is None:
+                        stream = stream or self._connected()
+                        path = self._fetched_to_cache(stream, wanted)
+                    else:
+                        self._hits, self._saved = self._hits + 1, self._saved + block.size
+                    self._arrived(block.number, path)
+                    break
+                except (OSError, ValueError) as error:
+                    stream, tries = None, tries + 1
+                    if tries > _TRIES:
+                        why = f"block {block.number} of the records could not be copied from the chief: {error}"
+                        self._fail(TrainingError(why, where=self._chief))
+                        return
+                    time.sleep(_PAUSE * tries)  # the chief may be starting again
+
+    def _next_leased(self) -> LeasedBlock | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._coming)
+            if self._ended:
+                return None
+            self._copying += 1
+            return self._coming.popleft()
+
+    def _arrived(self, number: int, path: str) -> None:
+        with self._changed:
+            self._copying -= 1
+            self._ready.append((number, path))
+            self._moved_at = time.monotonic()
+            self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def _connected(self) -> Any:
+        connection = socket.create_connection(host_and_port(self._chief), timeout=10)
+        connection.settimeout(_SILENT)
+        stream = connection.makefile("rwb")
+        connection.close()  # the stream has it
+        _say(stream, Files(token=self._token, what="blocks"))
+        return stream
+
+    def _fetched_to_cache(self, stream: Any, wanted: Content) -> str:
+        import google_crc32c
+
+        said = _say(stream, Fetch(name=str(wanted.number)))
+        if said.get("size") != wanted.size:
+            raise ValueError(f"it has {said.get('size')} bytes and not {wanted.size}")
+        content, place = bytearray(wanted.size), 0
+        view = memoryview(content)
+        while place < wanted.size:
+            read = stream.readinto(view[place : place + _PIECE])
+            if not read:
+                raise ConnectionError(f"it ended {wanted.size - place} bytes too early")
+            place += read
+            self.moved()
+        view.release()
+        whole = bytes(content)
+        if google_crc32c.value(whole) != wanted.crc32c:
+            raise ValueError("it arrived damaged")
+        with self._changed:
+            self._misses, self._fetched = self._misses + 1, self._fetched + wanted.size
+            before = self._cache.bytes
+            path = self._cache.put(wanted, whole)
+            if self._cache.bytes > before:
+                self._untold.append(wanted.number)
+        return path
+
+
+def _say(stream: Any, message: Files | Fetch) -> dict[str, Any]:
+    stream.write(message.encoded)
+    stream.flush()
+    answer = decode(stream.readline() or b"{}")
+    if not answer.get("ok"):
+        raise ValueError(str(answer.get("error", "the chief closed the connection")))
+    return answer
