@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, end, processes
-from transient_magics import client
+from transient_magics import client, panels
 from transient_magics.errors import CellError, ClusterError, DeclarationError, PlanError
 from transient_magics.journal import bill, now, run_costs
 from transient_magics.protocol import layout
@@ -93,6 +93,8 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         with pytest.raises(PlanError, match="lies outside of what was computed"):
             bag(x=0.99)
         assert bag.speedup.results == 24
+        assert repr(bag.plot("y")).startswith("bag-1, y over x 0 to 1: ")
+        assert "24 done" in panels.bag_panel_html(bag)
         state = cluster.state
         assert bag.cost() == pytest.approx(sum(run_costs(state, now()).values()), rel=0.2)
         assert bag.cost() <= bill(state, now()).total

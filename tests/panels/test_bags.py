@@ -55,6 +55,7 @@ def test_a_bag_is_points_with_their_states_and_what_they_returned() -> None:
     assert [(each["name"], each["output"]) for each in bag["axes"]] == [
         ("density", False), ("temperature", False), ("pressure", True),
     ]  # fmt: skip
+    assert bag["dollars"] is not None
     assert bag["per_result"] == pytest.approx(bag["dollars"] / 130)
     assert bag["dollars"] == pytest.approx(bill(SHORT.state, SHORT.now).total), "nobody else works on the cluster"
 
@@ -177,7 +178,7 @@ class Asked(stories.StoryCluster):
 
 
 def test_a_page_can_stop_a_bag(tmp_path: Path) -> None:
-    cluster = Asked(tmp_path / "journal.jsonl")
+    cluster: Any = Asked(tmp_path / "journal.jsonl")
     found = wish(cluster, None, {"do": "stop bag", "bag": "bag-1"})
     assert found
     found.do()

@@ -45,6 +45,7 @@ _HTML = {
     ("client.results.comparison", "Comparison"): "panels.comparison_html",
     ("client.results.trials", "Configurations"): "panels.study_table_html",
     ("client.handles.study", "Plot"): "panels.study_plot_html",
+    ("client.handles.bag", "Plot"): "panels.bag_plot_html",
     ("planner.plan", "Plan"): "panels.plan_html",
     ("cli.answers", "Listing"): "magics.answers.listing_html",
     ("cli.answers", "Snapshot"): "magics.answers.snapshot_html",

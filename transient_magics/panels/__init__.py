@@ -4,7 +4,7 @@
 put together. The front end is in `widgets/`.
 """
 
-from .bag import bag_panel_html, show_bag
+from .bag import bag_panel_html, bag_plot_html, show_bag
 from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
 from .job import show_job
@@ -17,6 +17,7 @@ from .twin.panel import html
 
 __all__ = [
     "bag_panel_html",
+    "bag_plot_html",
     "bundle",
     "comparison_html",
     "declare",

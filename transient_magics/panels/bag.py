@@ -1,15 +1,17 @@
-"""A bag that is shown by itself: the panel of its cluster where that shows it, else its picture."""
+"""A bag that is shown by itself: the panel of its cluster where that shows it, else its picture; its plot."""
 
 from __future__ import annotations
 
 import time
 
 from ..client import Bag, foreground, text
+from ..client.handles.bag import Plot
 from ..journal import run_costs
 from .show import current_shell, has_front_end, show
 from .snapshot.bags import bag_view
 from .twin.bags import bag_html
 from .twin.markup import FONT
+from .twin.sections import section_html
 
 _WIDE = f"{FONT};max-width:1040px"
 
@@ -41,3 +43,9 @@ def bag_panel_html(bag: Bag) -> str:
     """The picture of a bag."""
     state, now = bag.cluster.state, time.time()
     return f"<div style='{_WIDE}'>{bag_html(bag_view(state, bag.state, run_costs(state, now), now))}</div>"
+
+
+def bag_plot_html(plot: Plot) -> str:
+    """What a surrogate said, a row of pictures for each output."""
+    drawn = "".join(f"<div>{section_html(each)}</div>" for each in plot.sections)
+    return f"<div style='{_WIDE}'>{drawn}</div>"

@@ -14,6 +14,8 @@ from ...protocol.run import Value
 from ...protocol.study import Dimension
 
 _MOST_CORNERS = 16
+_FEW = 4
+"""Dimensions up to which all corners may have been computed."""
 _ROUNDING = 1e-7
 _Array = NDArray[np.float64]
 
@@ -71,6 +73,22 @@ def inside(data: _Array, row: _Array) -> bool:
     cost = np.append(np.zeros(count), np.ones(2 * dimensions))
     found = linprog(cost, A_eq=equal, b_eq=np.append(row, 1.0), bounds=(0, None), method="highs")
     return bool(found.status == 0 and found.fun <= _ROUNDING * dimensions)
+
+
+def all_inside(data: _Array, rows: _Array) -> NDArray[np.bool_]:
+    """The same of many places in the unit cube, a truth for each row."""
+    from scipy.spatial import Delaunay, QhullError
+
+    dimensions = data.shape[1]
+    corners = np.array(list(itertools.product((0.0, 1.0), repeat=dimensions))) if dimensions <= _FEW else None
+    if corners is not None and all((abs(data - corner) < _ROUNDING).all(axis=1).any() for corner in corners):
+        return np.asarray(((rows >= -_ROUNDING) & (rows <= 1 + _ROUNDING)).all(axis=1), bool)
+    if dimensions in (2, 3):
+        try:
+            return np.asarray(Delaunay(data).find_simplex(rows, tol=_ROUNDING) >= 0)
+        except QhullError:  # they lie on a line, or in a plane
+            pass
+    return np.array([inside(data, row) for row in rows], bool)
 
 
 def _ends(dimension: Dimension) -> tuple[float, float]:

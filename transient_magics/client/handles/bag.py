@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,21 @@ if TYPE_CHECKING:
 
     from ...bags.speedup import Speedup
     from ...bags.surrogate.model import Answer, Surrogate
+    from ...bags.surrogate.section import Section
     from .cluster import Cluster
 
 _LOOKUPS = 100
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What a bag's surrogate said of some outputs when it was asked: a picture in a notebook, else a line for each."""
+
+    bag: str
+    sections: tuple[Section, ...]
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{self.bag}, {text.section_words(each)}" for each in self.sections)
 
 
 class Bag:
@@ -116,6 +129,19 @@ class Bag:
                 return found
             raise
         return surrogate(**parameters)
+
+    def plot(self, *outputs: str, over: str | Sequence[str] = (), **held: Value) -> Plot:
+        """What the surrogate says of the outputs (none: all): a curve with its 90% band over one parameter, a surface
+        beside that of its standard deviation over two.
+
+        `over`: which parameters are the axes, and `held` the values of the others: `bag.plot("pressure",
+        over=("density", "temperature"), salt=0.2)`. Raises PlanError where a name or a value is not of this bag, and
+        where there are more than two parameters without a value; ClusterError where there is no surrogate yet.
+        """
+        from ...bags.surrogate.section import sections
+
+        axes = (over,) if isinstance(over, str) else tuple(over)
+        return Plot(self.name, sections(self.surrogate, self.state.state.points(), outputs, axes, held))
 
     def _computed(self, parameters: dict[str, Value]) -> Answer | dict[str, Answer] | None:
         from ...bags.surrogate.model import Answer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...spec import render_money as money
 from ...spec import render_table as table
-from .bags import bag_words, quality_words, tried_words
+from .bags import bag_words, quality_words, section_words, tried_words
 from .bills import bill_words, transfer_words
 from .dasks import dask_words
 from .deadlines import declared_words, outlook_facts
@@ -86,6 +86,7 @@ __all__ = [
     "run_words",
     "scores",
     "scores_words",
+    "section_words",
     "share_words",
     "status",
     "study_words",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...journal import Event
 from ...journal.bags import events as e
 from ...journal.bags.state import DeclaredBag
 from ...protocol.bag import events as b
+from ...protocol.study import Dimension
 from ...spec import render_duration
-from .words import count, number, plain
+from .words import count, number, params_words, plain, value_words
+
+if TYPE_CHECKING:
+    from ...bags.surrogate.section import Section
 
 
 def bag_words(bag: DeclaredBag) -> str:
@@ -51,6 +57,26 @@ def quality_words(bag: DeclaredBag) -> str:
         until = f" (until {number(goal)})" if goal else ""
         said.append(f"{plain(name)}: {held}largest sd {number(largest)}{until}")
     return "; ".join(said)
+
+
+def section_words(section: Section) -> str:
+    """`pressure over density 0.3 to 0.9, at salt 0.2: 0.21 to 0.84, sd at most 0.014 (from the surrogate)`."""
+    over = " and ".join(map(_range_words, section.over))
+    at = f", at {params_words(section.held)}" if section.held else ""
+    means, sds = (
+        [value for row in rows for value in row if value is not None] for rows in (section.means, section.sds)
+    )
+    said = (
+        f"{number(min(means))} to {number(max(means))}, sd at most {number(max(sds))}"
+        if means
+        else "outside of the results"
+    )
+    return f"{plain(section.output)} over {over}{at}: {said} (from the surrogate)"
+
+
+def _range_words(dimension: Dimension) -> str:
+    values = dimension.choices or (dimension.low, dimension.high)
+    return f"{dimension.name} {value_words(values[0])} to {value_words(values[-1])}"
 
 
 def bag_event_words(event: Event) -> str:
