@@ -66,9 +66,7 @@ def test_a_baked_image_makes_what_was_installed_before_it_history() -> None:
     before, after = cluster(slow), cluster(quick, image="mine", later=90_000)
     assert total(starts_of([before, after])) == total(starts_of([after, before])) == pytest.approx(70)
     young = starts_of([before, cluster(quick[:-1], image="mine", later=90_000)])
-    assert total(young) == total(published_starts), (
-        "too few from the image, and others before it"
-    )
+    assert total(young) == total(published_starts), "too few from the image, and others before it"
 
 
 def test_a_vm_that_never_answered_or_a_clock_that_jumped_is_not_counted() -> None:
