@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas
     from numpy import ndarray
 
+    from ...planner.deflation import Advice
     from ...planner.forecast import Forecast
     from .cluster import Cluster
 
@@ -131,6 +132,17 @@ class Run:
     def __await__(self) -> Generator[Any, None, Result]:
         """`await run`: like `wait`, while the notebook's loop goes on."""
         return asyncio.to_thread(self.wait).__await__()
+
+    def advice(self, question: str) -> Advice:
+        """What it means to give up processors, where the provider asks for them: `run.advice("reclaim 1")`.
+
+        Seconds and dollars with a worker lost, with all shrunk, and with a few shrunk for as much ("reclaim 0.5": half
+        of what one has), the fastest first; and what was measured when VMs of the cluster were shrunk or revoked.
+        Raises DeclarationError, and PlanError where the run does not train, or has no more workers than that.
+        """
+        from ..planning.advice import advice
+
+        return advice(self, question)
 
     def forecast(self, revocations: str | None = None) -> Forecast:
         """When the run ends and what its cluster will have cost by then, with intervals, given all that happened.
