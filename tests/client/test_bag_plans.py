@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import transient_magics as tm
+from transient_magics.bags.driver.core import Lifetimes
 from transient_magics.cli import arguments
+from transient_magics.client import Declaration
+from transient_magics.client.bags.declare import lifetimes
+from transient_magics.client.declaring.specification import specify
 from transient_magics.client.planning.bag_plans import BagPlan, parse_job_time
 from transient_magics.errors import DeclarationError, PlanError, TransientError
 
@@ -77,3 +82,14 @@ def test_the_time_of_a_job_is_one_a_range_or_one_by_gpu() -> None:
     assert parse_job_time(2) == {"": (2.0, 2.0)}
     assert parse_job_time("90m") == {"": (1.5, 1.5)}
     assert parse_job_time("1h:3h,K80=30m") == {"": (1.0, 3.0), "k80": (0.5, 0.5)}
+
+
+def test_a_bags_driver_is_told_the_published_lifetimes_of_its_vms_and_the_day_that_preemptible_ones_have() -> None:
+    kinds: dict[str, Any] = {}
+    for model in ("spot", "preemptible"):
+        spec = specify(Declaration("cpux2", name="many", purpose="jobs", provisioning_model=model))
+        told = kinds[model] = lifetimes(spec, 360.0, revoked=True).survival
+        assert told is not None
+        assert told.survival(np.array([0.0, 12.0]))[1] < 1
+        assert lifetimes(spec, 360.0, revoked=False) == Lifetimes(None, 0.1, 0.0)
+    assert [float(kinds[model].survival(np.array(24.1))) > 0 for model in ("spot", "preemptible")] == [True, False]

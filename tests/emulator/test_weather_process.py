@@ -73,6 +73,17 @@ def test_vms_that_live_side_by_side_go_in_waves_as_large_as_asked_for() -> None:
     assert together(1.0) == pytest.approx(1.0)
 
 
+def test_a_preemptible_vm_lives_for_a_day_at_most_and_spot_vms_for_longer() -> None:
+    many = [
+        Transient(str(number), "us-west1-b", f"w{number}", "v100", 0.0, limited=number < 40) for number in range(80)
+    ]
+    policy = Published(Clock(), 0.0, 3, 0.0)
+    early = {each.identity for each in policy.due(many, DAY - 1).take}
+    assert 0 < len(early) < 70
+    late = {each.identity for each in policy.due([each for each in many if each.identity not in early], DAY).take}
+    assert late == {str(number) for number in range(40)} - early
+
+
 def test_the_same_seed_gives_the_same_revocations_and_another_others() -> None:
     def ends(seed: int) -> list[float]:
         return [lived(Published(Clock(), 0.0, seed, 0.25), vm(number)) for number in range(30)]

@@ -6,13 +6,14 @@ import ast
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ...bags.driver.core import Lifetimes
 from ...bags.policy.survival import Survival
 from ...catalog import region
+from ...catalog.published import LAST_HOUR
 from ...errors import CellError, ClusterError, DeclarationError
 from ...protocol import layout
 from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
@@ -123,15 +124,23 @@ def _refuse_name(name: str, chosen: Cluster) -> None:
 
 def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
     """What is known of how long the cluster's workers live: published lifetimes, where they are revoked by them."""
-    rate = cluster.state.clock.rate if spec.emulated else 1.0
-    gpu, boots = spec.groups[0].accelerator, usual(spec, spec.groups[0].accelerator)
-    known = Lifetimes(None, rate / 3600, boots / 3600 if not spec.emulated else 0.0)
-    if spec.provisioning_model == "standard":
-        return known
-    if spec.emulated:
+    revoked = spec.provisioning_model != "standard"
+    if revoked and spec.emulated:
         from ..planning.forecasts import weather_of
 
-        if weather_of(cluster) != "published":
-            return known
-    model = foreseen("published")[0](gpu, region(spec.home_zone))
-    return Lifetimes(Survival.of(model), known.hours_per_second, known.boot_hours) if model is not None else known
+        revoked = weather_of(cluster) == "published"
+    return lifetimes(spec, cluster.state.clock.rate if spec.emulated else 1.0, revoked=revoked)
+
+
+def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
+    """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast time passes."""
+    gpu = spec.groups[0].accelerator
+    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual(spec, gpu) / 3600)
+    model = foreseen("published")[0](gpu, region(spec.home_zone)) if revoked else None
+    if model is None:
+        return known
+    if spec.provisioning_model == "preemptible":
+        from ...planner.lifetimes.beyond import Capped
+
+        model = Capped(model, LAST_HOUR)
+    return replace(known, survival=Survival.of(model))

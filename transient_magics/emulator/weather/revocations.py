@@ -32,13 +32,15 @@ _LOOK_AHEAD = 288  # slices: a day
 @dataclass(frozen=True)
 class Transient:
     """A transient VM as policies see it. `gpu` is the catalog's name (`cpu`: none), `began` the moment (this machine's
-    clock) from which on it has been RUNNING, None before; `identity` is never used twice and grows."""
+    clock) from which on it has been RUNNING, None before; `identity` is never used twice and grows. `limited`: it is
+    preemptible as before Spot, and lives for a day at most."""
 
     identity: str
     zone: str
     name: str
     gpu: str
     began: float | None
+    limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ class Published:
         living = [vm for vm in vms if vm.began is not None]
         for vm in living:
             end, looked = self._end(vm, emulated)
+            if vm.limited:
+                day = self._clock.at(vm.began or 0.0) + published.LAST_HOUR * published.HOUR
+                end = day if end is None else min(end, day)
             if end is not None and end <= emulated:
                 take.append(vm)
             else:

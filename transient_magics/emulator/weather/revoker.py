@@ -80,4 +80,5 @@ class Revoker:
 def _seen(record: Record) -> Transient:
     started = record.resource.get("lastStartTimestamp") if record.status == "RUNNING" else None
     began = wire.moment(started, "lastStartTimestamp") if started else None
-    return Transient(record.identity, record.zone, record.name, gpu_of(record), began)
+    limited = record.resource["scheduling"]["provisioningModel"] != "SPOT"
+    return Transient(record.identity, record.zone, record.name, gpu_of(record), began, limited)
