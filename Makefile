@@ -35,9 +35,10 @@ $(FRONT): tools/bundle.py $(wildcard widgets/*.js widgets/*.css widgets/package*
 demo: $(FRONT)
 	@$(BIN)/python notebooks/demo.py
 
-# All of them, the published study among them: an hour or more; its rows are in out/icac19-rows.jsonl as they come.
+# All of them, the published study and a bag of simulations among them: two hours or more; the study's rows are in
+# out/icac19-rows.jsonl as they come.
 notebooks: $(FRONT)
-	@for each in quickstart planning icac19; do $(BIN)/python notebooks/demo.py notebooks/$$each.ipynb || exit 1; done
+	@for each in quickstart planning lennard-jones icac19; do $(BIN)/python notebooks/demo.py notebooks/$$each.ipynb || exit 1; done
 
 lab: $(FRONT)
 	@$(BIN)/jupyter lab notebooks/quickstart.ipynb

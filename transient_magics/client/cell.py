@@ -24,6 +24,8 @@ from ..protocol.names import is_path
 from ..runtime.training.t2t import hyperparameters
 from ..spec import check_package
 
+OURS = __name__.partition(".")[0]
+"""The package that VMs have anyway."""
 MOST_INCLUDED_BYTES = 200 * 2**20
 MOST_PACKAGES_BYTES = 2**30
 _NAMES_SHOWN = 4
@@ -331,7 +333,7 @@ def _check_local_imports(tree: ast.Module, line_offset: int, sent: set[str], fol
             continue
         for module in modules:
             top = module.partition(".")[0]
-            if top in sys.stdlib_module_names or {top, f"{top}.py"} & sent:
+            if top in (*sys.stdlib_module_names, OURS) or {top, f"{top}.py"} & sent:
                 continue
             for path in (folder / f"{top}.py", folder / top / "__init__.py"):
                 if path.exists():
