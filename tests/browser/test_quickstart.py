@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.training]
 
 
 def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab, tmp_path: Path) -> None:
-    shutil.copy(ROOT / "notebooks" / "quickstart.ipynb", lab.folder / "quickstart.ipynb")
+    # With smaller mini-batches than the notebook's: four workers share two cores, and how well it learns is no matter.
+    whole = (ROOT / "notebooks" / "quickstart.ipynb").read_text()
+    assert "--pace 0.25" in whole
+    (lab.folder / "quickstart.ipynb").write_text(whole.replace("--pace 0.25", "--pace 0.25 --hparams batch_size=8"))
     pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
     page = lab.open("quickstart", width=1180, height=1020)
     lab.run_all(page)

@@ -336,6 +336,7 @@ def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFact
         cluster=cluster,
         model="resnet", hparams_set="resnet_digits", problem="image_digits",
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
+        hparams="batch_size=8",
     )  # fmt: skip
     patient = Patient(cluster, run)
     patient.whole()
