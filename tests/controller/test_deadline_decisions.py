@@ -244,3 +244,13 @@ def test_refusals_and_revocations_are_what_the_market_is_known_by() -> None:
     for vm in ("worker-0", "worker-1"):
         made.happens(events.VmRevoked(vm=vm, signal="api"))
     assert not seen(made.state, made.state.runs["run-1"], made.now + 60).market.open
+
+
+def test_a_journal_that_asks_for_more_than_was_declared_rents_no_more() -> None:
+    """A controller on a VM wrote it, beside which users' code runs."""
+    made = story()
+    machines = (("cpu", "standard", 500), ("h100", "standard", 8))
+    made.happens(events.DeadlineActed(run="run-1", machines=machines, reason="it says so"))
+    asked = [each for each in made.decisions() if isinstance(each, RequestVm)]
+    assert {each.accelerator for each in asked} == {"cpu"}
+    assert len(asked) == 4, "as many as --max-workers lets"

@@ -155,6 +155,11 @@ def _move(name: str, run: str, before: str | None = None) -> Sentence:
     return Sentence(f"Next on {name}: {', '.join(each.name for each in cluster.state.queue) or run}.")
 
 
+def _agree(name: str, run: str) -> Sentence:
+    client.cluster(name).run(run).agree()
+    return Sentence(f"{run} gets the workers that were proposed.")
+
+
 def _stop(name: str, run: str) -> Sentence:
     if run in client.cluster(name).state.studies:
         client.cluster(name).study(run).stop()
@@ -242,6 +247,7 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "relocate": _relocate,
     "revoke": _revoke,
     "move": _move,
+    "agree": _agree,
     "stop": _stop,
     "logs": _logs,
     "events": _events,

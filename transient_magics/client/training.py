@@ -39,7 +39,7 @@ from .declaring import widened
 from .finding import cluster as find_cluster
 from .finding import run
 from .handles import Cluster, Run
-from .planning.deadlines import moment, refuse_impossible, refuse_untimely
+from .planning.deadlines import moment, refuse_impossible, refuse_untimely, refuse_without_quota
 from .programs import fetch
 
 EVALUATIONS = 10
@@ -97,6 +97,7 @@ def train(
     if finish_by is not None:
         refuse_impossible(chosen, spec, source, max(earlier.state.shipped_step or 0, earlier.state.checkpoint_step or 0)
                           if earlier else 0)  # fmt: skip
+        refuse_without_quota(chosen, spec)
         _have_prices(chosen, spec.gpus)
     spec = replace(
         spec, resume=resume, resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,

@@ -194,6 +194,7 @@ class Controller:
         for vm in self._state.living:
             if not vm.running_at:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
+        self._deadlines.decide_anew()
 
     async def _govern(self, access: Access, adviser: Adviser) -> None:
         async with asyncio.TaskGroup() as group:

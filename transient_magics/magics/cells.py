@@ -37,7 +37,7 @@ class TransientMagics(Magics):
         %transient_cluster SPEC [options]           for example: c = %transient_cluster k80x4
         %transient_cluster                          a panel in which a cluster is put together
         %%transient_cluster [options]               the same as TOML in the cell's body
-        %transient_cluster list|status|attach|resize|relocate|revoke|move|stop|logs|events|delete|sweep ...
+        %transient_cluster list|status|attach|resize|relocate|revoke|move|agree|stop|logs|events|delete|sweep ...
 
         `%transient_cluster -h` lists the options, `%transient_cluster SUB-COMMAND -h` those of a sub-command.
         """

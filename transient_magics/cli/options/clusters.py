@@ -113,6 +113,7 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             flag("--before", "before this one that waits (default: before all of them)", str, completes="run",
                   metavar="RUN"),
         ),
+        "agree": (CLUSTER_NAME, RUN),
         "stop": (CLUSTER_NAME, RUN),
         "logs": (CLUSTER_NAME, WORKER, flag("--lines", "how many of the last lines (200)", whole("--lines"))),
         "events": (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 CLUSTER_VERBS = (
-    "list", "status", "attach", "resize", "relocate", "revoke", "move", "stop", "logs", "events", "delete", "sweep",
+    "list", "status", "attach", "resize", "relocate", "revoke", "move", "agree", "stop", "logs", "events",
+    "delete", "sweep",
 )  # fmt: skip
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
@@ -40,6 +41,7 @@ DESCRIPTIONS = {
     "there, then the old VMs go. Without --yes it only tells what that costs.",
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
     "move": "Have a run that waits begin next, or before another one that waits. `status` shows their order.",
+    "agree": "Have the workers that are proposed for a run with a deadline (--adapt ask). `status` shows what is.",
     "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue. "
     "Of a study, by its name: all of its trials; of a job: what it keeps is brought here once more; "
     "a bag begins no further job.",

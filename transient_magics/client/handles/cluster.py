@@ -199,7 +199,10 @@ class Cluster:
 
     @property
     def _current(self) -> ClusterSpec:
-        """What it is, as far as this machine knows by itself."""
+        """What it is, as far as this machine knows by itself, before somebody makes it another one."""
+        if due := self.state.due:
+            what = f"{due.name} has a deadline, for which the workers of {self.name} are changed as they have to be"
+            raise ClusterError(what, fix=f"Stop {due.name} first, or declare another cluster.")
         history = self.events()
         current = agreed(self.directory, history) if was_elsewhere(history) else self.state.spec
         if current is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,9 @@ from ...journal import ClusterState, bill
 from ...journal.clock import rate_of
 from ...spec import ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
 from ...spec.units import parse_deadline
+from ..declaring import widened
 from ..folders import known_runs
+from ..programs import ask
 from .learning import alike, learn, store_for
 
 if TYPE_CHECKING:
@@ -79,6 +83,31 @@ def refuse_untimely(cluster: Cluster, options: Mapping[str, Any]) -> None:
                 f"{render_money(most)} are more than the {render_money(max(rest, 0.0))} left of {cluster.name}'s limit"
             )
             raise DeclarationError(what, where="--max-cost", fix="Take less.")
+
+
+def refuse_without_quota(cluster: Cluster, run: RunSpec) -> None:
+    """Raise ClusterError where the project has no quota left for as many VMs on demand as the cluster has workers.
+
+    Of an emulated cluster where its weather has quotas. What cannot be told is no refusal: it is told when it is met.
+    """
+    spec = cluster.state.spec
+    assert spec
+    if spec.emulated and not (cluster.state.vms and cluster.weather().settings.get("quota")):
+        return
+    gpu = next(iter(run.gpus), spec.groups[0].accelerator)
+    spec = spec if gpu in spec.prices else widened(spec, run.gpus)
+    groups = (WorkerGroup(gpu, spec.worker_count, next(iter(run.zones), spec.zones_for(gpu)[0])),)
+    alone = replace(
+        spec, name=f"{spec.name[:30]}-due", id="", groups=groups, provisioning_model="standard", parameter_servers=0,
+        controller="local",
+    )  # fmt: skip
+    answer = ask("preflight", "The examination of quotas", stdin=json.dumps(alone.to_dict()))
+    for finding in answer["findings"]:
+        if not finding["good"] and str(finding["subject"]).startswith("quotas"):
+            raise ClusterError(
+                f"{spec.worker_count} {gpu.upper()} VMs on demand could not be had, and with them the deadline might "
+                f"not be kept: {finding['said']}", where=_OPTION,
+            )  # fmt: skip
 
 
 def refuse_impossible(cluster: Cluster, run: RunSpec, source: str, made: int = 0) -> None:

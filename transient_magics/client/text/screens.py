@@ -12,6 +12,7 @@ from .. import foreground
 from .bags import bag_words, quality_words, tried_words
 from .bills import bill_words
 from .dasks import dask_words
+from .deadlines import outlook_facts
 from .events import why_slow
 from .jobs import job_words
 from .records import data_words
@@ -34,6 +35,10 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(study.name)}  best so far: {best}")
     if run := foreground.run(state):
         lines.append(f"{run.name}  {run_words(run)}")
+        if facts := outlook_facts(run, now):
+            lines.append(f"{' ' * len(run.name)}  {'; '.join(f'{name} {value}' for name, value in facts)}")
+        if run.deadline and run.deadline.proposed and now < run.deadline.proposed.until:
+            lines.append(f"{' ' * len(run.name)}  proposed: {run.deadline.proposed.reason}")
         if forecast:
             lines.append(forecast)
         if run.checkpoint_step is not None:

@@ -9,7 +9,7 @@ from ...errors import ClusterError
 from ...journal import ClusterState, RunState, events, now
 from ..record import Recorder
 from .decisions import Verdict, decide
-from .situation import Seen, seen
+from .situation import SPOT, Seen, seen
 from .words import machines, spent
 
 PROPOSED_SECONDS = 600.0
@@ -50,6 +50,13 @@ class Deadlines:
         if run.spec.max_cost is not None and sight.money <= _LAST_SECONDS * _costs(sight):
             self._recorder.note("money", spent(run.name, run.spec.max_cost), run=run.name)
             self._stop(run.name)
+
+    def decide_anew(self) -> None:
+        """Take back which workers the run that is due has: that was decided elsewhere."""
+        if (run := self._state.due) and self._state.steered is not None:
+            declared = _as_event({(group.accelerator, SPOT): group.count for group in self._recorder.spec.groups})
+            reason = f"as {self._recorder.spec.name} was declared here, until it is decided anew"
+            self._recorder.record(events.DeadlineActed(run=run.name, machines=declared, reason=reason))
 
     def agree(self, name: str, proposal: int) -> None:
         """Do what was proposed. Raises ClusterError where that is not proposed any more."""

@@ -231,9 +231,9 @@ def _present(state: ClusterState) -> list[VmState]:
 def _workers(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
     slots = itertools.count()
     if state.steered is not None and (run := state.due or state.run):
-        for gpu, terms, count in state.steered:
-            zones = zones_for(spec, run, gpu)
-            yield from (Place(WORKER, next(slots), gpu, zones, terms=terms) for _ in range(count))
+        steered = [(gpu, terms) for gpu, terms, count in state.steered if gpu in spec.prices for _ in range(count)]
+        for gpu, terms in steered[: spec.max_workers or spec.worker_count]:  # whatever the journal says
+            yield Place(WORKER, next(slots), gpu, zones_for(spec, run, gpu), terms=terms)
         return
     for group in spec.groups:
         zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)
