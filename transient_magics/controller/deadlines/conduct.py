@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 
 from ...errors import ClusterError
@@ -35,17 +36,18 @@ class Deadlines:
     def look(self, at: float) -> None:
         """Decide at `at` (seconds since 1970), where a run is due and a second has passed."""
         run = self._state.due
-        if run is None or run.made or self._state.phase == "deleting" or at - self._looked < _LOOK_SECONDS:
+        moment = time.monotonic()  # the other clock may be set
+        if run is None or run.made or self._state.phase == "deleting" or moment - self._looked < _LOOK_SECONDS:
             return
-        self._looked = at
+        self._looked = moment
         if not self._state.has_begun(run):
             return
         sight = seen(self._state, run, at)
         verdict = decide(sight)
         self._follow(run, sight, verdict, at)
         self._tell(run, sight, verdict, at)
-        if verdict.save and at - self._saved >= _SAVE_SECONDS:
-            self._saved = at
+        if verdict.save and moment - self._saved >= _SAVE_SECONDS:
+            self._saved = moment
             self._save(run.name)
         if run.spec.max_cost is not None and sight.money <= _LAST_SECONDS * _costs(sight):
             self._recorder.note("money", spent(run.name, run.spec.max_cost), run=run.name)
@@ -81,7 +83,7 @@ class Deadlines:
                     run=run.name, machines=proposed.machines, reason=proposed.reason, until=0
                 )
                 self._recorder.record(gone)
-            elif not same and (proposed is None or wanted != proposed.machines):
+            elif not same and (proposed is None or _is_another(proposed, wanted, at)):
                 until = at + PROPOSED_SECONDS
                 self._recorder.record(
                     events.DeadlineProposed(run=run.name, machines=wanted, reason=verdict.reason, until=until)
@@ -98,7 +100,7 @@ class Deadlines:
             self._recorder.record(events.DeadlineLate(run=run.name, ends=verdict.late, reason=why))
         elif late and not verdict.late and verdict.chance >= _SAFE_AGAIN:
             self._recorder.record(events.DeadlineLate(run=run.name, ends=0.0, reason=late.reason, again=True))
-        if last is None or at - last.at >= max(_TOLD_SECONDS / self._state.clock.rate, _LEAST_TOLD):
+        if last is None or abs(at - last.at) >= max(_TOLD_SECONDS / self._state.clock.rate, _LEAST_TOLD):
             self._recorder.record(
                 events.DeadlineOutlook(
                     run=run.name, chance=verdict.chance, low=verdict.ends[0], high=verdict.ends[1],
@@ -110,6 +112,12 @@ class Deadlines:
 def _as_event(workers: Mapping[tuple[str, str], int]) -> events.Machines:
     return tuple((gpu, "standard" if terms == "standard" else "spot", count)
                  for (gpu, terms), count in sorted(workers.items()) if count)  # fmt: skip
+
+
+def _is_another(proposed: events.DeadlineProposed, wanted: events.Machines, at: float) -> bool:
+    """Whether something else is to be proposed: at once what is on demand, Spot workers no more often than outlooks."""
+    before, after = ([each for each in machines if each[1] == "standard"] for machines in (proposed.machines, wanted))
+    return before != after or (wanted != proposed.machines and abs(at - proposed.at) >= _TOLD_SECONDS)
 
 
 def _costs(sight: Seen) -> float:

@@ -1,0 +1,152 @@
+"""What becomes of a decision about a run with a deadline: done, proposed, or only told; and what its panel shows."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controller.test_deadline_decisions import story
+from transient_magics.controller.deadlines import conduct
+from transient_magics.controller.deadlines.conduct import Deadlines
+from transient_magics.controller.record import Recorder
+from transient_magics.errors import ClusterError
+from transient_magics.journal import Journal, bill, events, read, replay
+from transient_magics.panels import html, view
+from transient_magics.panels.wishes import wish
+
+
+class Desk:
+    """A journal with a run that is due, whose two workers cannot do it in time, and who looks after it."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.told = story()
+        shift = int((time.time() - self.told.now) * 1e9)
+        with Journal(path) as journal:
+            for event in self.told.history:
+                event = replace(event, seq=0, time=event.time + shift)
+                if isinstance(event, events.TrainDeclared):
+                    spec = {**event.spec, "finish_by": time.time() + 3 * 3600, **options}
+                    event = replace(event, spec=spec)
+                journal.append(event)
+        self.saved: list[str] = []
+        self.stopped: list[str] = []
+
+    def deadlines(self, recorder: Recorder) -> Deadlines:
+        return Deadlines(recorder, self.saved.append, self.stopped.append)
+
+
+Open = Callable[..., tuple[Recorder, Deadlines, Desk]]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens such a journal, of a run with these options."""
+    monkeypatch.setattr(conduct, "_LOOK_SECONDS", 0.0)
+    path = tmp_path / "journal.jsonl"
+    with contextlib.ExitStack() as stack:
+
+        def desk(**options: Any) -> tuple[Recorder, Deadlines, Desk]:
+            found = Desk(path, **options)
+            recorder = Recorder(stack.enter_context(Journal(path)), replay(read(path)))
+            return recorder, found.deadlines(recorder), found
+
+        yield desk
+
+
+def test_by_itself_it_acts_once_and_says_why(opened: Open) -> None:
+    recorder, deadlines, _ = opened()
+    for second in range(3):
+        deadlines.look(time.time() + second)
+    known = recorder.state.runs["run-1"].deadline
+    assert known
+    assert known.acted
+    assert known.outlook
+    assert [each.kind for each in recorder.state.recent].count("deadline.acted") == 1
+    assert recorder.state.steered == known.acted.machines
+    assert "$" in known.acted.reason
+
+
+def test_asked_first_it_proposes_and_what_is_agreed_to_is_done(opened: Open) -> None:
+    recorder, deadlines, _ = opened(adapt="ask")
+    now = time.time()
+    for second in range(3):
+        deadlines.look(now + second)
+    state = recorder.state
+    known = state.runs["run-1"].deadline
+    assert known
+    assert known.acted is None
+    assert known.proposed
+    assert [each.kind for each in state.recent].count("deadline.proposed") == 1, "once, and not each second"
+    shown = view(state, bill(state, now), now)
+    proposal = shown["training"]["proposal"]  # type: ignore[index]
+    assert proposal is not None
+    assert proposal["text"] == f"run-1: {known.proposed.reason}?"
+    assert proposal["number"] == known.proposed.seq
+    assert view(state, bill(state, now), now + 700)["training"]["proposal"] is None, "it expires"  # type: ignore[index]
+    for said in ("done by", "chance", "a step", "makes one for", "Proposed for run-1"):
+        assert said in html(shown), "the picture says what the panel does"
+    with pytest.raises(ClusterError, match="not proposed any more"):
+        deadlines.agree("run-1", known.proposed.seq + 1)
+    deadlines.agree("run-1", known.proposed.seq)
+    assert recorder.state.steered == known.proposed.machines
+    with pytest.raises(ClusterError, match="not proposed any more"):
+        deadlines.agree("run-1", known.proposed.seq)
+
+
+def test_a_proposal_that_nobody_agrees_to_is_withdrawn(opened: Open) -> None:
+    recorder, deadlines, _ = opened(adapt="ask")
+    deadlines.look(time.time())
+    deadlines.look(time.time() + 700)
+    assert [each.kind for each in recorder.state.recent].count("deadline.proposed") == 2
+    known = recorder.state.runs["run-1"].deadline
+    assert known
+    assert known.proposed is None
+
+
+def test_off_it_only_tells(opened: Open) -> None:
+    recorder, deadlines, _ = opened(adapt="off")
+    deadlines.look(time.time())
+    known = recorder.state.runs["run-1"].deadline
+    assert known
+    assert known.outlook
+    assert (known.acted, known.proposed) == (None, None)
+
+
+def test_late_is_told_once_and_money_that_is_spent_ends_it(opened: Open) -> None:
+    recorder, deadlines, desk = opened(train_steps=400_000, max_cost=0.001)
+    for second in range(3):
+        deadlines.look(time.time() + second)
+    assert [each.kind for each in recorder.state.recent].count("deadline.late") == 1
+    assert set(desk.stopped) == {"run-1"}
+    assert "its limit of $0.0010 is reached" in recorder.trouble
+
+
+def test_what_was_decided_on_a_vm_is_decided_anew_here(opened: Open) -> None:
+    recorder, deadlines, _ = opened()
+    machines = (("cpu", "standard", 3),)
+    recorder.record(events.DeadlineActed(run="run-1", machines=machines, reason="a VM said so"))
+    deadlines.decide_anew()
+    assert recorder.state.steered == (("cpu", "spot", 2),)
+
+
+def test_the_page_agrees_to_the_proposal_that_it_shows() -> None:
+    class Asked:
+        def run(self, name: str) -> Asked:
+            return self
+
+        def agree(self, proposal: int) -> None:
+            agreed.append(proposal)
+
+    agreed: list[int] = []
+    asked: Any = Asked()
+    found = wish(asked, None, {"do": "agree", "run": "run-1", "number": 7})
+    assert found
+    found.do()
+    assert agreed == [7]
+    assert wish(asked, None, {"do": "agree", "run": "run-1", "number": "7"}) is None
