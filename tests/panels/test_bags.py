@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from transient_magics.client import Bag
 from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.panels import bag_panel_html, html, show_bag, status, view
+from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
 from transient_magics.panels.snapshot.bags import STATES, bags, pace
 from transient_magics.panels.wishes import AskedBag, wish
@@ -167,6 +168,18 @@ def test_a_page_gets_the_bags_by_themselves(tmp_path: Path) -> None:
         writing.extend(SHORT.history[60:])
     eventually(lambda: panel.bags[0]["results"] == 130)
     assert "bag-1" in page.shown[0]["text/plain"]
+
+
+def test_the_stored_picture_of_a_bag_has_its_end(tmp_path: Path) -> None:
+    history, journal = BagStory(specification(60), done=40, over=True).history, tmp_path / "journal.jsonl"
+    with Journal(journal) as writing:
+        writing.extend(history[:-2])
+    display = Display(stories.StoryCluster(journal), None, stories.StoryFeed(journal))
+    shown: list[dict[str, Any]] = []
+    display.show(lambda data, update: shown.append(data), page=True)
+    with Journal(journal) as writing:
+        writing.extend(history[-2:])
+    eventually(lambda: "finished: the surrogate is good enough" in shown[-1]["text/html"])
 
 
 class Asked(stories.StoryCluster):

@@ -296,9 +296,9 @@ class Display:
         """Keep the stored output true.
 
         Behind a panel that the page puts there by itself, at turning points, now and then, and at the kernel's end.
-        Where a page shows a view of the panel, at the end of runs and of the cluster only, because the page draws the
-        panel anew then. Where none does (a notebook that runs headless), every few seconds, and without the live view,
-        so that exports show the twin. A page that turns up late gets the live view back (`_resync`).
+        Where a page shows a view of the panel, at the end of runs, bags and the cluster only, because then the page
+        draws the panel anew. Where none does (a notebook that runs headless), every few seconds, and without the live
+        view, so that exports show the twin. A page that turns up late gets the live view back (`_resync`).
         """
         moment, now = self._turning_point(), time.monotonic()
         if self._in_place:
@@ -327,9 +327,10 @@ class Display:
 
     def _turning_point(self) -> object:
         runs = [(run.name, run.phase, bool(run.metrics)) for run in self._state.runs.values() if run.over]
+        ended = runs, [bag.name for bag in self._state.bags.values() if bag.over]
         if self._page_seen:
-            return runs, self._state.over
-        return runs, self._state.phase, self._state.revocations
+            return ended, self._state.over
+        return ended, self._state.phase, self._state.revocations
 
     def _act(self, message: Mapping[str, Any]) -> None:
         asked = wish(self._cluster, self._run, message)
