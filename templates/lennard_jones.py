@@ -70,11 +70,13 @@ def job(density, temperature, seed, checkpoint):
         series.append([state.getPotentialEnergy()._value for state in states])
         if checkpoint.due:
             state = context.getState(getPositions=True, getVelocities=True)
-            checkpoint.save({
-                "positions": state.getPositions(asNumpy=True)._value,
-                "velocities": state.getVelocities(asNumpy=True)._value,
-                "series": np.array(series),
-            })
+            checkpoint.save(
+                {
+                    "positions": state.getPositions(asNumpy=True)._value,
+                    "velocities": state.getVelocities(asNumpy=True)._value,
+                    "series": np.array(series),
+                }
+            )
     energy, virial = (block_mean(column) for column in np.array(series).T / PARTICLES)
     beyond_energy = 8 / 3 * math.pi * density * (CUT_OFF**-9 / 3 - CUT_OFF**-3)
     beyond_pressure = 16 / 3 * math.pi * density**2 * (2 / 3 * CUT_OFF**-9 - CUT_OFF**-3)

@@ -166,7 +166,7 @@ class StoryCluster:
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
         self.asked.append(("revoke", worker))
 
-    def resize(self, spec: str) -> None:
+    def resize(self, spec: str = "") -> None:
         self.asked.append(("resize", spec))
 
     def delete(self, timeout: float | None = 300.0) -> None:
