@@ -202,10 +202,13 @@ def test_a_run_tells_of_its_data_now_and_then_and_of_each_loss() -> None:
     assert lending.due(2.0 + EVERY) is None, "nothing is new"
     held = tuple(block.number for block in first.blocks)
     lending.asked(4, Lease(serial=2, held=held[4:], done=held[:4], bound=24, misses=24, fetched=240))
-    lost = lending.lost(4, "worker-1", 50.0)
+    lost = lending.lost(4, "worker-1")
     assert lost is not None
-    assert (lost.worker, lost.again, lost.misses, lost.fetched_bytes) == ("worker-1", 20, 24, 240)
-    assert lending.lost(4, "worker-1", 51.0) is None
+    assert (lost.worker, lost.blocks, lost.bound) == ("worker-1", 20, 24)
+    assert lending.lost(4, "worker-1") is None
+    now = lending.due(3.0 + EVERY)
+    assert now is not None
+    assert (now.again, now.misses, now.fetched_bytes) == (20, 24, 240)
 
 
 # --- caching ---------------------------------------------------------------------------------------------------------
@@ -288,9 +291,14 @@ class Chief:
             self.worker.leased(answer.blocks)
 
     def close(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            self._loop.call_soon_threadsafe(task.cancel)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self) -> str:
         server = await asyncio.start_server(self._talk, "127.0.0.1", 0)

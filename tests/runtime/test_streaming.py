@@ -65,7 +65,7 @@ def story(shared_room: MachineRoom, tmp_path_factory: pytest.TempPathFactory) ->
     until(lambda: any(line["step"] > 70 for line in story.metrics()), "an epoch and a half")
     until(lambda: story.events("train.data"), "the data are told of")
     os.kill(shared_room.pids("worker-2")["worker-2"], signal.SIGKILL)
-    story.wait("its blocks come back", "train.data", worker="worker-2")
+    story.wait("its blocks come back", "train.reread", worker="worker-2")
     until(lambda: story.events("train.finished", "train.failed"), "the end")
     return story
 
@@ -76,8 +76,9 @@ def read(place: Path, mode: str) -> Counter[int]:
 
 def test_every_record_is_read_and_a_death_repeats_no_more_than_its_blocks(story: Story) -> None:
     told = story.events("train.data")
-    (lost,) = [line for line in told if line.get("worker")]
-    assert 0 < lost["again"] <= lost["bound"] <= 40, "what the dead worker held"
+    (lost,) = story.events("train.reread")
+    assert 0 < lost["blocks"] <= lost["bound"] <= 40, "what the dead worker held"
+    assert told[-1]["again"] == lost["blocks"]
     last, records = told[-1], read(story.marks["place"], "train")
     assert set(records) == set(range(RECORDS)), "none is lost"
     assert last["records"] == RECORDS

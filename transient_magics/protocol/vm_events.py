@@ -87,8 +87,7 @@ class TrainData(Event):
 
     Workers found `hits` blocks in their caches, `saved_bytes` that did not cross the network, and copied `misses`,
     `fetched_bytes`; they had nothing to read for `waited_seconds` in all. A worker holds `bound` blocks at most (0:
-    none has asked yet). `again`: blocks that were leased once more, because who held them was lost, as `worker` just
-    now.
+    none has asked yet). `again`: blocks that were leased once more, because who held them was lost.
     """
 
     run: Name
@@ -103,7 +102,16 @@ class TrainData(Event):
     saved_bytes: Count = 0
     fetched_bytes: Count = 0
     waited_seconds: Amount = 0.0
-    worker: NameOrNone = ""
+
+
+@event("train.reread")
+class TrainReread(Event):
+    """A worker is gone that held `blocks` of the records, of the `bound` that one may hold: others read them again."""
+
+    run: Name
+    worker: Name
+    blocks: Count
+    bound: Count = 0
 
 
 @event("train.checkpoint")
@@ -458,9 +466,9 @@ class PreemptionNoticed(AgentLine):
 _OF_CHIEF: dict[str, type[Event]] = {
     each.kind: each
     for each in (
-        WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainData, TrainCheckpoint,
-        TrainUnsaved, TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated, TrainUnevaluated,
-        TrainBest, TrainUnjudged, TrainMade, TrainFinished, TrainFailed,
+        WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainData, TrainReread,
+        TrainCheckpoint, TrainUnsaved, TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated,
+        TrainUnevaluated, TrainBest, TrainUnjudged, TrainMade, TrainFinished, TrainFailed,
     )
 }  # fmt: skip
 _OF_JOB: dict[str, type[Event]] = {each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobExited)}

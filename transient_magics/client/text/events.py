@@ -14,14 +14,14 @@ from .bags import bag_event_words
 from .dasks import dask_event_words
 from .deadlines import deadline_event_words
 from .jobs import job_event_words
-from .records import data_words, lost_words
+from .records import data_words
 from .states import destination, transfer_price
 from .words import clock, count, evaluated_words, number, params_words, scores_words, share_words
 
 QUIET = (
     "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
     "cluster.leased", "train.checked", "study.asked", "job.packed", "job.kept", "deadline.outlook",
-    "bag.proposed",
+    "bag.proposed", "train.data",
 )  # fmt: skip
 
 
@@ -247,7 +247,10 @@ def _train_words(event: Event) -> str:
             speed = f"{number(event.steps_per_second)} steps/s"
             return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
         case events.TrainData():
-            return lost_words(event) if event.worker else f"{event.run} reads {data_words(event)}"
+            return f"{event.run} reads {data_words(event)}"
+        case events.TrainReread():
+            held = f"the {count(event.blocks, 'block')} that {event.worker} held"
+            return f"{event.run} reads {held} again ({event.bound} at most)"
         case events.TrainCheckpoint():
             then = f", the next in {render_duration(event.next_seconds)}" if event.next_seconds else ""
             return f"{event.run} saved a checkpoint at step {event.step:,}{then}"

@@ -16,12 +16,7 @@ def data_words(told: events.TrainData) -> str:
         words += f", {size(told.saved_bytes)} ({100 * told.saved_bytes / read:.0f}%) from caches" if told.hits else ""
     if told.bytes and told.fetched_bytes > told.bytes:
         words += f", each byte {told.fetched_bytes / told.bytes:.1f} times"
+    words += f"; {count(told.again, 'block')} read again" if told.again else ""
     if told.waited_seconds >= 1:
         words += f"; {told.waited_seconds:,.0f} s waited for records"
     return words
-
-
-def lost_words(told: events.TrainData) -> str:
-    """What the loss of a worker costs."""
-    bound = f", {told.bound} at most for each worker" if told.bound else ""
-    return f"{told.run} reads blocks again that {told.worker} held ({told.again} so far{bound})"

@@ -145,7 +145,7 @@ class Worker:
                     break
         self._link.leave(reason)
         if self._blocks is not None:
-            self._blocks.close(leaving=reason == "finished")
+            self._blocks.close(leaving=reason != CHIEF_GONE)
         self._role.end(STUCK if reason == CHIEF_GONE else DONE)  # it may come back: so does this worker
 
     def _fail(self) -> NoReturn:

@@ -33,7 +33,9 @@ MOST_BOUND = 512
 _LARGEST = 64 << 20
 """Bytes of a block, of which the chief makes none so large."""
 _PIECE = 1 << 18
-_SILENT, _PAUSE, _TRIES = 60.0, 2.0, 5
+_SILENT, _PAUSE, _TRIES = 60.0, 5.0, 5
+_PATIENCE = 900.0
+"""Seconds for which the chief may be away, as where its VM starts anew."""
 _ASK_AGAIN, _STARVED = 0.5, 5.0
 _MOST_TOLD = 256
 """Of the blocks in a cache, in one message."""
@@ -210,6 +212,7 @@ class Blocks:
         stream: Any = None
         while (block := self._next_leased()) is not None:
             wanted, tries = Content(block.number, block.size, block.crc32c), 0
+            began = time.monotonic()
             while not self._ended:
                 try:
                     with self._changed:
@@ -223,11 +226,12 @@ class Blocks:
                     break
                 except (OSError, ValueError) as error:
                     stream, tries = None, tries + 1
-                    if tries > _TRIES:
+                    away = isinstance(error, OSError) and time.monotonic() - began < _PATIENCE
+                    if tries > _TRIES and not away:
                         why = f"block {block.number} of the records could not be copied from the chief: {error}"
                         self._fail(TrainingError(why, where=self._chief))
                         return
-                    time.sleep(_PAUSE * tries)  # the chief may be starting again
+                    time.sleep(_PAUSE * min(tries, _TRIES) / _TRIES)  # the chief may be starting again
 
     def _next_leased(self) -> LeasedBlock | None:
         with self._changed:

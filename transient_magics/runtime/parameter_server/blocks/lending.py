@@ -7,16 +7,15 @@ again. So what is kept for a restarted chief is how things stood at the last sav
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ....protocol.chief_messages import Lease, Leased, LeasedBlock
-from ....protocol.vm_events import TrainData
+from ....protocol.vm_events import TrainData, TrainReread
 from ...files.blocks import Index
 from .leases import Leases
 
 EVERY, EVERY_EPOCH = 30.0, 5.0
-"""Seconds between two events about the data, and after which the end of an epoch is told; a lost worker is at once."""
+"""Seconds between two events about the data, and after which the end of an epoch is told."""
 
 
 class Lending:
@@ -59,12 +58,11 @@ class Lending:
         ]
         return Leased(blocks=tuple(leased))
 
-    def lost(self, worker: int, name: str, now: float) -> TrainData | None:
+    def lost(self, worker: int, name: str) -> TrainReread | None:
         """A worker is gone; what is to be told of the blocks that it held, if there were any."""
-        if not self._leases.lost(worker):
+        if not (blocks := self._leases.lost(worker)):
             return None
-        self._told, self._told_at = replace(self.told, worker=name), now
-        return self._told
+        return TrainReread(run=self._run, worker=name, blocks=blocks, bound=self.told.bound)
 
     def due(self, now: float) -> TrainData | None:
         """What is to be told now, if something is."""
@@ -72,7 +70,7 @@ class Lending:
         pause = EVERY_EPOCH if told.epochs > self._told.epochs else EVERY
         if now - self._told_at < pause and self._told.bound:
             return None
-        if not told.bound or told == replace(self._told, worker=""):
+        if not told.bound or told == self._told:
             return None
         self._told, self._told_at = told, now
         return told

@@ -323,7 +323,7 @@ class ChiefState:
         if member is None:
             return []
         was_active, member.active, member.lost = member.active, False, silent
-        released = self._take_back(member, now)
+        released = self._take_back(member)
         if not silent:
             del self.members[member.number]
             released += [] if self._ending else [Release(member.number)]
@@ -342,9 +342,9 @@ class ChiefState:
             return []
         return [Tell(connection, self._lending.asked(member.number, lease))]
 
-    def _take_back(self, member: Member, now: float) -> list[Instruction]:
+    def _take_back(self, member: Member) -> list[Instruction]:
         """Lease the blocks of a member that is gone, or silent, to others."""
-        told = self._lending.lost(member.number, member.name, now) if self._lending and not self._ending else None
+        told = self._lending.lost(member.number, member.name) if self._lending and not self._ending else None
         return [Emit(told)] if told else []
 
     def _rebatch(self, reason: str) -> list[Instruction]:
