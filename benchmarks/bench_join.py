@@ -3,6 +3,9 @@
 Beside it a plain script's way from its start to its first gradient (_plain.py), on the same model and data, with what a
 user's import of a model brings and with the one module that is used. Samples of all take turns, beside the same run.
 
+With `--data 2GB` only this: the same way in for a run with so many records over links of 1 Gbit/s, which come in
+blocks, and for the same records where workers copy all before their first step. A new VM has none of them.
+
 "Ready" is not the same on both sides: here a VM that has booted (emulated), whose SSH answers and whose light agent
 waits for a role; there a full kernel that runs code at once, on a machine that is there already.
 """
@@ -21,13 +24,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _heavy as heavy
 import ipyparallel
-from _common import all_in, median, own_home, process, say, say_all, train, vm_home
+from _common import all_in, median, own_home, process, say, say_all, start, train, vm_home
 from _guard import elsewhere
 from _plain import IMPORTS
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
+from transient_magics.protocol.cache import Cache
 
 PACE = 0.8
 """Seconds of a step, so that the two who train leave the cores to the one who comes."""
@@ -64,8 +69,14 @@ def main() -> None:
     """Print seconds and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="4 workers, one model, two samples of each")
-    quick = parser.parse_args().quick
+    parser.add_argument("--data", metavar="SIZE", help="join a run with so many records: 2GB")
+    given = parser.parse_args()
+    quick = given.quick
     samples = 2 if quick else 5
+    if given.data:
+        for whole in (False, True):
+            way_in_with_data(Cache.parse(given.data).bytes, 1 if quick else 3, whole=whole)
+        return
     with own_home():
         for count in [4] if quick else [4, 8]:
             all_ready(count, samples)
@@ -115,6 +126,28 @@ def way_in(names: tuple[str, str, str], samples: int) -> None:
             say_all(f"{names[1]}, a plain script that imports the {imports}", plain[imports], "s")
             ratio = median([way[WHOLE] for way in ways]) / median(plain[imports])
             say(f"ours over the plain script that imports the {imports}", ratio, "", "<= 0.2")
+        run.stop()
+        run.wait(60)
+
+
+def way_in_with_data(size: int, samples: int, *, whole: bool) -> None:
+    """Print how long a worker on a new VM takes where the run has `size` bytes of records."""
+    how = f"{size / 1e9:g} GB over 1 Gbit/s, {'copied whole' if whole else 'in blocks'}"
+    with own_home():
+        cluster = client.declare(Declaration("k80x2", name="bench", max_workers=8))
+        cluster.wait(120)
+        cluster.weather(link="1gbit")
+        model, hparams_set, problem = heavy.NAMES
+        run = start(
+            cluster, source=heavy.cell(size >> 20, whole=whole), pace_seconds=PACE, model=model,
+            hparams_set=hparams_set, problem=problem,
+        )  # fmt: skip
+        cluster.follow(lambda state: bool(state.active_run and len(state.active_run.workers) == 2), 900)
+        graph = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name / "graphs" / "cpu.graph"
+        _when(graph.exists)
+        ways = [replaced(cluster, f"worker-{number}", f"worker-{number + 2}") for number in range(samples)]
+        say_all(f"{how}: {WHOLE}", [way[WHOLE] for way in ways], "s", "" if whole else "<= 6")
+        print(f"  the last: {first_gradient(run, f'worker-{samples + 1}')}", flush=True)
         run.stop()
         run.wait(60)
 
