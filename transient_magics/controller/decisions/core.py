@@ -370,10 +370,12 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
     unneeded = empty(state)
     alone = spec if state.steered is None else replace(spec, fallback_seconds=None)  # the deadline decides it
     capacity = Capacity(alone, state.vms.values(), situation.now, state.advice)
+    before: dict[tuple[str, int], list[VmState]] = {}
+    for vm in state.vms.values():
+        if not vm.left:
+            before.setdefault((vm.role, vm.slot), []).append(vm)
     for place in places:
-        mine = (vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot))
-        before = [vm for vm in mine if not vm.left]
-        fits = [vm for vm in before if place.fits(vm)]
+        fits = [vm for vm in before.get((place.role, place.slot), ()) if place.fits(vm)]
         if any(vm.living and vm.state != "leaving" for vm in fits):
             continue
         if left < boot_times.least(spec, place.accelerator):

@@ -230,7 +230,8 @@ def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[st
 def _handed_out(state: ClusterState, pool: Pool, going: Sequence[Claim], shares: Mapping[str, int]) -> dict[int, str]:
     """Each keeps what it has, and has more of what is free. Those with named machines choose first, and a run that has
     too many leaves what they want."""
-    order = sorted(pool.gpus, key=lambda slot: (_readiness(state, slot), slot))
+    readiness = _readiness(state)
+    order = sorted(pool.gpus, key=lambda slot: (readiness.get(slot, len(_READINESS)), slot))
     named = {each.name: Counter(pool.in_reach(machines)) for each in going if (machines := machines_of(each))}
     had: dict[str, list[int]] = {}
     wanted: Counter[str] = Counter()
@@ -246,7 +247,8 @@ def _handed_out(state: ClusterState, pool: Pool, going: Sequence[Claim], shares:
         if name in named and not owned and len(more) < shares[name]:
             continue
         owned += more
-        free = [slot for slot in free if slot not in more]
+        gone = set(more)
+        free = [slot for slot in free if slot not in gone]
     return {slot: name for name in shares for slot in sorted(had[name])}
 
 
@@ -268,6 +270,10 @@ def _picked(slots: Sequence[int], pool: Pool, machines: Counter[str], has: Seque
     return found
 
 
-def _readiness(state: ClusterState, slot: int) -> int:
-    states = [vm.state for vm in state.vms.values() if vm.living and (vm.role, vm.slot) == (WORKER, slot)]
-    return min((_READINESS.index(each) for each in states), default=len(_READINESS))
+def _readiness(state: ClusterState) -> dict[int, int]:
+    """By slot, that of the readiest of its VMs."""
+    found: dict[int, int] = {}
+    for vm in state.vms.values():
+        if vm.living and vm.role == WORKER:
+            found[vm.slot] = min(_READINESS.index(vm.state), found.get(vm.slot, len(_READINESS)))
+    return found
