@@ -18,7 +18,8 @@ from hypothesis import strategies as some
 from transient_magics.errors import JournalError
 from transient_magics.journal import Event, decode, encode, metrics, replay
 from transient_magics.protocol import events, names, vm_events
-from transient_magics.protocol.vm_events import from_agent, from_chief, told
+from transient_magics.protocol.measures.stalls import MEASURES
+from transient_magics.protocol.vm_events import TrainMeasured, from_agent, from_chief, told
 
 NOW = 1_800_000_000 * 10**9
 DEEP = b'{"kind":' + b"[" * 200_000
@@ -52,6 +53,10 @@ def values_of(cls: type[Event]) -> some.SearchStrategy[dict[str, Any]]:
     }  # fmt: skip
     named = {"run": some.just("run-1"), "worker": some.just("worker-1"), "server": some.just("ps-0")}
     named |= {"name": some.just("worker-1"), "role": some.sampled_from(["ps", "worker"])}
+    named |= {"measure": some.sampled_from(MEASURES), "repeat": some.integers(0, 10**9)}
+    by_worker = some.dictionaries(some.sampled_from(["worker-1", "worker-2"]), some.integers(0, 10**9))
+    named |= {"seconds": by_worker.map(lambda found: {who: float(much) for who, much in found.items()}),
+              "steps": by_worker} if cls is TrainMeasured else {}  # fmt: skip
     some_names = some.text("abc/", max_size=9)
     kinds[tuple[str, ...]] = some.lists(some_names, max_size=3).map(tuple)
     kinds[Mapping[str, float]] = some.dictionaries(some_names, some.floats(-1e9, 1e9), max_size=3)

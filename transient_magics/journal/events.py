@@ -37,6 +37,7 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
     TrainFailed,
     TrainFinished,
     TrainMade,
+    TrainMeasured,
     TrainProgress,
     TrainRecovered,
     TrainReread,

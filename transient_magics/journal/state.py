@@ -152,6 +152,8 @@ class RunState:
     """The best evaluation, of a run that keeps its checkpoint."""
     deadline: DeadlineState | None = None
     """Of a run that has to be done in time."""
+    measured: tuple[e.TrainMeasured, ...] = ()
+    """Of a run that measures stalls, in the order in which they were taken."""
     made: bool = False
     """All steps are made and saved: it needs no worker any more, but the end of its evaluation."""
     series: tuple[tuple[float, int, float | None, float], ...] = ()

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from . import checks
 from .checks import Amount, Count, Name, NameOrNone
 from .events import Event, event
+from .measures.stalls import Measure
 
 _DAY = 86_400 * 10**9
 
@@ -246,6 +247,25 @@ class TrainUnjudged(Event):
     metrics: tuple[str, ...] = ()
 
 
+@event("train.measured")
+class TrainMeasured(Event):
+    """A measure of a run that measures stalls was taken, in its `repeat`-th turn (from 1 on): the mean `seconds` of a
+    step by worker, and of how many `steps`.
+
+    `straggler`: the seconds that a step of all workers would wait for the slowest, beyond the mean one. `examples` of a
+    step; `bytes` of the files that a worker reads its examples from (0: it reads none).
+    """
+
+    run: Name
+    measure: Measure
+    repeat: Count
+    seconds: Mapping[Name, Amount]
+    steps: Mapping[Name, Count]
+    straggler: Amount = 0.0
+    examples: Count = 0
+    bytes: Count = 0
+
+
 @event("train.made")
 class TrainMade(Event):
     """The run has its steps, and the last checkpoint is written: its workers are free for other runs, while that is
@@ -468,7 +488,7 @@ _OF_CHIEF: dict[str, type[Event]] = {
     for each in (
         WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainData, TrainReread,
         TrainCheckpoint, TrainUnsaved, TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated,
-        TrainUnevaluated, TrainBest, TrainUnjudged, TrainMade, TrainFinished, TrainFailed,
+        TrainUnevaluated, TrainBest, TrainUnjudged, TrainMeasured, TrainMade, TrainFinished, TrainFailed,
     )
 }  # fmt: skip
 _OF_JOB: dict[str, type[Event]] = {each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobExited)}

@@ -23,6 +23,9 @@ SERIES = 720
 MARKS = 120
 
 
+MOST_MEASURED = 1000
+
+
 @rules.of(e.WorkerJoined)
 def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
     run, vm = state.runs.get(event.run), state.vms.get(event.worker)
@@ -163,6 +166,13 @@ def _(state: ClusterState, event: e.TrainSlow) -> ClusterState:
 @rules.of(e.TrainRecovered)
 def _(state: ClusterState, event: e.TrainRecovered) -> ClusterState:
     return with_run(state, event.run, slow=None)
+
+
+@rules.of(e.TrainMeasured)
+def _(state: ClusterState, event: e.TrainMeasured) -> ClusterState:
+    run = state.runs.get(event.run)
+    measured = (*(run.measured if run else ()), event)[-MOST_MEASURED:]
+    return with_run(state, event.run, measured=measured, step=len(measured))
 
 
 @rules.of(e.TrainMade)

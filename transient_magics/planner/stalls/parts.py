@@ -1,0 +1,162 @@
+"""The parts of a step, from measures of it that were repeated: each with its interval, and whether it is one at all.
+
+A stall is the difference between two measures of which one has one more part of what a run does (Stash, ICDCS 2023;
+DS-Analyzer, VLDB 2021). Both are of the same repeat, minutes apart, so what changes slowly cancels. The interval is
+Student's, of 95 %, over the repeats. The parts sum to the whole step by construction, those within the noise too.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+from ...journal.events import TrainMeasured
+from ...protocol.measures.stalls import MEASURES, Measure
+
+COMPUTE = "compute"
+STALLS: Mapping[str, tuple[Measure, Measure]] = {
+    "serialisation": ("S0", "S1"), "network": ("S1", "S2"), "contention": ("S2", "S3"), "preparation": ("S3", "S4"),
+    "fetch": ("S4", "S5"),
+}  # fmt: skip
+"""Each stall, and the measures whose difference it is."""
+LEAST_REPEATS = 3
+LEAST_SHARE = 0.02
+"""Of the step: a stall that is smaller is none that anybody would pay to be rid of."""
+_PROBABILITY = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean and its interval; infinite where there are too few values."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], probability: float = _PROBABILITY) -> Estimate:
+        """Student's interval of the mean of at least one value."""
+        mean = statistics.fmean(values)
+        if len(values) < LEAST_REPEATS:
+            return cls(mean, -math.inf, math.inf)
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        half = float(stats.t.ppf(0.5 + probability / 2, len(values) - 1)) * error
+        return cls(mean, mean - half, mean + half)
+
+    @property
+    def half(self) -> float:
+        """Half of the interval's width."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a step, in seconds, and its `share` of the step; `surely` it takes so many seconds at least, where as
+    many parts are asked as there are stalls (Bonferroni)."""
+
+    name: str
+    seconds: Estimate
+    share: float
+    surely: float
+
+    @property
+    def measured(self) -> bool:
+        """Whether it is there, and not within the noise."""
+        return self.surely > 0 and self.share >= LEAST_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The seconds of a step by each measure, in the mean over workers of one kind; of R4 and R5, of a mini-batch."""
+
+    seconds: Mapping[Measure, float]
+
+    @classmethod
+    def of(cls, seconds: Mapping[Measure, float], *, files: bool = True) -> Repeat:
+        """Without `files` S5 has nothing that S4 lacks: both are measures of the same."""
+        if files:
+            return cls(dict(seconds))
+        stepping, reading = (seconds["S4"] + seconds["S5"]) / 2, (seconds["R4"] + seconds["R5"]) / 2
+        return cls({**seconds, "S4": stepping, "S5": stepping, "R4": reading, "R5": reading})
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """What was measured of workers of one `kind`, on VMs that are all alike.
+
+    `examples` of a mini-batch; `bytes` of the files that a worker reads (0: it reads none).
+    """
+
+    kind: str
+    workers: tuple[str, ...]
+    repeats: tuple[Repeat, ...]
+    examples: int = 0
+    bytes: int = 0
+
+    @property
+    def step(self) -> Estimate:
+        """The seconds of a whole step, with everything."""
+        return self.measure("S5")
+
+    @property
+    def compute(self) -> Part:
+        """What is no stall."""
+        return self._part(COMPUTE, lambda each: each["S0"])
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The stalls, in the order in which they come in."""
+        return tuple(self._part(name, lambda each, a=a, b=b: each[b] - each[a]) for name, (a, b) in STALLS.items())
+
+    @property
+    def stalled(self) -> tuple[Part, ...]:
+        """Those that are there, the longest first."""
+        return tuple(sorted((each for each in self.parts if each.measured), key=lambda each: -each.share))
+
+    def measure(self, measure: Measure) -> Estimate:
+        """One of the measures."""
+        return Estimate.of([each.seconds[measure] for each in self.repeats])
+
+    def _part(self, name: str, of: Callable[[Mapping[Measure, float]], float]) -> Part:
+        found = [of(each.seconds) for each in self.repeats]
+        seconds, surely = Estimate.of(found), Estimate.of(found, 1 - (1 - _PROBABILITY) / len(STALLS)).low
+        return Part(name, seconds, seconds.mean / self.step.mean if self.step.mean else 0.0, surely)
+
+
+def straggler(measured: Sequence[TrainMeasured]) -> Estimate | None:
+    """The seconds that a step of all workers would wait for the slowest (`--mode sync`); None of a single worker."""
+    found = [each.straggler for each in measured if each.measure == "S3" and len(each.seconds) > 1]
+    return Estimate.of(found) if found else None
+
+
+def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[Stalls]:
+    """What the workers of each kind came to; `kinds` are those of the workers. Repeats that lack a measure count not.
+
+    In a repeat only workers count that took all measures: others would differ from measure to measure.
+    """
+    repeats: dict[int, dict[Measure, TrainMeasured]] = {}
+    for each in measured:
+        repeats.setdefault(each.repeat, {})[each.measure] = each
+    whole = [taken for _, taken in sorted(repeats.items()) if len(taken) == len(MEASURES)]
+    size = max((each.bytes for each in measured), default=0)
+    examples = max((each.examples for each in measured), default=0)
+    answer = list[Stalls]()
+    for kind in sorted(set(kinds.values())):
+        mine = {name for name, its in kinds.items() if its == kind}
+        took, found = set[str](), list[Repeat]()
+        for taken in whole:
+            there = mine.intersection(*(each.seconds for each in taken.values()))
+            if there:
+                took |= there
+                found.append(Repeat.of(_means(taken, there), files=size > 0))
+        if found:
+            answer.append(Stalls(kind, tuple(sorted(took)), tuple(found), examples, size))
+    return answer
+
+
+def _means(taken: Mapping[Measure, TrainMeasured], workers: Collection[str]) -> dict[Measure, float]:
+    return {name: statistics.fmean(taken[name].seconds[who] for who in workers) for name in MEASURES}

@@ -1,0 +1,88 @@
+"""What a step would take if something were bigger or faster: a model with nothing fitted but what was measured.
+
+The step without its input, g = S3, and the input of a mini-batch by itself, i, go on beside each other as far as the
+measured step says: it takes max(g, i) + h min(g, i). With h = 0 that is the pipelined form, 1 / min(1/g, 1/i); with
+h = 1 the serial one, g + i (J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021,
+section 3.4, whose what-if has h = 0). The input of a mini-batch of which the share x is cached takes
+x R4 + (1 - x) R5, which is their D x / C + D (1 - x) / S for a cache that never evicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ...errors import DeclarationError
+from .parts import Estimate, Repeat, Stalls
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is asked: `cache`, the share of the data that is cached; all others are how many times as much there is:
+    cores, the disk's and the links' bytes a second, the GPU's speed, examples in a mini-batch, parameter servers."""
+
+    cache: float = 0.0
+    cores: float = 1.0
+    disk: float = 1.0
+    link: float = 1.0
+    gpu: float = 1.0
+    batch: float = 1.0
+    ps: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cache <= 1:
+            raise DeclarationError(f"cache={self.cache:g} is no share of the data", fix="Name one from 0 to 1.")
+        for each in fields(self)[1:]:
+            if not 0.01 <= getattr(self, each.name) <= 100:
+                what = f"{each.name}={getattr(self, each.name):g} is no number of times"
+                raise DeclarationError(what, fix="1 is as it was measured; name one from 0.01 to 100.")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A step with the change: its `seconds`, and how many times as many `examples` a second (1: as many)."""
+
+    change: Change
+    seconds: Estimate
+    times: Estimate
+
+    def __str__(self) -> str:
+        asked = ", ".join(
+            f"{each.name}={value:g}" for each in fields(Change)
+            if (value := getattr(self.change, each.name)) != each.default
+        )  # fmt: skip
+        spread = f" ± {self.times.half:.2f}" if self.times.half < 10 else ""
+        step = f"{1000 * self.seconds.mean:.1f} ms a step"
+        return f"{asked or 'as measured'}: {step}, {self.times.mean:.2f}{spread} times as fast"
+
+
+def what_if(stalls: Stalls, change: Change) -> Prediction:
+    """What the change would bring, for workers like these."""
+    before = [seconds(each, Change()) for each in stalls.repeats]
+    after = [seconds(each, change) for each in stalls.repeats]
+    times = [change.batch * was / now if now else 1.0 for was, now in zip(before, after, strict=True)]
+    return Prediction(change, Estimate.of(after), Estimate.of(times))
+
+
+def seconds(repeat: Repeat, change: Change) -> float:
+    """A step with the change, by the measures of one repeat; without one, the measured step itself."""
+    at = repeat.seconds
+    stalls = {"serialise": at["S1"] - at["S0"], "network": at["S2"] - at["S1"], "contention": at["S3"] - at["S2"]}
+    busy = at["S0"] * change.batch / change.gpu
+    busy += stalls["serialise"] + stalls["network"] / change.link + stalls["contention"] / change.ps
+    warm, cold = at["R4"], max(at["R5"], at["R4"])
+    prepared = warm * change.batch / change.cores
+    fetched = (1 - change.cache) * (cold - warm) * change.batch / change.disk
+    unhidden = change.cache * _unhidden(at["S4"], at["S3"], warm) + (1 - change.cache) * _unhidden(
+        at["S5"], at["S3"], cold
+    )
+    return _beside(max(busy, 0.0), prepared + fetched, unhidden)
+
+
+def _beside(busy: float, input: float, unhidden: float) -> float:
+    return max(busy, input) + unhidden * min(busy, input)
+
+
+def _unhidden(step: float, busy: float, input: float) -> float:
+    """Of what could go on beside the other, the share that did not, as the step says; below 0 where it was measured
+    faster than either."""
+    return (step - max(busy, input)) / min(busy, input) if min(busy, input) > 0 else 0.0
