@@ -238,6 +238,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         ),
         (chief_messages.Unsaved(reason="no room"), {"do": "unsaved", "reason": "no room"}),
         (chief_messages.Trouble(reason="no", fatal=True), {"do": "trouble", "reason": "no", "fatal": True}),
+        (chief_messages.Took(turn=7, seconds=(0.5, 0.25), examples=32, bytes=9),
+         {"do": "took", "turn": 7, "seconds": [0.5, 0.25], "examples": 32, "bytes": 9}),
         (chief_messages.Leaving(reason="revoked"), {"do": "leaving", "reason": "revoked"}),
     )),
     *((cast(Read, chief_messages.read_to_worker), said, values) for said, values in (
@@ -249,6 +251,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         (chief_messages.Active(active=2), {"do": "active", "active": 2}),
         (chief_messages.Batch(size=16, share=0.5), {"do": "batch", "size": 16, "share": 0.5}),
         (chief_messages.Save(), {"do": "save"}),
+        (chief_messages.Take(turn=7, measure="S1", seconds=2.0),
+         {"do": "take", "turn": 7, "measure": "S1", "seconds": 2.0}),
         (chief_messages.Stop(), {"do": "stop"}),
         (chief_messages.Leave(reason="finished"), {"do": "leave", "reason": "finished"}),
     )),

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, get_args
 
 from . import checks, messages
 from .checks import Amount, Count, Name
+from .measures.stalls import Measure
 from .messages import Message, message
 from .names import checked_file
 
@@ -139,6 +140,17 @@ class Trouble(Message):
     fatal: bool = False
 
 
+@message("took")
+class Took(Message):
+    """It has taken the measure of that turn: the `seconds` of its steps (none: it could not), each of so many
+    `examples`; and how many `bytes` the files have that its examples are read from."""
+
+    turn: Count
+    seconds: tuple[Amount, ...] = ()
+    examples: Count = 0
+    bytes: Count = 0
+
+
 @message("leaving")
 class Leaving(Message):
     """It says goodbye: finished, revoked, lost or told to leave."""
@@ -216,6 +228,15 @@ class Save(Message):
     """Write a checkpoint and bring it."""
 
 
+@message("take")
+class Take(Message):
+    """Take this measure for so many `seconds`, and tell of it under the number of the turn."""
+
+    turn: Count
+    measure: Measure
+    seconds: Amount
+
+
 @message("stop")
 class Stop(Message):
     """The run has its steps."""
@@ -236,8 +257,8 @@ class Refused:
 
 
 FirstWord = Join | Checkpoint | Files | Load
-FromWorker = Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Leaving | Lease
-ToWorker = Joined | Active | Batch | Leased | Save | Stop | Leave
+FromWorker = Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Took | Leaving | Lease
+ToWorker = Joined | Active | Batch | Leased | Save | Take | Stop | Leave
 _FIRST: Mapping[str, type[FirstWord]] = messages.kinds(*get_args(FirstWord))
 _FROM_WORKER: Mapping[str, type[FromWorker]] = messages.kinds(*get_args(FromWorker))
 _TO_WORKER: Mapping[str, type[ToWorker]] = messages.kinds(*get_args(ToWorker))

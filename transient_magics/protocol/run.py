@@ -75,6 +75,9 @@ class RunSpec:
 
     `params`: values that a model of the cell's own reads by their names.
 
+    Stalls: a run with `stalls` trains nothing, but takes the measures of measures/stalls.py so many times, each for
+    `stall_seconds`.
+
     Study: the run is the `repeat`-th of trial `trial` of `study` (empty: of none), which judges it by `judged_by`.
 
     Judging: the checkpoint of the best evaluation by `keep_best` stays too, and the run ends under the condition
@@ -124,6 +127,8 @@ class RunSpec:
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
     params: Mapping[Annotated[str, parameter_name], Value] = field(default_factory=dict[str, Value])
+    stalls: Count = 0
+    stall_seconds: Annotated[float, within(0.05, 600)] = 2.0
     study: NameOrNone = ""
     trial: Count = 0
     repeat: Count = 0
@@ -172,7 +177,8 @@ class RunSpec:
     @property
     def alone(self) -> bool:
         """Whether the one worker that it ever has may keep the variables itself (runtime/training/graph/copies.py)."""
-        return self.most_workers == 1 and self.mode == "async" and self.chief == "ps" and self.ps_shards == 1
+        one = self.most_workers == 1 and not self.stalls
+        return one and self.mode == "async" and self.chief == "ps" and self.ps_shards == 1
 
     @property
     def damped(self) -> bool:

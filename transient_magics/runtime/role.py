@@ -41,6 +41,9 @@ ENVIRONMENT = {
 }
 
 
+_KEEP_ALIVE = "grpc.keepalive_permit_without_calls=1"
+
+
 def environment(given: Mapping[str, str]) -> dict[str, str]:
     """The environment of a role process: the agent's, TensorFlow's settings, and compiled modules kept.
 
@@ -63,6 +66,9 @@ class Role:
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim(self.folder.logs, self.assignment)
         self.spec: RunSpec = self.folder.spec()
+        if self.spec.stalls:  # between its measures connections are idle, and a server takes so many pings amiss
+            name = "TF_GRPC_DEFAULT_OPTIONS"
+            os.environ[name] = os.environ.get(name, "").replace(_KEEP_ALIVE, _KEEP_ALIVE[:-1] + "0")
         # A VM that shuts down sends it along with SIGTERM to whatever an SSH session has left, and would kill us so.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 

@@ -67,8 +67,9 @@ class Source:
     """Where a graph has its examples from.
 
     `features` are the tensors of a step's features, `batch` is the declared mini-batch. `begin` makes the iterator
-    start, fed with `feeds`, and `values` are the next that it has. A queue has `enqueue`, `close` and, where a step may
-    take any number, `wanted`. Without one the features are placeholders, for regrouped batches.
+    start, fed with `feeds`, and `values` are the next that it has. A queue has `enqueue`, `close`, `left` (what is in
+    it) and, where a step may take any number, `wanted`. Without one the features are placeholders, for regrouped
+    batches.
     """
 
     features: Mapping[str, Any]
@@ -116,10 +117,10 @@ def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
     queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=name)
     picked = {name: values[name] for name in names}
     close = queue.close(cancel_pending_enqueues=True)
-    counted: dict[str, Any] = {}
+    counted: dict[str, Any] = {"left": queue.size()}
     if pipeline.files is not None:
         many = tf.constant(1) if pipeline.batched else tf.shape(values[names[0]])[0]
-        counted = {"files": pipeline.files, "count": many, "left": queue.size()}
+        counted |= {"files": pipeline.files, "count": many}
     if not pipeline.batched:
         enqueue = queue.enqueue_many(picked)
         wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
@@ -142,6 +143,7 @@ class Examples:
         self._regrouped = Regrouped(source.batch) if source.enqueue is None else None
         self._ended = threading.Event()
         self._stepped = 0
+        self._thread: threading.Thread | None = None
         self.failure: BaseException | None = None
         """Why no examples come any more; steps then fail with OutOfRangeError, or with this."""
 
@@ -151,11 +153,16 @@ class Examples:
             session.run(self._source.begin, dict(self._source.feeds))
         else:
             self._chunks.rewind()
+        self.resume(session)
+
+    def resume(self, session: Any) -> None:
+        """Read on after `stop`, in the session in which reading began."""
         self._ended = threading.Event()
         if self._regrouped is not None:
             self._regrouped.resume()
         fill = self._fill_queue if self._regrouped is None else self._regroup
-        threading.Thread(target=fill, args=(session, self._ended), daemon=True, name="examples").start()
+        self._thread = threading.Thread(target=fill, args=(session, self._ended), daemon=True, name="examples")
+        self._thread.start()
 
     def stepped(self) -> None:
         """A step has ended, and has had whatever was taken from the queue before it."""
@@ -164,6 +171,11 @@ class Examples:
     def stop(self) -> None:
         """The session is over."""
         self._ended.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing is read any more; once told to stop, what is being read is read to its end."""
+        return self._thread is None or not self._thread.is_alive()
 
     def feeds(self, size: int) -> dict[Any, Any]:
         """What a step of `size` examples is fed with. Raises what reading them raised."""

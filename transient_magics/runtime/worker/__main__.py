@@ -96,9 +96,11 @@ class Worker:
             copying = _Copying(self._role, self._link)
             copying.start()
             from .session import Training
+            from .stalls.measuring import Measuring
 
             given = self._role
-            training = Training(given.folder, given.spec, given.assignment, self._link, self._watch)
+            kind = Measuring if given.spec.stalls else Training
+            training = kind(given.folder, given.spec, given.assignment, self._link, self._watch)
             copying.graphs.wait(_GRAPH_WITHIN)
             training.define()
             training.listen()

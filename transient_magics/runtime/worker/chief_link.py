@@ -8,6 +8,7 @@ attributes.
 from __future__ import annotations
 
 import contextlib
+import queue
 import select
 import socket
 import threading
@@ -53,6 +54,8 @@ class ChiefLink:
         self.on_told: Callable[[], None] = lambda: None
         self.on_joined: Callable[[], None] = lambda: None
         self.on_leased: Callable[[Sequence[messages.LeasedBlock]], None] = lambda _: None
+        self.turns: queue.SimpleQueue[messages.Take] = queue.SimpleQueue()
+        """Measures that the chief wants taken, of a run that measures stalls."""
         self.take_metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
         self._stepping: messages.Stepping | None = None
         self._noticed = False
@@ -85,6 +88,10 @@ class ChiefLink:
     def unsaved(self, reason: str) -> None:
         """Tell that the checkpoint that was asked for could not be written, or not be brought to the chief."""
         self._send(messages.Unsaved(reason=reason))
+
+    def took(self, told: messages.Took) -> None:
+        """Tell what a measure came to."""
+        self._send(told)
 
     def report(self) -> None:
         """Send the metrics of this second now."""
@@ -161,6 +168,8 @@ class ChiefLink:
                 self.active = message.active
             case messages.Batch():
                 self.batch = message.size, message.share
+            case messages.Take():
+                self.turns.put(message)
             case messages.Save():
                 self.save_asked.set()
             case messages.Stop():

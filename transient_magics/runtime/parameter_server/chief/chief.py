@@ -36,6 +36,7 @@ from ...training.usercode import reason
 from .. import dead_sessions
 from ..blocks import serving
 from ..server_load import Load, most_memory, own_load
+from ..turns import Turns
 from ..variables import Keeper
 from . import events as events
 from .evaluation import evaluate
@@ -64,7 +65,7 @@ class Chief:
         self._kept = self._read_kept()
         events_before = list(read_events(folder.events))
         roster, judge = Roster.after(events_before), Judge(spec, events_before)
-        self._state = ChiefState(spec, self._kept, time.monotonic(), roster, judge)
+        self._state = ChiefState(spec, self._kept, time.monotonic(), roster, judge, Turns(spec, events_before))
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
         self._shipper = Shipper(spec.name, folder, self._tell) if spec.store else None
@@ -192,8 +193,11 @@ class Chief:
             shared_records.run("put", place, problem, directory, self._folder.bucket_token)
 
     def _indexed(self) -> blocks.Index:
-        """The blocks of the records, if they come in blocks: where they are large, or a cache for them is declared."""
-        paths = self._keeper.record_files()
+        """The blocks of the records, if they come in blocks: where they are large, or a cache for them is declared.
+
+        Who measures stalls reads files that lie on its VM, warm or cold.
+        """
+        paths = () if self._spec.stalls else self._keeper.record_files()
         wanted = paths and (self._spec.cache or blocks.large(paths))
         return blocks.indexed(self._folder.data, paths) if wanted else blocks.Index(())
 
@@ -385,7 +389,10 @@ class Chief:
                 self._happened(events.Joined(connection, message.name, message.accelerator, message.number))
             case messages.Stepping():
                 self._happened(events.Stepping(connection, message.loss, message.samples, message.speed))
-                self._spawn(self._graphs.make(message.gpu))
+                if not self._spec.stalls:  # who measures them knows its graph from building it
+                    self._spawn(self._graphs.make(message.gpu))
+            case messages.Took():
+                self._happened(events.Measured(connection, message))
             case messages.Exhausted():
                 self._happened(events.Exhausted(connection, message.fits))
             case messages.Metrics():

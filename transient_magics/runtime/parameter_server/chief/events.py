@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....protocol.chief_messages import Lease, ToWorker
+from ....protocol.chief_messages import Lease, Took, ToWorker
 from ....protocol.events import Event
 from ....protocol.measures.objective import Best
 from ...files.blocks import Index
@@ -51,6 +51,14 @@ class Noticed:
     """The worker's VM is under notice: it trains on until shortly before the end, but must not be counted on."""
 
     connection: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The worker has taken a measure of the stalls."""
+
+    connection: int
+    told: Took
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from ...protocol import DONE, FAILED
 from ...training.batching import Rule
 from ..blocks.lending import Lending
 from ..server_load import Shares
+from ..turns import Turns
 from .batches import Batches
 from .events import (
     Disconnected,
@@ -52,6 +53,7 @@ from .events import (
     Joined,
     Leasing,
     Leaving,
+    Measured,
     Noticed,
     Persist,
     Prepared,
@@ -106,10 +108,11 @@ class ChiefState:
     """The chief of one run."""
 
     def __init__(
-        self, spec: RunSpec, kept: Mapping[str, Any], now: float, roster: Roster, judge: Judge | None = None
-    ) -> None:
+        self, spec: RunSpec, kept: Mapping[str, Any], now: float, roster: Roster, judge: Judge | None = None,
+        turns: Turns | None = None,
+    ) -> None:  # fmt: skip
         """`kept`: what `to_dict` gave, nothing where the run begins; `roster`: who trained when it was written;
-        `judge`: what is thought of its evaluations so far."""
+        `judge`: what is thought of its evaluations so far; `turns`: of a run that measures stalls, those to come."""
         self.spec = spec
         self.phase = Phase.PREPARING
         self.members = {
@@ -128,6 +131,7 @@ class ChiefState:
         self._progress = Progress(spec.name)
         self._saving = Saving(spec, now)
         self._judge, self._ended_early = judge or Judge(spec), ""
+        self._turns = (turns or Turns(spec)) if spec.stalls else None
         self._evaluating, self._evaluation_due = False, False
         self._finish_by: float | None = None
         self._last_by: float | None = None
@@ -207,6 +211,11 @@ class ChiefState:
             case Exhausted(connection, fits):
                 heard = self._heard(connection, now)
                 return [*heard, *self._batches.exhausted(self._of(connection), fits, self.members.values())]
+            case Measured(connection, told):
+                heard = self._heard(connection, now)
+                if self._turns and (member := self._of(connection)):
+                    self._turns.took(member.number, member.name, told)
+                return [*heard, *self._measure(now)]
             case Noticed(connection):
                 if member := self._of(connection):
                     member.noticed = True
@@ -252,7 +261,7 @@ class ChiefState:
                 self._shares.heard(name, load)
                 return []
             case Tick():
-                return [*self._tick(now), *self._look_at_speed(now)]
+                return [*self._tick(now), *self._look_at_speed(now), *self._measure(now)]
         raise TypeError(f"not an event of the chief: {event!r}")
 
     # --- who is in ---------------------------------------------------------------------------------------------------
@@ -383,10 +392,30 @@ class ChiefState:
         self.phase, self.step = Phase.TRAINING, step
         self._saving.restored(step, now)
         started = Emit(TrainStarted(run=self.spec.name, step=step))
-        first = [] if step else self._save(Why.FIRST)
+        first = [] if step or self._turns else self._save(Why.FIRST)
         return [started, *self._judge.begins(best), *first, *self._save_as_asked(), *self._seen(step, now)]
 
+    def _measure(self, now: float) -> list[Instruction]:
+        """The next turn of a run that measures stalls, and its end."""
+        if self._turns is None or self.phase is not Phase.TRAINING:
+            return []
+        able = {number: member for number, member in self.members.items() if member.active and not member.noticed}
+        takes, measured = self._turns.look(able, now)
+        told: list[Instruction] = [Tell(able[number].connection or 0, take) for number, take in takes.items()]
+        if self._turns.in_vain:
+            return self._fail(f"no worker could take the measure {self._turns.in_vain}; their logs say why")
+        if measured is None:
+            return told
+        self.step = self._turns.made
+        if not self._turns.over:
+            return [Emit(measured), *told]
+        self.phase = Phase.ENDED
+        finished = TrainFinished(run=self.spec.name, step=self.step)
+        return [Emit(measured), *self._tell_all(messages.Stop()), Emit(finished), Finish(DONE)]
+
     def _seen(self, step: int, now: float) -> list[Instruction]:
+        if self._turns:  # its steps are made to be measured; the chief looks because a lost server's values go missing
+            return []
         before, self.step = self.step, step
         if self.phase is not Phase.TRAINING:
             return []
@@ -515,7 +544,7 @@ class ChiefState:
     def _stop(self) -> list[Instruction]:
         """End early, keeping what was learnt: also the steps since the last look at the step."""
         self._stopping = True
-        if self.phase is Phase.PREPARING or self._written:
+        if self.phase is Phase.PREPARING or self._written or self._turns:
             self.phase = Phase.ENDED
             return [Finish(DONE)]
         return self._save(Why.STOP)

@@ -113,7 +113,7 @@ class GraphFile:
             theirs = self._header["tensorflow"]
             raise TrainingError(f"the graph was built by TensorFlow {theirs}, and here is {tf.__version__}")
         definition = tf.GraphDef.FromString(self._body)
-        for node in _nodes(definition):
+        for node in nodes(definition):
             node.device = _WORKER.sub(device, node.device)
         return definition
 
@@ -157,7 +157,7 @@ def _tensors(told: Mapping[str, Any]) -> Iterator[str]:
 def _move(definition: Any, before: str, now: str) -> None:
     """Have the records read from the folder `now`."""
     old, new = (folder.rstrip("/").encode() + b"/" for folder in (before, now))
-    for node in _nodes(definition):
+    for node in nodes(definition):
         if node.op != "Const" or not (values := node.attr["value"].tensor.string_val):
             continue
         if all(value.startswith(old) for value in values):
@@ -179,10 +179,11 @@ def needed(graph: Any, names: Iterable[str]) -> Any:
 
 def python_operations(definition: Any) -> frozenset[str]:
     """The kinds of operations in it that call Python, which no file can hold."""
-    return _PYTHON & {node.op for node in _nodes(definition)}
+    return _PYTHON & {node.op for node in nodes(definition)}
 
 
-def _nodes(definition: Any) -> Iterator[Any]:
+def nodes(definition: Any) -> Iterator[Any]:
+    """Its nodes, those of its functions among them."""
     yield from definition.node
     for function in definition.library.function:
         yield from function.node_def
