@@ -272,9 +272,33 @@ def test_every_option_of_the_other_sub_commands_is_taken_by_what_it_is_for(verb:
         "study",
         "job",
         "bag",
+        "stalls",
         "image",
         "emulator",
     }
+
+
+def test_every_option_of_a_measure_of_stalls_reaches_the_run_that_takes_it() -> None:
+    line = (
+        "--model m --hparams-set h --problem p --hparams a=1 --data-dir /d --param lr=0.1 --include a.py --pip einops "
+        "--pip-build --ps-shards 2 --workers 2 --wire bf16 --pace 0.5 --repeats 4 --seconds 3 --cluster c --name slow "
+        "--wait -o stalls"
+    )
+    assert unnamed("stalls", line) == []
+    with pytest.raises(DeclarationError, match="Only a cell with a model of its own takes --param"):
+        parse("stalls", split(line))
+    command = parse("stalls", split(line.replace("--param lr=0.1 ", "")))
+    assert (command.wait, command.output) == (True, "stalls")
+    values = dict(command.values)
+    assert inspect.signature(client.declare_stalls).bind(**values)
+    assert [values.pop(each) for each in ("repeats", "seconds", "cluster", "most_workers")] == [4, 3.0, "c", 2]
+    assert RunSpec.from_dict({**values, "train_steps": 1}) == RunSpec(
+        "slow", 1, "m", "h", "p", "a=1", "/d", include=("a.py",), pip=("einops",), pip_build=True, ps_shards=2,
+        wire="bf16", pace_seconds=0.5, least_workers=2,
+    )  # fmt: skip
+    assert dict(parse("stalls", ["run-1"]).values) == {"run": "run-1"}
+    with pytest.raises(DeclarationError, match="--repeats takes a whole number from 3 on"):
+        parse("stalls", ["run-1", "--repeats", "2"])
 
 
 def test_a_synchronous_run_reads_its_options() -> None:
@@ -615,7 +639,7 @@ def test_workers_may_have_another_machine_and_disk_and_parameter_servers_a_zone_
 def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
     images = {f"image {each}" for each in arguments.verbs("image")}
     said = {"declare", *arguments.verbs(), *images, *arguments.verbs("transient")} - {"cluster", "image", "emulator"}
-    assert said == {*verbs.ACTS, "train", "study", "job", "bag", "doctor"}, "these need more than their line"
+    assert said == {*verbs.ACTS, "train", "study", "job", "bag", "stalls", "doctor"}, "these need more than their line"
 
 
 @pytest.mark.parametrize(

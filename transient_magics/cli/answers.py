@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..client import Bag, Cluster, Job, Run, Study, text
+from ..client import Bag, Cluster, Job, Run, Stalls, Study, text
 from ..journal import Bill, ClusterState, bill
 
 
@@ -72,6 +72,17 @@ class Opened:
 
     def __str__(self) -> str:
         return f"{self.bag.name} is declared on {self.bag.cluster.name}."
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measure of stalls that was declared when its cluster's journal had come to the event `since`."""
+
+    stalls: Stalls
+    since: int
+
+    def __str__(self) -> str:
+        return f"{self.stalls.name} is declared on {self.stalls.cluster.name}."
 
 
 class Listing(Sequence[Cluster]):

@@ -29,6 +29,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient study FILE.py [options]     train it many times with different parameters, to find the best ones
        transient bag FILE.py [options]       compute its function at many points, and learn a surrogate of the results
        transient job "COMMAND" [options]     run any command on VMs, with a folder that outlives them
+       transient stalls [RUN] [options]      measure on a cluster where the time of a step goes, and what would help
        transient plan [SPEC] [options]       what a cluster would take and cost for a run; without SPEC, the best ones
        transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
        transient tensorboard RUN [FOLDER]    write a run's metrics and events for TensorBoard
@@ -166,6 +167,15 @@ def _bag(command: Command) -> None:
         print(f"{bag} It cost {text.money(bag.cost())}.")
 
 
+def _stalls(command: Command) -> None:
+    measured = verbs.stalls(command)
+    print(measured, flush=True)
+    if command.wait:
+        found = measured.stalls
+        _show_until(found.cluster, found.is_over, measured.since)
+        print(found.wait(timeout=5.0))
+
+
 def _train(command: Command) -> None:
     command, source, folder = _of_file(command)
     launched = verbs.train(command, source, folder=folder)
@@ -218,6 +228,7 @@ _FACES: dict[str, Callable[[Command], int | None]] = {
     "study": _study,
     "job": _job,
     "bag": _bag,
+    "stalls": _stalls,
     "attach": _attach,
     "image build": _build,
     "doctor": _doctor,

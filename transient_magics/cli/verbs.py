@@ -17,7 +17,7 @@ from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
 from ..protocol.study import parse_space
-from .answers import Begun, Deleted, Launched, Listing, Opened, Sentence, Snapshot, Started
+from .answers import Begun, Deleted, Launched, Listing, Measured, Opened, Sentence, Snapshot, Started
 from .arguments import Command
 
 if TYPE_CHECKING:
@@ -99,6 +99,16 @@ def bag(
     since = chosen.state.seq
     found = client.declare_bag(source=source, line_offset=line_offset, notebook=notebook, cluster=chosen, **values)
     return Opened(found, since)
+
+
+def stalls(command: Command, source: str = "", *, line_offset: int = 0, notebook: Collection[str] = ()) -> Measured:
+    """Declare a measure of stalls: of a run, of a model of Tensor2Tensor, or of what the code in `source` defines."""
+    values = dict(command.values)
+    if source:
+        values["include"] = cell.included(values.get("include", ()))
+        _check(source, values, values.get("params", ()), line_offset, notebook, None)
+    found = client.declare_stalls(source=source, line_offset=line_offset or 1, **values)
+    return Measured(found, found.cluster.state.seq)
 
 
 def _check(

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from .finding import attach, bag, cluster, clusters, compare, job, run, runs, study
     from .folders import unreadable
     from .following.follower import Follower, follower
-    from .handles import Bag, Best, Cluster, Job, Result, Run, Study, Trial
+    from .handles import Bag, Best, Cluster, Job, Result, Run, Stalls, Study, Trial
     from .jobbing import declare_job
     from .launching import declare
+    from .measuring import declare_stalls, stalls
     from .planning.lifetimes import Lifetimes, lifetimes
     from .planning.plans import plan
     from .project.images import Build, ImageList, build_image, delete_image, images
@@ -43,7 +44,7 @@ _HOMES = {
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),
     "dask.begin": ("begin_dask",),
-    "handles": ("Bag", "Best", "Cluster", "Job", "Result", "Run", "Study", "Trial"),
+    "handles": ("Bag", "Best", "Cluster", "Job", "Result", "Run", "Stalls", "Study", "Trial"),
     "jobbing": ("declare_job",),
     "launching": ("declare",),
     "planning.lifetimes": ("Lifetimes", "lifetimes"),
@@ -53,6 +54,7 @@ _HOMES = {
     "project.orphans": ("Orphan", "OrphanRule", "Sweep", "sweep"),
     "project.weather": ("Weather",),
     "results.comparison": ("Comparison", "Runs"),
+    "measuring": ("declare_stalls", "stalls"),
     "studying": ("declare_study",),
     "training": ("train",),
 }
@@ -78,6 +80,7 @@ __all__ = [
     "Result",
     "Run",
     "Runs",
+    "Stalls",
     "Study",
     "StudyPreview",
     "Sweep",
@@ -94,6 +97,7 @@ __all__ = [
     "declare",
     "declare_bag",
     "declare_job",
+    "declare_stalls",
     "declare_study",
     "delete_image",
     "deleted",
@@ -107,6 +111,7 @@ __all__ = [
     "run",
     "runs",
     "specify",
+    "stalls",
     "study",
     "sweep",
     "train",

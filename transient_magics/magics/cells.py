@@ -115,6 +115,22 @@ class TransientMagics(Magics):
         """The same as `%%bag`, for notebooks in which something else owns that name."""
         return self._train(line, cell, "transient_bag", "bag")
 
+    @line_cell_magic
+    def transient_stalls(self, line: str, cell: str | None = None) -> Any:
+        """Measure on a cluster where the time of a step goes, and what would help; nothing is trained.
+
+        %transient_stalls RUN [options]             of a run's model and data
+        %transient_stalls --model resnet --hparams-set resnet_cifar_32 --problem image_digits
+        %%transient_stalls [options]                of what the cell defines, as for %%train
+
+        `%transient_stalls -h` lists the options.
+        """
+        line, cell, continued = _continued(line, cell)
+        called = "%transient_stalls" if cell is None else "%%transient_stalls"
+        command = arguments.parse("stalls", self._words(line), called=called)
+        offset = (self._lines_above(cell) or 1 + continued) if cell else 0
+        return self._obey(command, cell or "", offset)
+
     @line_magic
     def transient_weather(self, line: str) -> Any:
         """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts, faster time, ...

@@ -18,12 +18,14 @@ from ..cli.option import Option
 from ..protocol import layout
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|weather|lifetimes|plan|image|doctor)|train|sweep|job|bag)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|weather|lifetimes|plan|image|doctor)|train|sweep|job|bag)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
 
-_LINES = {f"transient_{verb}": verb for verb in ("weather", "deflate", "inflate", "lifetimes", "plan", "doctor")} | {
+_LINES = {
+    f"transient_{verb}": verb for verb in ("stalls", "weather", "deflate", "inflate", "lifetimes", "plan", "doctor")
+} | {
     "sweep": "study",
     "transient_sweep": "study",
     "job": "job",

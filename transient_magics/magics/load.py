@@ -21,6 +21,7 @@ _SHORT = ("train", "sweep", "job", "bag")
 """Names that another extension may have had before."""
 _LONG = (
     "transient_cluster", "transient_train", "transient_sweep", "transient_job", "transient_bag", "transient_plan",
+    "transient_stalls",
 )  # fmt: skip
 _NAMES = (*_LONG, *_SHORT)
 _LINE_NAMES = (
@@ -46,6 +47,7 @@ _HTML = {
     ("client.results.trials", "Configurations"): "panels.study_table_html",
     ("client.handles.study", "Plot"): "panels.study_plot_html",
     ("client.handles.bag", "Plot"): "panels.bag_plot_html",
+    ("client.results.stalls", "Report"): "panels.stalls_html",
     ("planner.plan", "Plan"): "panels.plan_html",
     ("cli.answers", "Listing"): "magics.answers.listing_html",
     ("cli.answers", "Snapshot"): "magics.answers.snapshot_html",

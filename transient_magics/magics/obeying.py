@@ -15,7 +15,7 @@ from .. import panels
 from ..cli import verbs
 from ..cli.answers import Begun, Deleted, Sentence
 from ..cli.arguments import Command
-from ..client import Bag, Cluster, Job, Run, Study
+from ..client import Bag, Cluster, Job, Run, Stalls, Study
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
                 return _job(magics, command, code)
             case "bag":
                 return _bag(magics, command, code, offset)
+            case "stalls":
+                return _stalls(magics, command, code, offset)
             case "attach":
                 return _attach(magics, command)
             case "image build":
@@ -125,6 +127,16 @@ def _bag(magics: TransientMagics, command: Command, code: str, offset: int) -> B
     return bag
 
 
+def _stalls(magics: TransientMagics, command: Command, code: str, offset: int) -> Stalls:
+    stalls = verbs.stalls(command, code, line_offset=offset, notebook=_shell(magics).user_ns).stalls
+    _hold(magics, command, stalls)
+    panels.show_stalls(stalls)
+    if command.wait:
+        stop = f"{command.output}.stop()" if command.output else f"transient_magics.stalls({stalls.name!r}).stop()"
+        _wait(stalls.wait, f"{stalls.name} on {stalls.cluster.name}", fix=f"{stop} ends it.")
+    return stalls
+
+
 def _attach(magics: TransientMagics, command: Command) -> Cluster:
     cluster = verbs.act(command)
     if cluster.followed:
@@ -161,7 +173,7 @@ def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
     return found
 
 
-def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study | Job | Bag) -> None:
+def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study | Job | Bag | Stalls) -> None:
     magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
     _bind(magics, command, handle)
 

@@ -12,6 +12,7 @@ from .lifetimes import lifetimes_html
 from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, show_run, status
 from .snapshot.view import view
+from .stalls import show_stalls, stalls_html
 from .study import show_study, study_panel_html, study_plot_html, study_table_html
 from .twin.panel import html
 
@@ -34,7 +35,9 @@ __all__ = [
     "show_job",
     "show_run",
     "show_search",
+    "show_stalls",
     "show_study",
+    "stalls_html",
     "status",
     "study_panel_html",
     "study_plot_html",

@@ -12,17 +12,21 @@ import re
 import statistics
 from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from .. import places
 from ..errors import PlanError
 from ..files import write_atomically
+from ..protocol.run import RunSpec
 from .measured import Record
 from .speeds import families
 from .speeds.fitting import Cell, fit
 from .speeds.preparation import waiting
 from .speeds.speed import SERVICE_ERROR, service_by_size
 from .speeds.workloads import BY_PEAK_ERROR, Estimate, Workload
+
+_OWN = "cell-"
+"""Begins the name of a model that a cell defines itself; its text's digest follows."""
 
 
 class ModelStore:
@@ -34,6 +38,18 @@ class ModelStore:
         digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:8]
         self.path = (directory or places.home() / "models") / f"{name}-{digest}.json"
 
+    @classmethod
+    def of(cls, spec: RunSpec, cell: bytes) -> Self:
+        """That of what a run trains; of a cell's own model, by the cell's text."""
+        if spec.model:
+            return cls(spec.model, spec.problem, spec.hparams_set)
+        return cls(f"{_OWN}{hashlib.sha256(cell).hexdigest()[:12]}", "")
+
+    @property
+    def own(self) -> bool:
+        """Whether a cell defines the model."""
+        return self.key["model"].startswith(_OWN)
+
     def records(self) -> dict[str, Record]:
         """What is known, by run (`cluster/run@moment of its declaration`). Raises PlanError for a broken file."""
         try:
@@ -41,12 +57,23 @@ class ModelStore:
         except (KeyError, TypeError, ValueError) as error:
             raise self._broken(error) from error
 
+    def stalls(self) -> Mapping[str, Any]:
+        """What measures of stalls came to, by run: of each kind of VM the parts of its step. Raises PlanError."""
+        return self._read().get("stalls", {})
+
+    def keep_stalls(self, run: str, found: Mapping[str, Any]) -> None:
+        """Keep what a measure of stalls came to; a later one of the same run takes its place."""
+        known = self._read()
+        self._write({"runs": known.get("runs", {}), "stalls": {**known.get("stalls", {}), run: found}})
+
     def learn(self, run: str, record: Record) -> None:
         """Keep what a run tells; a later record of the same run takes the place of an earlier one."""
         known = self._read()
-        runs = {**known.get("runs", {}), run: record.to_dict()}
+        self._write({**known, "runs": {**known.get("runs", {}), run: record.to_dict()}})
+
+    def _write(self, known: Mapping[str, Any]) -> None:
         places.private(self.path.parent)
-        write_atomically(self.path, json.dumps({**self.key, "runs": runs}, indent=1), durable=False)
+        write_atomically(self.path, json.dumps({**self.key, **known}, indent=1), durable=False)
 
     def workload(self, name: str, wire: str = "fp32", *, among: Container[str] | None = None) -> Workload:
         """The workload that these runs are (`among`: only those), called `name`. Raises PlanError where no stretch of

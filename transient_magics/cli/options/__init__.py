@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from ..option import Option, word
-from . import bags, clusters, jobs, planning, project, runs, weather
+from . import bags, clusters, jobs, planning, project, runs, stalls, weather
 from .planning import WORKLOADS
 from .words import CLUSTER_VERBS, DESCRIPTIONS, EPILOGS, EXAMPLES, IMAGE_VERBS, PROGRAM_VERBS
 
@@ -32,6 +32,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "study": runs.study(),
         "job": jobs.job(),
         "bag": bags.bag(),
+        "stalls": stalls.stalls(),
         **clusters.verbs(),
         "catalog": planning.catalog(),
         **runs.results(),
@@ -52,6 +53,7 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "study": runs.check_study,
     "job": jobs.check_job,
     "bag": bags.check_bag,
+    "stalls": stalls.check_stalls,
     "delete": clusters.check_delete,
     "doctor": project.check_doctor,
     "plan": planning.check_plan,

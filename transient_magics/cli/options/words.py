@@ -8,8 +8,8 @@ CLUSTER_VERBS = (
 )  # fmt: skip
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
-    "cluster", "train", "study", "job", "bag", "plan", "export", "tensorboard", "weather", "deflate", "inflate",
-    "lifetimes", "image", "emulator", "catalog", "doctor",
+    "cluster", "train", "study", "job", "bag", "stalls", "plan", "export", "tensorboard", "weather", "deflate",
+    "inflate", "lifetimes", "image", "emulator", "catalog", "doctor",
 )  # fmt: skip
 
 
@@ -18,6 +18,7 @@ EXAMPLES = {
     "plan": "k80x4 --workload icac19/resnet-32 --train-steps 64000",
     "bag plan": "cpux8 --bag --jobs 200 --job-time 1h:3h",
     "job": '"python train.py" --include train.py --keep checkpoints',
+    "stalls": "run-1",
     "bag": "--over 'density=0.3:0.9 temperature=0.8:1.6' --jobs 200 --until 0.01",
     "study": "--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps 2000",
 }
@@ -32,6 +33,9 @@ DESCRIPTIONS = {
     "job": "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder that outlives them.",
     "bag": "Compute a function at many points on VMs of a cluster, and learn a surrogate of its results. No job is "
     "waited for; one that is lost with its VM is begun again on another.",
+    "stalls": "Measure on a cluster where the time of a step goes: computing, serialisation, network, contention of "
+    "workers, preparation of examples, their fetching. Of a run's model and data, of one of Tensor2Tensor, or of what "
+    "the code below defines. Nothing is trained.",
     "list": "The clusters of this machine.",
     "status": "How a cluster is doing, once.",
     "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster: on another "
@@ -79,6 +83,7 @@ EPILOGS = {
     "  model            a compiled Keras model, or model_fn(features, labels, mode), which returns a dict with\n"
     "                   loss, optimizer (makes one of a learning rate), learning_rate, predictions, eval_metric_ops\n"
     "  batch_size       examples of a worker's step (32)",
+    "stalls": "It takes workers as a run does, about --repeats x --seconds x (3 for each worker, and 5) in all.",
     "job": "Its environment has TRANSIENT_KEEP (the folder that is kept), TRANSIENT_ATTEMPT (1, 2, ...), RANK,\n"
     "WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first).\n"
     "At the notice of a preemption it is sent SIGTERM and has 15 seconds to write what it wants to keep.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -22,10 +21,6 @@ _BATCHES = ("batch", "batch_size")
 """What a parameter is called that sets the mini-batch, which is measured."""
 
 
-_OWN = "cell-"
-"""Begins the name of a model that a cell defines itself; its text's digest follows."""
-
-
 def store_of(run: KnownRun) -> ModelStore:
     """Where what is learnt of the run's model is kept; of a cell's own model, by the cell's text."""
     cell = b"" if run.state.spec.model else (run.directory / layout.CELL).read_bytes()
@@ -36,15 +31,12 @@ def store_for(spec: RunSpec, cell: bytes) -> ModelStore:
     """The same, of a run that may not be declared yet."""
     from ...planner.store import ModelStore
 
-    if spec.model:
-        return ModelStore(spec.model, spec.problem, spec.hparams_set)
-    return ModelStore(f"{_OWN}{hashlib.sha256(cell).hexdigest()[:12]}", "")
+    return ModelStore.of(spec, cell)
 
 
 def alike(runs: Iterable[KnownRun], store: ModelStore) -> list[KnownRun]:
     """Those of `runs` that tell of the model of a store: how fast it is, or how accurate it becomes."""
-    own = store.key["model"].startswith(_OWN)
-    return [run for run in runs if bool(run.state.spec.model) != own and _is_of(run, store)]
+    return [run for run in runs if bool(run.state.spec.model) != store.own and _is_of(run, store)]
 
 
 def _is_of(run: KnownRun, store: ModelStore) -> bool:

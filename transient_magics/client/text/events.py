@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -275,6 +276,9 @@ def _train_words(event: Event) -> str:
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
         case events.TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
+        case events.TrainMeasured():
+            step = statistics.fmean(event.seconds.values()) if event.seconds else 0.0
+            return f"{event.run} took {event.measure} the {event.repeat}. time: {1000 * step:.1f} ms"
         case events.TrainMade():
             return f"{event.run} has made its steps and is evaluated, its workers are free"
         case events.TrainFinished():

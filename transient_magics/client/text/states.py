@@ -124,7 +124,7 @@ def waits_for(run: RunState, state: ClusterState) -> str:
 
 def run_words(run: RunState, state: ClusterState | None = None) -> str:
     """Where a run stands, in one sentence without its name; `state` of its cluster tells whether another goes first."""
-    of = f"step {run.step:,} of {run.train_steps:,}"
+    of = f"{'measure' if run.spec.stalls else 'step'} {run.step:,} of {run.train_steps:,}"
     if run.phase == "declared":
         return (waits_for(run, state) if state else "") or "waits for its first step"
     if run.phase == "failed":
@@ -137,6 +137,8 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
         return f"{done} at {of}{f' after {took}' if took else ''}{loss}{why}"
     if is_evaluated(run):
         return f"{of} made{loss}, being evaluated"
+    if run.spec.stalls:
+        return f"{of} taken, {count(len(run.workers), 'worker')}"
     return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
 
 

@@ -1,0 +1,141 @@
+"""What a measure of stalls came to, in numbers and words: a pure function of a cluster's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...journal import ClusterState, RunState
+from ...planner.stalls import parts as measured
+from ...planner.stalls.advice import advice
+from ...planner.stalls.parts import Estimate, Part, Stalls, by_kind
+from ...planner.stalls.placement import Apart, apart
+from .. import text
+
+_NOISY = 0.15
+"""Of S0: where the same steps in one process vary by more from repeat to repeat, the machine is busy with else."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One kind of VM: its label, what was measured of it, and what to do."""
+
+    label: str
+    stalls: Stalls
+    hourly: float
+    """Of one VM, in US dollars."""
+    advice: str
+
+    @property
+    def lines(self) -> tuple[tuple[str, str, str, str], ...]:
+        """Of each part: name, seconds with interval, share, and what of a dollar it takes."""
+        return tuple(
+            (each.name, milliseconds(each.seconds), f"{each.share:.0%}", self._said(each))
+            for each in (self.stalls.compute, *self.stalls.parts)
+        )
+
+    def _said(self, part: Part) -> str:
+        """As `$0.41 of each dollar`, or why not."""
+        if part.name == measured.COMPUTE or part.measured:
+            return f"${max(part.share, 0.0):.2f} of each dollar"
+        if part.name == "fetch" and not self.stalls.bytes:
+            return "no file is read"
+        return "less than 2 % of a step" if part.surely > 0 else "within the noise"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `name` came to so far: `taken` of `planned` measures."""
+
+    name: str
+    phase: str
+    words: str
+    bars: tuple[Bar, ...]
+    straggler: Estimate | None
+    apart: tuple[Apart, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def below(self) -> tuple[str, ...]:
+        """What is said below the bars."""
+        said = [f"{each.worker}: its {each.what} takes {each.share:.0%} of a step longer than that of its equals"
+                for each in self.apart]  # fmt: skip
+        if self.straggler and self.straggler.low > 0:
+            late = milliseconds(self.straggler)
+            said.append(
+                f"The slowest worker of a step is {late} later than the mean one: --mode sync would wait for it"
+            )
+        return (*(f"{each}." for each in said), *self.notes)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per kind of VM and part, in seconds."""
+        return [
+            {
+                "vm": bar.label, "part": each.name, "seconds": each.seconds.mean, "low": each.seconds.low,
+                "high": each.seconds.high, "share": each.share,
+                "measured": each.measured or each.name == measured.COMPUTE,
+            }
+            for bar in self.bars for each in (bar.stalls.compute, *bar.stalls.parts)
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.words}"]
+        for bar in self.bars:
+            lines += ["", heading(bar), *text.table(("part", "a step", "share", ""), bar.lines)]
+            lines.append(bar.advice)
+        return "\n".join([*lines, *([""] if self.below else []), *self.below])
+
+
+def report(state: ClusterState, run: RunState) -> Report:
+    """The measures of `run` that were taken so far."""
+    kinds, labels, hourly = dict[str, str](), dict[str, str](), dict[str, float]()
+    for name in {who for each in run.measured for who in each.seconds}:
+        if vm := state.vms.get(name):
+            kind = kinds[name] = f"{vm.accelerator or 'cpu'}/{vm.machine_type}"
+            labels[kind] = f"{vm.accelerator.upper() or 'CPU'} on {vm.machine_type}"
+            hourly[kind] = vm.hourly
+    servers = state.spec.parameter_servers if state.spec else 1
+    found = by_kind(run.measured, kinds)
+    bars = tuple(Bar(labels[each.kind], each, hourly[each.kind], advice(each, servers)) for each in found)
+    return Report(
+        run.name, run.phase, text.run_words(run, state), bars, measured.straggler(run.measured),
+        tuple(apart(run.measured, kinds)), tuple(_notes(found)),
+    )  # fmt: skip
+
+
+def heading(bar: Bar) -> str:
+    """What stands above a bar."""
+    made = bar.stalls
+    of = text.count(len(made.workers), "worker")
+    counted = f"{text.count(made.examples, 'example')}, {text.count(len(made.repeats), 'repeat')}"
+    return (
+        f"{bar.label} ({of}, {text.money(bar.hourly)} an hour each): a step takes {milliseconds(made.step)} ({counted})"
+    )
+
+
+def milliseconds(seconds: Estimate) -> str:
+    """As `41.2 ms ± 0.8`."""
+    spread = f" ± {1000 * seconds.half:.1f}" if seconds.half < 1e3 else " ± ?"
+    return f"{1000 * seconds.mean:.1f} ms{spread}"
+
+
+def _notes(found: list[Stalls]) -> list[str]:
+    few = max((len(each.repeats) for each in found), default=0) < measured.LEAST_REPEATS
+    noisy = [each for each in found if not few and each.compute.seconds.half > _NOISY * each.compute.seconds.mean]
+    notes = ["Three repeats are needed before anything is claimed."] if found and few else []
+    return [*notes, *(["Steps varied much from repeat to repeat: what is within the noise may be a stall all the same. "
+                       "Take more --repeats, or longer --seconds."] if noisy else [])]  # fmt: skip
+
+
+def plain(report: Report) -> Mapping[str, Any]:
+    """What is kept of it for plans to come, as JSON values."""
+    return {
+        bar.stalls.kind: {
+            "step": bar.stalls.step.mean, "examples": bar.stalls.examples, "bytes": bar.stalls.bytes,
+            "parts": {each.name: [each.seconds.mean, each.seconds.low, each.seconds.high]
+                      for each in (bar.stalls.compute, *bar.stalls.parts)},
+        }
+        for bar in report.bars
+    }  # fmt: skip
