@@ -95,12 +95,12 @@ class Worker:
         try:
             copying = _Copying(self._role, self._link)
             copying.start()
-            from .session import Training
-            from .stalls.measuring import Measuring
-
             given = self._role
-            kind = Measuring if given.spec.stalls else Training
-            training = kind(given.folder, given.spec, given.assignment, self._link, self._watch)
+            if given.spec.stalls:
+                from .stalls.measuring import Measuring as Training
+            else:
+                from .session import Training
+            training = Training(given.folder, given.spec, given.assignment, self._link, self._watch)
             copying.graphs.wait(_GRAPH_WITHIN)
             training.define()
             training.listen()
