@@ -149,6 +149,20 @@ def test_a_vm_that_is_too_old_for_any_job_is_given_up_once_and_a_stable_one_kept
     assert core.moves(state, [Free("spare", 8.0, idle=1.0)]).given_up == ("spare",)
 
 
+def test_no_vm_is_given_up_for_one_that_would_come_as_old_as_it_is() -> None:
+    spec = replace(SPEC, job_seconds=2.0)
+    told_nothing = replace(REVOKED, boot_hours=0.0)
+    state, at_once = proposed(spec, spec.begun), replace(REVOKED, boot_hours=1e-6)
+    assert Core(at_once).moves(state, free("old", age=23.0)).given_up == ("old",)
+    core = Core(told_nothing)
+    assert core.moves(state, free("first", age=3.0)).given_up == ()
+    core.moves(state, [Free("fresh", 0.01, fresh=True)])
+    assert core.moves(state, free("old", age=23.5)).given_up == ("old",), "a fresh one comes at once"
+    slow = Core(at_once)
+    slow.moves(state, [Free("fresh", 5.0, fresh=True)])
+    assert slow.moves(state, free("old", age=23.0)).given_up == ()
+
+
 def test_what_a_job_takes_is_what_was_declared_else_what_three_have_taken() -> None:
     state = proposed(SPEC, 4)
     for job, seconds in enumerate((1.0, 9.0, 2.0)):

@@ -67,12 +67,17 @@ class Core:
     def __init__(self, lifetimes: Lifetimes) -> None:
         self._lifetimes = lifetimes
         self._expected: Expectations | None = None
+        self._arrived: dict[str, float] = {}
+        """Ages at which fresh VMs were first seen, and others in `_there`."""
+        self._there: dict[str, float] = {}
 
     def moves(self, state: BagState, free: Sequence[Free]) -> Moves:
         """Which waiting jobs begin on which VMs without a job (ages in hours), and which of these VMs are given up.
 
         One that was given up and is there all the same (it could not be replaced) has a job whatever its age.
         """
+        for vm in free:
+            (self._arrived if vm.fresh else self._there).setdefault(vm.vm, vm.age)
         waiting = state.waiting
         if not free or (not waiting and state.to_propose):
             return Moves()
@@ -82,7 +87,7 @@ class Core:
             return Moves(tuple(Start(job.number, vm.vm) for job, vm in zip(waiting, free, strict=False)))
         scale = self._lifetimes.hours_per_second
         queue = [Waiting(job.number, self._left(job, seconds)) for job in waiting]
-        found = place(queue, free, expected, state.spec.policy, self._lifetimes.boot_hours)
+        found = place(queue, free, expected, state.spec.policy, self._boot)
         begun = {job for job, _ in found.pairs}
         busy = {vm for _, vm in found.pairs}
         rest = [job.job for job in queue if job.job not in begun]
@@ -101,6 +106,14 @@ class Core:
             for job, vm in pairs
         ]
         return Moves(tuple(starts), tuple(given_up))
+
+    @property
+    def _boot(self) -> float:
+        """Hours until a fresh VM takes a job: as measured, else as told, else the age of the youngest when it was first
+        seen. For one that comes as old as the one that went is, none would ever stay."""
+        if self._arrived:
+            return statistics.median(self._arrived.values())
+        return self._lifetimes.boot_hours or min(self._there.values(), default=0.0)
 
     def _left(self, job: BagJobState, seconds: float) -> float:
         return max(seconds - job.done, 0.1 * seconds) * self._lifetimes.hours_per_second

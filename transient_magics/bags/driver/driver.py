@@ -107,6 +107,7 @@ class Driver:
         self.state = BagState(self._spec)
         self._attempts: dict[int, _Attempt] = {}
         self._idle: dict[str, float] = {}
+        self._began = time.time()
         self._given_up: dict[str, float] = {}
         """When it was first known that VMs were."""
         self._ended_workers: set[str] = set()
@@ -199,7 +200,7 @@ class Driver:
         scale = self._lifetimes.hours_per_second
         return [
             Free(str(ws.name), age_hours(here.born.get(str(ws.name), 0.0), time.time(), self._lifetimes),
-                 (now - self._idle[str(ws.name)]) * scale)
+                 (now - self._idle[str(ws.name)]) * scale, here.born.get(str(ws.name), 0.0) > self._began)
             for ws in there
         ]  # fmt: skip
 

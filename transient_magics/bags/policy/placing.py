@@ -20,11 +20,13 @@ Policy = Literal["reuse", "memoryless"]
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A VM without a job: its age, and for how long it has had none. Hours."""
+    """A VM without a job: its age, and for how long it has had none, in hours. `fresh`: it is younger than the bag's
+    driver, so its age when it is first seen here is what a fresh one takes to come."""
 
     vm: str
     age: float
     idle: float = 0.0
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
