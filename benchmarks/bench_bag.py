@@ -1,6 +1,9 @@
 """Bags: what the reuse policy saves, whether a surrogate is as true as it says, block errors, and from when it pays.
 
-All of it is simulated or computed; nothing is rented. Policies see the same jobs and each VM the same life.
+All of it but `live` is simulated or computed; nothing is rented. Policies see the same jobs and each VM the same life.
+`live` has jobs that wait on emulated VMs, six hours a minute, in the weather of published lifetimes: both policies at
+once, each on preemptible VMs of its own, and whether the plan's interval holds what came. Start-ups take their part of
+the emulated time; what the scheduler and its connections take here is sixty times what it would be there, and more.
 """
 
 from __future__ import annotations
@@ -12,14 +15,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from _common import say
+from _common import own_home, say
 
+from transient_magics import client
 from transient_magics.bags.blocks import block_mean
 from transient_magics.bags.policy.simulate import Bag, Courses, on_demand, simulate
 from transient_magics.bags.speedup import Speedup
 from transient_magics.bags.surrogate.acquisition import propose
 from transient_magics.bags.surrogate.cube import Cube, sobol
 from transient_magics.bags.surrogate.model import Kind, Result, Surrogate, learn
+from transient_magics.client import Declaration
+from transient_magics.client.planning.bag_plans import BagRow, bag_plan
 from transient_magics.planner.lifetimes.beyond import Capped
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.parametric import Bathtub
@@ -35,6 +41,15 @@ MODELS: dict[str, LifetimeModel] = {
 }
 SPACE = parse_space("density=0.3:0.9 temperature=0.8:1.6")
 SECONDS_OF_A_JOB = 60.0
+HOURS_PER_MINUTE = 6.0
+WAITING = f"""
+import random, time
+
+def job(x, seed):
+    time.sleep(random.Random(seed).uniform(1, 3) * 60 / {HOURS_PER_MINUTE})
+    return {{"x": x}}
+"""
+"""A job of one to three hours."""
 
 
 def policies(courses: int) -> None:
@@ -199,16 +214,72 @@ def break_even(repeats: int) -> None:
         say("    the same on 8 VMs", parallel.break_even, "", more=f"at as many look-ups {parallel.at(side**2):.1f} x")
 
 
+def live(seeds: Sequence[int], jobs: int, vms: int) -> None:
+    """Bags of jobs that wait, by both policies at once, each seed with VMs of its own."""
+    print(f"{jobs} jobs of 1 to 3 h on {vms} preemptible VMs each, {len(seeds)} bags of each policy, live")
+    planned = {row.policy: row for row in bag_plan(
+        f"cpux{vms}", jobs=jobs, job_time="1h:3h", provisioning_model="preemptible"
+    ).rows}  # fmt: skip
+    came: dict[str, list[dict[str, float]]] = {policy: [] for policy in planned}
+    for seed in seeds:
+        with own_home():
+            for policy, found in _one_of_each(seed, jobs, vms).items():
+                came[policy].append(found)
+    for policy, found in came.items():
+        for what in ("hours", "dollars", "failed"):
+            _held(f"  {policy}: {what}", planned[policy], what, [each[what] for each in found])
+        say(f"  {policy}: VMs given up", sum(each["given_up"] for each in found), "", more=f"n {len(found)} bags")
+    lost = {policy: sum(each["failed"] for each in found) for policy, found in came.items()}
+    say("  failed jobs, memoryless over reuse", lost["memoryless"] / max(lost["reuse"], 1), "x", "2 or more",
+        more=f"{lost['memoryless']:.0f} and {lost['reuse']:.0f}")  # fmt: skip
+
+
+def _one_of_each(seed: int, jobs: int, vms: int) -> dict[str, dict[str, float]]:
+    """By policy: emulated hours, dollars, attempts lost with their VM, and VMs given up."""
+    policies = ("reuse", "memoryless")
+    clusters = {
+        policy: client.declare(Declaration(f"cpux{vms}", name=f"{policy}-{seed}", purpose="jobs", max_workers=64,
+                                           provisioning_model="preemptible", max_hours=90 * 24))
+        for policy in policies
+    }  # fmt: skip
+    for cluster in clusters.values():
+        cluster.wait(300)
+    clusters["reuse"].weather(
+        revocations="published", hours_per_minute=HOURS_PER_MINUTE, notice="scaled", boot="published", seed=seed
+    )
+    bags = {
+        policy: client.declare_bag(source=WAITING, over="x=0:1", jobs=jobs, surrogate="none", policy=policy, seed=seed,
+                                   cluster=clusters[policy], job_seconds=2 * 60 / HOURS_PER_MINUTE)
+        for policy in policies
+    }  # fmt: skip
+    found: dict[str, dict[str, float]] = {}
+    for policy, bag in bags.items():
+        ended, cluster = bag.wait(3000), clusters[policy].state
+        hours = cluster.clock.between(ended.began_at, ended.ended_at) / 3600
+        known = ended.state
+        found[policy] = {"hours": hours, "dollars": bag.cost(), "failed": float(known.interruptions),
+                         "given_up": float(len(known.given_up))}  # fmt: skip
+    return found
+
+
+def _held(name: str, plan: BagRow, what: str, came: Sequence[float]) -> None:
+    low, high = plan.interval(what)
+    inside = sum(low <= each <= high for each in came)
+    say(name, float(np.mean(came)), "", more=f"planned {getattr(plan, what):.3g}, 90 % {low:.3g} to {high:.3g}; "
+        f"{inside} of {len(came)} inside")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer courses, fits and series")
-    parser.add_argument("--only", choices=("policies", "plans", "surrogate", "blocks", "break-even"))
+    parser.add_argument("--only", choices=("policies", "plans", "surrogate", "blocks", "break-even", "live"))
     options = parser.parse_args()
     quick = options.quick
     parts: dict[str, Callable[[], None]] = {
         "policies": lambda: policies(10 if quick else 60), "plans": lambda: plans(30 if quick else 120),
         "blocks": lambda: blocks(60 if quick else 300), "surrogate": lambda: held_out(2 if quick else 10),
         "break-even": lambda: break_even(1 if quick else 5),
+        "live": lambda: live([1], 26, 2) if quick else live(range(1, 11), 60, 4),
     }  # fmt: skip
     for name, part in parts.items():
         if options.only in (None, name):
