@@ -203,3 +203,51 @@ def test_examples_that_python_makes_are_every_workers_own(tmp_path: Path):
     header = json.loads((tmp_path / "a.graph").read_bytes().partition(b"\n")[0])
     assert header["examples"] is None
     assert header["features"].keys() == {"inputs", "targets"}
+
+
+IN_BLOCKS = """
+import json, sys
+from pathlib import Path
+from transient_magics.runtime.files import blocks
+from transient_magics.runtime.files.data_files import make
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.graph.file import GraphFile, written
+from transient_magics.runtime.training.define import define
+
+folder = RunFolder(Path(sys.argv[1]))
+spec = folder.spec()
+trainable = define(folder, spec, str(folder.data))
+make(folder.data, lambda directory, temporary: trainable.generate(str(directory), str(temporary)))
+paths = trainable.record_files()
+index = blocks.indexed(folder.data, paths)
+(folder.path / "a.graph").write_bytes(written(trainable, spec, 1))
+chunk = [folder.path / path.name for path in paths]
+for path, moved in zip(paths, chunk):
+    path.rename(moved)
+    path.touch()
+tf, seen = tensorflow(), 0
+server = tf.train.Server({"ps": ["127.0.0.1:" + sys.argv[2]]}, job_name="ps", task_index=0)
+with tf.Graph().as_default() as graph:
+    _, source = GraphFile.read(folder.path / "a.graph").with_examples("/job:ps/task:0", str(folder.data))
+    with tf.Session(server.target, graph=graph) as session:
+        session.run(source.begin, {source.files: [str(path) for path in chunk]})
+        try:
+            while True:
+                values = session.run(source.values)
+                seen += len(values["targets"])
+        except tf.errors.OutOfRangeError:
+            pass
+        left = session.run(source.left) if source.left is not None else 0
+print(json.dumps({"records": index.records, "seen": seen, "left": int(left)}))
+"""
+
+
+@pytest.mark.parametrize(("text", "batching"), [(False, "uniform"), (True, "dynamic")])
+def test_of_records_in_blocks_a_chunk_is_read_whole_and_once(tmp_path: Path, text: bool, batching: str):
+    named = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "reverse_bits"} if text else {}
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **named, "batching": batching}))
+    (tmp_path / "cell.py").write_text(REVERSE if text else DIGITS)
+    found = json.loads(programs.run(IN_BLOCKS, tmp_path, str(free_ports(1)[0]), own=True).splitlines()[-1])
+    assert found["seen"] == found["records"] > 100
+    assert found["left"] == 0
