@@ -12,7 +12,7 @@ from tests.controller.deadline_world import HOURLY, KEPT, ON_DEMAND_HOURLY, Worl
 from tests.controller.test_core import START, Story
 from transient_magics.controller.deadlines.decisions import decide
 from transient_magics.controller.deadlines.market import Market
-from transient_magics.controller.deadlines.situation import ON_DEMAND, SPOT, Kind, Seen, seen
+from transient_magics.controller.deadlines.situation import ON_DEMAND, SPOT, Kind, Seen, seen, zones_for
 from transient_magics.controller.deadlines.speeds import Speeds
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.journal import Event, events, replay
@@ -179,10 +179,10 @@ class Told(Story):
         return self
 
 
-def story() -> Told:
+def story(**more: object) -> Told:
     """A run that is due in four hours, whose two workers have trained for a while."""
     made = Told(groups=(WorkerGroup("cpu", 2),), prices={"cpu": line(), "parameter-server": line()}, max_workers=4,
-                 max_seconds=1e6)  # fmt: skip
+                 max_seconds=1e6, **more)  # fmt: skip
     made.carry_out(made.decisions()).after(60)
     for vm in list(made.state.vms):
         made.happens(events.VmRunning(vm=vm, address="10.0.0.1"), events.VmReady(vm=vm))
@@ -254,3 +254,26 @@ def test_a_journal_that_asks_for_more_than_was_declared_rents_no_more() -> None:
     asked = [each for each in made.decisions() if isinstance(each, RequestVm)]
     assert {each.accelerator for each in asked} == {"cpu"}
     assert len(asked) == 4, "as many as --max-workers lets"
+
+
+def test_a_fallback_of_the_cluster_does_not_rent_on_demand_beside_the_deadline() -> None:
+    for due, terms in ((False, "standard"), (True, "spot")):
+        made = story(fallback_seconds=60.0)
+        if due:
+            made.happens(events.DeadlineActed(run="run-1", machines=(("cpu", "spot", 3),), reason="cheap"))
+        else:
+            made.happens(events.TrainFinished(run="run-1", step=1))
+        made.happens(*(events.VmRevoked(vm=f"worker-{number}", signal="api") for number in (0, 1)))
+        for _ in range(3):
+            asked = [each for each in made.decisions() if isinstance(each, RequestVm)]
+            made.carry_out(asked).after(30)
+            made.happens(*(events.VmRefused(vm=each.vm, reason="none", cause="stockout") for each in asked)).after(3600)
+        assert {each.provisioning_model for each in made.decisions() if isinstance(each, RequestVm)} == {terms}
+
+
+def test_workers_are_in_the_zones_that_were_named() -> None:
+    made = story()
+    run = replace(made.state.runs["run-1"], spec=replace(made.state.runs["run-1"].spec, zones=("us-east1-c",)))
+    assert made.state.spec
+    assert zones_for(made.state.spec, run, "cpu") == ("us-east1-c",)
+    assert zones_for(made.state.spec, made.state.runs["run-1"], "cpu") == ("us-west1-b", "us-east1-c")
