@@ -22,6 +22,7 @@ from .speeds import Speeds
 SPOT, ON_DEMAND = "spot", "standard"
 _LATE = 2.326  # deviations: one start in a hundred takes longer
 _ROUGH = 0.1  # of a mean start: how far starts differ at least
+_FEW = 2.0  # the next of n starts is longer than all of them once in n + 1 times: few tell little of the longest
 _UNSEEN, _JOIN = 1.5, 15.0  # of a usual start where none was seen; seconds until a worker that is ready takes steps
 Workers = Mapping[tuple[str, str], int]
 """How many, by GPU and terms."""
@@ -154,7 +155,8 @@ def _start(
     boot = statistics.fmean(booted) if booted else _UNSEEN * boot_times.usual(spec, gpu) / rate
     join = statistics.fmean(joined) if joined else _JOIN
     varies = max(statistics.pstdev(booted) if booted else 0.0, _ROUGH * boot)
-    return boot + join, boot + _LATE * varies + max([*joined, join])
+    longest = boot + _LATE * varies + max([*joined, join])
+    return boot + join, longest * (1 + _FEW / (len(joined) + 1))
 
 
 def _waited(vms: Iterable[VmState], now: float) -> float:
