@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.steered import swift_emulator, weather
 from transient_magics import client, places
 from transient_magics.client import commands, text
 from transient_magics.client.planning import deadlines
@@ -141,3 +142,23 @@ def test_what_earlier_runs_tell_that_no_workers_can_do_is_refused_with_the_neare
     with pytest.raises(DeclarationError, match=r"run-1 takes 2 h 30 min even on demand.*The nearest deadline is 150m"):
         begin(cluster, "2h")
     begin(cluster, "3h")
+
+
+def test_without_quota_for_vms_on_demand_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator is asked as Compute Engine is; nobody is in charge of the cluster, so that none of its VMs boots."""
+    monkeypatch.setattr(commands, "start_controller", lambda directory: None)
+    monkeypatch.setattr(commands, "send", lambda directory, command: None)
+    with swift_emulator() as url:
+        cluster = declared("k80x2", zone=("us-west1-b",))
+        happened(
+            events.VmRequested(
+                vm="worker-0", role="worker", slot=0, zone="us-west1-b", accelerator="k80", provisioning_model="spot",
+                machine_type="n1-standard-4", hourly=0.1, on_demand_hourly=0.3,
+            )
+        )  # fmt: skip
+        weather(url, quota=["k80=1"])
+        with pytest.raises(ClusterError, match=r"2 K80 VMs on demand could not be had.*quota NVIDIA_K80_GPUS"):
+            begin(cluster)
+        weather(url, quota=["k80=2"])
+        assert begin(cluster).name == "run-1"
+        happened(events.ClusterDeleted())  # or the end of this home waits for somebody who deletes it
