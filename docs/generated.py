@@ -24,7 +24,10 @@ _LINES = {
     **{verb: f"%transient_cluster {verb}" for verb in options.CLUSTER_VERBS},
     "train": "%%train",
     "job": "%%job",
-    **{verb: f"%transient_{verb}" for verb in ("plan", "weather", "deflate", "inflate", "lifetimes", "doctor")},
+    **{
+        verb: f"%transient_{verb}"
+        for verb in ("plan", "weather", "deflate", "inflate", "measure", "lifetimes", "doctor")
+    },
     **{f"image {verb}": f"%transient_image {verb}" for verb in options.IMAGE_VERBS},
     **{verb: f"transient {verb}" for verb in ("catalog", "export", "tensorboard")},
 }

@@ -73,6 +73,11 @@ def build(name: str) -> Path:
     return builds() / name
 
 
+def measurements() -> Path:
+    """The directory with one folder per measurement of availability that was begun from this machine."""
+    return home() / "availability"
+
+
 def past() -> Path:
     """Folders of deleted clusters whose name was taken again."""
     return home() / "past"

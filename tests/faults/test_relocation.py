@@ -55,9 +55,10 @@ def test_a_training_moves_to_another_zone_though_the_controller_is_killed_on_the
     os.kill(killed, signal.SIGKILL)
     moved = mover.event(mark, events.ClusterRelocated)
     assert set(moved.leaves) == old  # type: ignore[attr-defined]
-    saved = cluster.state.active_run.checkpoint_step  # type: ignore[union-attr]
+    told = [each for each in mover.since(mark, events.TrainCheckpoint) if each.seq < moved.seq]
+    saved = told[-1].step  # type: ignore[attr-defined]
     started = mover.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
-    assert started == saved, "it goes on from what was saved then"
+    assert saved <= started < saved + 10, "it goes on from what was saved then, with steps that came while it was"
     mover.until(lambda state: {vm.name for vm in state.living if vm.role == "worker"} == set(mover.workers()), "joined")
     mover.goes_on()
     state = cluster.state

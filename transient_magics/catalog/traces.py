@@ -14,13 +14,14 @@ from __future__ import annotations
 import csv
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from ..errors import DeclarationError
 
 COLUMNS = ("zone", "gpu", "gpus_per_vm", "seconds", "available")
+_GAP = 3.0  # times as long as usual between two looks: what was between is not known
 _MOST = 1_000_000  # VMs at a time, and rows of a file
 _Row = tuple[int, dict[str, str]]
 
@@ -56,6 +57,34 @@ class Trace:
         kind = f"{self.zone},{self.gpu},{self.gpus_per_vm}"
         rows = [f"{kind},{at!r},{number}" for at, number in zip(self.seconds, self.numbers, strict=True)]
         return "\n".join([",".join(COLUMNS), *rows, f"{kind},{self.end!r},", ""])
+
+
+def sampled(zone: str, gpu: str, seen: Sequence[tuple[float, int]], every: float) -> Trace | None:
+    """What was seen of a zone as a trace: `seen` has moments (seconds) and how many VMs it gave then, in order.
+
+    A number holds until the next look, the last one for `every` seconds. Where nobody looked for far longer than that
+    nothing is known: of the stretches between such gaps the longest counts. None where there is no look at all.
+    """
+    stretches: list[list[tuple[float, int]]] = []
+    for at, number in seen:
+        if not stretches or at - stretches[-1][-1][0] > _GAP * every:
+            stretches.append([])
+        stretches[-1].append((at, number))
+    if not stretches:
+        return None
+    longest = max(stretches, key=lambda each: each[-1][0] - each[0][0])
+    begin = longest[0][0]
+    changes = [longest[0], *(later for earlier, later in pairwise(longest) if later[1] != earlier[1])]
+    seconds = tuple(round(at - begin, 3) for at, _ in changes)
+    return Trace(
+        zone, gpu, 1, seconds, tuple(number for _, number in changes), round(longest[-1][0] - begin + every, 3)
+    )
+
+
+def to_csv(traces: Sequence[Trace]) -> str:
+    """The text of a file with these traces."""
+    heads, bodies = zip(*(trace.to_csv().split("\n", 1) for trace in traces), strict=True)
+    return "\n".join([heads[0], "".join(bodies)])
 
 
 def read_traces(text: str, name: str) -> tuple[Trace, ...]:

@@ -267,6 +267,7 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "weather": _weather,
     "deflate": _deflate,
     "inflate": _inflate,
+    "measure": lambda **values: client.measure(**values),
     "lifetimes": lambda **values: client.lifetimes(**values),
     "image build": _build,
     "image list": lambda **values: client.images(**values),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .planning.lifetimes import Lifetimes, lifetimes
     from .planning.plans import plan
     from .project.images import Build, ImageList, build_image, delete_image, images
+    from .project.measuring import Measurement, measure
     from .project.offers import Offers, catalog
     from .project.orphans import Orphan, OrphanRule, Sweep, sweep
     from .project.weather import Weather
@@ -52,6 +53,7 @@ _HOMES = {
     "project.images": ("Build", "ImageList", "build_image", "delete_image", "images"),
     "project.offers": ("Offers", "catalog"),
     "project.orphans": ("Orphan", "OrphanRule", "Sweep", "sweep"),
+    "project.measuring": ("Measurement", "measure"),
     "project.weather": ("Weather",),
     "results.comparison": ("Comparison", "Runs"),
     "measuring": ("declare_stalls", "stalls"),
@@ -73,6 +75,7 @@ __all__ = [
     "ImageList",
     "Job",
     "Lifetimes",
+    "Measurement",
     "Offers",
     "Orphan",
     "OrphanRule",
@@ -106,6 +109,7 @@ __all__ = [
     "images",
     "job",
     "lifetimes",
+    "measure",
     "plan",
     "preview",
     "run",

@@ -121,11 +121,13 @@ class ClusterAdvised(Event):
     how many seconds most run (0: unknown).
 
     `preempted`: of the Spot VMs that ended there within a week, the share that was preempted, where that is known.
+    `measured`: not Compute Engine says so, VMs were asked for and given back from this machine, of late.
     """
 
     accelerator: str
     zones: Mapping[str, tuple[float, float]]
     preempted: Mapping[str, float] = field(default_factory=dict[str, float])
+    measured: bool = False
 
 
 @_event("cluster.zones_found")

@@ -166,6 +166,17 @@ class TransientMagics(Magics):
         return self._obey(command)
 
     @line_magic
+    def transient_measure(self, line: str) -> Any:
+        """Ask for Spot VMs in some zones and give them back at once, to see where there are any; or tell what was seen.
+
+        %transient_measure GPU [options]            for example: %transient_measure t4 --zones us-east1-c --budget 2
+
+        `%transient_measure -h` lists the options.
+        """
+        command = arguments.parse("measure", self._words(line), called="%transient_measure")
+        return self._obey(command)
+
+    @line_magic
     def transient_lifetimes(self, line: str) -> Any:
         """How long transient VMs live: your own, published ones, or those of a file.
 

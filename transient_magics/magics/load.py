@@ -25,8 +25,8 @@ _LONG = (
 )  # fmt: skip
 _NAMES = (*_LONG, *_SHORT)
 _LINE_NAMES = (
-    "transient_weather", "transient_deflate", "transient_inflate", "transient_lifetimes", "transient_image",
-    "transient_doctor",
+    "transient_weather", "transient_deflate", "transient_inflate", "transient_measure", "transient_lifetimes",
+    "transient_image", "transient_doctor",
 )  # fmt: skip
 
 _PANELS = {  # shown as a panel

@@ -40,6 +40,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "doctor": project.doctor(),
         "weather": weather.weather(),
         **weather.shares(),
+        "measure": weather.measure(),
         "lifetimes": planning.lifetimes(),
         **project.images(),
     }

@@ -9,11 +9,15 @@ from ...protocol.share import LEAST
 from ...spec import parse_cpus, parse_share
 from ..option import (
     Option,
+    duration,
     flag,
+    hours,
     one_of,
+    positive,
     word,
+    zones,
 )
-from .shared import ANY_CLUSTER, CLUSTER_NAME
+from .shared import ANY_CLUSTER, CLUSTER_NAME, PROJECT
 
 
 def weather() -> tuple[Option, ...]:
@@ -95,3 +99,19 @@ def check_deflate(values: dict[str, Any], called: str) -> None:
         raise DeclarationError(f"{called} takes a VM with --cpu or --network, or --reclaim alone", fix=fix)
     if "policy" in values and "reclaim" not in values:
         raise DeclarationError(f"--policy says how {called} --reclaim is shared out", fix="Add --reclaim 1.5cpu.")
+
+
+def measure() -> tuple[Option, ...]:
+    """Of measured availability."""
+    return (
+        word("gpu", "[GPU]", "the GPU that zones may have; without one: what was seen so far", many="?",
+             completes="gpu"),
+        flag("--zones", "where VMs are asked for, and given back at once", zones, completes="zone",
+             metavar="ZONE,..."),
+        flag("--budget", "what that may cost in US dollars, a minute of each VM at least", positive("--budget"),
+             metavar="DOLLARS"),
+        flag("--every", "from one look to the next: 10m", duration("--every", "m"), metavar="TIME"),
+        flag("--hours", "for how long (24h)", hours("--hours"), metavar="TIME"),
+        PROJECT,
+        flag("--stop", "look no more: ends all measurements"),
+    )  # fmt: skip

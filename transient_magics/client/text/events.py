@@ -122,6 +122,9 @@ def event_words(event: Event) -> str:
             return "the emulated time passes at another rate"
         case events.ClusterAdvised():
             best = max(event.zones, key=lambda zone: event.zones[zone][0], default="")
+            if event.measured:
+                found = f", most often in {best} ({event.zones[best][0]:.0%} of the looks)" if best else ""
+                return f"what was measured of Spot {event.accelerator.upper()}s within the hour{found}"
             likely = f", best in {best} ({event.zones[best][0]:.0%} likely)" if best else ""
             return f"Compute Engine's advice on Spot {event.accelerator.upper()}s{likely}"
         case events.ClusterLeased():

@@ -21,7 +21,8 @@ from ...spec import ClusterSpec
 
 AGAIN_SECONDS = 900.0
 """After a stockout, the least time between two questions about one GPU."""
-_HOLDS_SECONDS = 3600.0
+HOLDS_SECONDS = 3600.0
+"""For so long advice, and what was measured, tells something of now."""
 _LOW = 0.3  # the obtainability below which a request is more a hope than a plan
 _HOUR = 3600.0
 
@@ -30,7 +31,7 @@ def ranked(
     spec: ClusterSpec, kind: str, zones: tuple[str, ...], given: events.ClusterAdvised | None, now: float
 ) -> tuple[str, ...]:
     """`zones` (best first) in the order in which to ask for Spot VMs with the GPU `kind`, as advice has it."""
-    if given is None or now - given.at > _HOLDS_SECONDS or kind != given.accelerator:
+    if given is None or now - given.at > HOLDS_SECONDS or kind != given.accelerator:
         return zones
     usual = fmean(given.preempted.values()) if given.preempted else 0.0
     costs = [(spec.transfer_prices.get(zone, 0.0), spec.price(kind, zone).hourly) for zone in zones]

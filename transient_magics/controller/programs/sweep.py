@@ -1,11 +1,11 @@
 """`python -m ...programs.sweep [--yes] [--all-machines] [PROJECT]`: what nothing here knows any more.
 
-Those are VMs of this user's that were made from this machine, of clusters that are over or have no folder here, and of
-images that are built no more. With `--all-machines` they are all of this user's, also from other machines, and what an
-earlier version made in his login name; then what is younger than an hour is spared. A cluster whose controller runs on
-a VM is looked after, wherever it was declared. Only with `--yes` they are deleted, with the firewall rules of their
-clusters. Rules whose cluster has no VM any more are found and deleted like VMs; those of other machines after a day,
-because a cluster that waits for its first VM has rules already.
+Those are VMs of this user's that were made from this machine, of clusters that are over or have no folder here, of
+images that are built no more, and of measurements that nobody makes any more. With `--all-machines` they are all of
+this user's, also from other machines, and what an earlier version made in his login name; then what is younger than an
+hour is spared. A cluster whose controller runs on a VM is looked after, wherever it was declared. Only with `--yes`
+they are deleted, with the firewall rules of their clusters. Rules whose cluster has no VM any more are found and
+deleted like VMs; those of other machines after a day, because a cluster that waits for its first VM has rules already.
 
 Prints one JSON object: `{"orphans": [{name, zone, why}], "rules": [{name, why}], "deleted": bool, "unreadable":
 [sentence]}` or `{"error": sentence}`. Without a project it is about the emulator. `unreadable` has a sentence for each
@@ -20,6 +20,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,15 +28,16 @@ from typing import Any
 from ... import places
 from ...cloud import Vm
 from ...cloud.firewall import same_owner
-from ...errors import AccessError
+from ...errors import AccessError, DeclarationError
 from ...journal import read, replay
 from ...journal.declared import ATTACHED, unreadable
 from ...journal.lock import held
 from ...protocol import checks, layout
+from ...spec.measurement import MeasureSpec
 from ..answer import answer
 from ..vms.access import Access, to_project
 from ..vms.machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description, ruled_by
-from ..vms.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
+from ..vms.owner import MACHINE_LABEL, MEASURE_LABEL, OWNER_LABEL, user, whose
 from .baking import BUILD_LABEL
 
 _YOUNG, _YOUNG_RULE = timedelta(hours=1), timedelta(days=1)
@@ -102,6 +104,8 @@ def _why_rule(rule: Mapping[str, Any], machine: str, here: Here) -> str:
 
 def _why(vm: Vm, machine: str, here: Here, governed: Collection[str]) -> str:
     """Why nobody looks after the VM (a clause), or nothing. `governed`: ids of clusters with a controller on a VM."""
+    if measurement := vm.labels.get(MEASURE_LABEL):
+        return "" if measurement in _measuring() else "no process measures availability with it any more"
     image, cluster, identity = vm.labels.get(BUILD_LABEL), vm.labels.get(LABEL), _identity(vm)
     from_here = vm.labels.get(MACHINE_LABEL) == machine
     if not from_here and vm.created and datetime.now(UTC) - vm.created < _YOUNG:
@@ -149,6 +153,15 @@ def clusters_here() -> Here:
             else:
                 followed.add(identity)
     return Here(known, followed, broken)
+
+
+def _measuring() -> set[str]:
+    """The ids of measurements that are under way on this machine."""
+    found = set[str]()
+    for folder in (path.parent for path in places.measurements().glob(f"*/{layout.SPEC}") if held(path.parent)):
+        with suppress(OSError, ValueError, DeclarationError):
+            found.add(MeasureSpec.from_dict(checks.parsed_object((folder / layout.SPEC).read_bytes())).id)
+    return found
 
 
 def _building(image: str, identity: str) -> bool:

@@ -19,6 +19,8 @@ from ...files import write_atomically
 
 OWNER_LABEL, MACHINE_LABEL, USER_LABEL = "transient-magics-owner", "transient-magics-machine", "transient-magics-user"
 """A hash of the principal, the number of the home directory, and for human eyes the login name."""
+MEASURE_LABEL = "transient-magics-measurement"
+"""On VMs that were asked for only to see whether there are any: the id of the measurement."""
 OWNER = "owner.json"
 """In a cluster's folder: the labels that say whose its VMs are."""
 

@@ -1,0 +1,173 @@
+"""`python -m ...programs.measure NAME`: carry out the measurement that `availability/NAME/spec.json` declares.
+
+Started detached, so that it outlives the notebook. At every look one Spot VM is asked for in each zone, and deleted as
+soon as it is there: whether there was one is written down. Nobody can log in to such a VM, it carries a moment at which
+Compute Engine itself deletes it, a few minutes on, and a sweep finds it by its label. So a kill costs some cents at
+most, and what could be lost so is kept back of the budget. Ends at once where another is at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ... import places
+from ...catalog import DISK_GB, accelerator
+from ...catalog.traces import sampled, to_csv
+from ...cloud import ComputeEngine, VmRequest, request_id
+from ...errors import AccessError, CloudError, CredentialsError, GoneError, QuotaError, StockoutError, TransientError
+from ...files import write_atomically
+from ...journal.lock import take
+from ...protocol import layout
+from ...spec.measurement import (
+    ENDED,
+    LEAST_SECONDS,
+    LIFE_SECONDS,
+    STOP,
+    TRACE,
+    MeasureSpec,
+    Sighting,
+    next_look,
+    read_sightings,
+    write_sightings,
+)
+from ..vms.access import Access, to_project
+from ..vms.owner import MEASURE_LABEL, whose
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_MOST_FAILURES = 5
+"""Looks in a row of which nothing came, after which it gives up."""
+
+
+class _Blind:
+    """A look that says nothing about capacity: Compute Engine did not answer, or refused for another reason."""
+
+
+async def measure(spec: MeasureSpec, folder: Path) -> str:
+    """Look again and again; why it ended, a clause. Raises CloudError where no look can tell anything."""
+    failures = 0
+    async with to_project(spec.project, makes_vms=True) as access:
+        while True:
+            seen = read_sightings(folder)
+            due, over = next_look(spec, seen, time.time())
+            if over:
+                return over
+            if await _stopped(folder, due):
+                return "it was stopped"
+            found = await _look(access, spec)
+            write_sightings(folder, found)
+            _write_traces(spec, folder)
+            failures = 0 if found else failures + 1
+            if failures >= _MOST_FAILURES:
+                return "Compute Engine did not say whether there are VMs"
+            if not found:
+                await asyncio.sleep(min(spec.every_seconds, LEAST_SECONDS))
+
+
+async def _stopped(folder: Path, until: float) -> bool:
+    """Wait until this moment (seconds since 1970), or for the wish that it ends: whether there is one."""
+    while not (folder / STOP).exists():
+        left = until - time.time()
+        if left <= 0:
+            return False
+        await asyncio.sleep(min(_LOOK_SECONDS, left))
+    return True
+
+
+async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
+    try:
+        await access.reopen()
+        marks = {**await whose(access.engine), MEASURE_LABEL: spec.id}
+    except (AccessError, CredentialsError):
+        raise
+    except CloudError as error:
+        log.warning("%s", error)
+        return []
+    probes = (_probe(access.engine, spec, zone, marks) for zone in spec.zones)
+    found = await asyncio.gather(*probes, return_exceptions=True)
+    for each in found:  # all of them have given their VMs back by now
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in found if isinstance(each, Sighting)]
+
+
+async def _probe(engine: ComputeEngine, spec: MeasureSpec, zone: str, marks: dict[str, str]) -> Sighting | _Blind:
+    """Ask for a VM in the zone, and give it back. Raises what is the same at every look: QuotaError, AccessError."""
+    gpu, began = accelerator(spec.gpu), time.time()
+    attached = gpu.compute_engine_name if not gpu.bundled else ""
+    name = f"{spec.name}-{spec.zones.index(zone)}-{int(began)}"
+    request = VmRequest(
+        name=name, zone=zone, machine_type=gpu.machine_type, ssh_public_key="", accelerator=attached,
+        accelerator_count=1 if attached else 0, provisioning_model="spot", labels=marks, disk_gb=DISK_GB,
+        external_ip=False, termination_time=datetime.fromtimestamp(began + LIFE_SECONDS, UTC),
+        request_id=request_id(spec.id, name),
+    )  # fmt: skip
+    try:
+        await engine.insert(request, timeout=LIFE_SECONDS)
+    except (StockoutError, GoneError):
+        return Sighting(round(began, 3), zone, given=False)
+    except (QuotaError, AccessError, CredentialsError):
+        raise
+    except CloudError as error:  # it may be there nevertheless
+        log.warning("%s: %s", zone, error)
+        await _give_back(engine, zone, name, marks)
+        return _Blind()
+    except asyncio.CancelledError:
+        await asyncio.shield(_give_back(engine, zone, name, marks))
+        raise
+    await asyncio.shield(_give_back(engine, zone, name, marks))
+    dollars = max(LEAST_SECONDS, time.time() - began) / 3600 * spec.hourly[zone]
+    return Sighting(round(began, 3), zone, given=True, dollars=dollars)
+
+
+async def _give_back(engine: ComputeEngine, zone: str, name: str, marks: dict[str, str]) -> None:
+    try:
+        await engine.delete(zone, name, marks)
+    except CloudError as error:  # Compute Engine itself deletes it in some minutes
+        log.warning("%s ends by itself: %s", name, error)
+
+
+def _write_traces(spec: MeasureSpec, folder: Path) -> None:
+    seen = read_sightings(folder)
+    found = (
+        sampled(zone, spec.gpu, [(each.at, int(each.given)) for each in seen if each.zone == zone], spec.every_seconds)
+        for zone in spec.zones
+    )
+    if traces := [trace for trace in found if trace]:
+        write_atomically(folder / TRACE, to_csv(traces), durable=False)
+
+
+async def _carry_out(spec: MeasureSpec, folder: Path) -> int:
+    work = asyncio.ensure_future(measure(spec, folder))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    try:
+        why = await work
+    except asyncio.CancelledError:
+        why = "it was asked to end"
+    except TransientError as error:
+        why = str(error)
+    write_atomically(folder / ENDED, json.dumps({"why": why}))
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 0; why it ended is in its folder."""
+    folder = places.measurements() / arguments[0]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if take(folder) is None or (folder / ENDED).exists():
+        return 0
+    spec = MeasureSpec.from_dict(json.loads((folder / layout.SPEC).read_text()))
+    return asyncio.run(_carry_out(spec, folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
