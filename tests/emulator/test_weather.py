@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -439,6 +442,83 @@ async def test_links_are_as_fast_as_asked_for_and_slower_between_regions(sky: Cl
             assert http_request(sky.running.url, "DELETE", f"{path}/{name}")[0] == 200
     assert 28e6 < rates["near"] < 120e6
     assert 5e6 < rates["far"] < 25e6
+
+
+_ECHO = """#!/usr/bin/env transient-python
+import socket
+with socket.create_server(("", 5000)) as server:
+    while True:
+        connection = server.accept()[0]
+        while data := connection.recv(65536):
+            connection.sendall(data)
+"""
+_PING = """
+import socket, time
+for attempt in range(200):
+    try:
+        connection = socket.create_connection(("{}", 5000), 10)
+        break
+    except OSError:
+        time.sleep(0.1)
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+took = []
+for number in range(20):
+    began = time.perf_counter()
+    connection.sendall(b"x")
+    connection.recv(1)
+    took.append(time.perf_counter() - began)
+began, got = time.perf_counter(), 0
+connection.sendall(bytes(200_000))
+while got < 200_000:
+    got += len(connection.recv(65536))
+print(min(took), sorted(took)[10])
+"""
+
+
+async def test_the_way_between_regions_takes_its_time_and_goes_on_when_the_line_is_killed(sky: Cloud) -> None:
+    await asyncio.to_thread(weather, sky, link="1gbit,far=100mbit/60ms")
+    sky.create("sender", spot=False, guest_accelerators=[])
+    places = {}
+    for zone, name in ((ZONE, "beside"), ("us-west1-b", "away")):
+        path = f"/compute/v1/projects/{PROJECT}/zones/{zone}/instances"
+        body = {
+            "name": name, "machineType": f"zones/{zone}/machineTypes/n1-standard-1", "disks": [{"boot": True}],
+            "networkInterfaces": [{}], "metadata": {"items": [{"key": "startup-script", "value": _ECHO}]},
+        }  # fmt: skip
+        assert http_request(sky.running.url, "POST", path, body)[0] == 200
+        made = http_request(sky.running.url, "GET", f"{path}/{name}")[1]
+        places[name] = made["networkInterfaces"][0]["networkIP"]
+
+    async with await sky.ssh("sender") as sender:
+
+        async def ping(name: str) -> float:
+            """The least of 20 round trips, in seconds."""
+            done = await sender.run("transient-python -S -", input=_PING.format(places[name]), check=True)
+            return float(str(done.stdout).split()[0])
+
+        assert await ping("beside") < 0.03
+        assert 0.06 <= await ping("away") < 0.2
+        (line,) = delay_lines(sky)
+        os.kill(line, signal.SIGKILL)
+        eventually(lambda: delay_lines(sky) not in ([], [line]))
+        assert 0.06 <= await ping("away") < 0.2
+        await asyncio.to_thread(weather, sky, link="1gbit,far=100mbit/4ms")
+        assert 0.004 <= await ping("away") < 0.04
+        await asyncio.to_thread(weather, sky, link="none")
+        assert await ping("away") < 0.03, "directly again"
+        eventually(lambda: delay_lines(sky) == [])
+        assert await ping("away") < 0.03
+
+
+def delay_lines(sky: Cloud) -> list[int]:
+    """The processes of the emulator that hold what is under way between regions."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == sky.running.process.pid and b"delay_line" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 def test_links_need_a_network_of_the_vms_own(state: Path) -> None:

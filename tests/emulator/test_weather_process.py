@@ -216,7 +216,9 @@ def test_vms_start_as_measured() -> None:
         ({"gpu_speed": "k8=2"}, "Unknown GPU 'k8' (--gpu-speed). Did you mean k80?"),
         ({"gpu_speed": "k80=1,p100=0"}, "--gpu-speed takes speeds above 0, not 'p100=0'"),
         ({"link": "100"}, "Invalid rate of a link '100'"),
-        ({"link": "1gbit,far=100mbit/80ms"}, "A latency between regions cannot be emulated"),
+        ({"link": "1gbit,far=100mbit/80"}, "No round trip takes 80 (--link). Write 30ms"),
+        ({"link": "1gbit,far=100mbit/soon"}, "Invalid duration 'soon' (--link)"),
+        ({"link": "1gbit,near=100mbit"}, "'near=100mbit' says nothing about a link (--link)"),
         ({"credentials": "expired,for"}, "--credentials"),
         ({"credentials": "lost"}, "Credentials cannot be 'lost' (--credentials)"),
         ({"seed": -1}, "--seed takes a whole number from 0 on, not '-1'"),
@@ -239,6 +241,9 @@ def test_settings_come_back_as_they_were_written() -> None:
     weather = Settings().changed(given)
     assert Settings().changed(weather.to_store()) == weather
     assert Settings().changed({"gpu_speed": " K80=1, v100=3.5"}).to_json()["gpu_speed"] == "k80=1,v100=3.5"
+    late = Settings().changed({"link": "1gbit, far=100mbit/30ms"})
+    assert (late.to_json()["link"], late.link and late.link.round_trip) == ("1gbit,far=100mbit/30ms", 0.03)
+    assert Settings().changed({"link": "1gbit,far=10gbit/0s"}).to_json()["link"] == "1gbit,far=10gbit/0s"
     assert weather.to_json()["stockout"][1] == "us-east1-c,delay=500ms"
     assert Settings().changed(dict.fromkeys(given)) == Settings()
 

@@ -59,7 +59,8 @@ def weather() -> tuple[Option, ...]:
               choices=("works", "fails"), metavar="HOW"),
         flag("--gpu-speed", "equal; published: steps are paced as measured for the VM's GPU; or how many times as fast "
               "as a K80: k80=1,p100=2", str, choices=("equal", "published"), metavar="HOW|GPU=TIMES,..."),
-        flag("--link", "what a VM's network carries each way: 100mbit, or 1gbit,far=100mbit (between regions)", str,
+        flag("--link", "what a VM's network carries each way: 100mbit, or 1gbit,far=100mbit/30ms (between regions, "
+              "there and back in 30 ms)", str,
               choices=("none", "100mbit"), metavar="RATE"),
         flag("--pressure", "so many vCPUs are taken from all transient VMs together, which run on: 1cpu, 1cpu,for=5m; "
               "none", str, choices=("none", "1cpu,for=5m"), metavar="CPUS"),

@@ -13,13 +13,14 @@ import socket
 import struct
 from collections.abc import Collection
 
-_NEW_LINK, _DELETE_LINK, _NEW_ADDRESS = 16, 17, 20
-_REQUEST, _ACKNOWLEDGE, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x200, 0x400
+_NEW_LINK, _DELETE_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR, _DELETE_NEIGHBOUR = 16, 17, 20, 28, 29
+_REQUEST, _ACKNOWLEDGE, _REPLACE, _EXCLUSIVE, _CREATE = 0x1, 0x4, 0x100, 0x200, 0x400
 _NEW_QUEUE, _DELETE_QUEUE, _NEW_CLASS, _NEW_FILTER = 36, 37, 40, 44
 _ERROR = 2
 _LINK_ADDRESS, _LINK_NAME, _LINK_MTU, _LINK_MASTER, _LINK_INFO, _LINK_NAMESPACE = 1, 3, 4, 10, 18, 28
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _ADDRESS, _LOCAL = 1, 2
+_NEIGHBOUR, _NEIGHBOUR_HARDWARE, _PERMANENT = 1, 2, 0x80
 _KIND, _OPTIONS = 1, 2
 _ROOT, _TOP, _NEAR, _FAR = 0xFFFF_FFFF, 0x1_0000, 0x1_0001, 0x1_0002
 _TBF_PARAMETERS, _TBF_BURST = 1, 6
@@ -30,8 +31,9 @@ _TICK = 64e-9  # seconds, in which the kernel's schedulers count
 _LARGEST_PACKET = 1 << 17  # a packet larger than a burst would never get through
 _BURST_SECONDS, _QUEUE_SECONDS = 0.01, 0.1
 _UP = 1
-# As large as a packet can be: nothing but memory is between two VMs, and small packets would only cost time.
-_MTU = struct.pack("I", 65_535)
+# As large as a packet can be that a TAP takes (delay_line): nothing but memory is between two VMs, and small packets
+# would only cost time.
+_MTU = struct.pack("I", 65_521)
 
 _numbers = itertools.count(1)
 
@@ -65,6 +67,35 @@ def add_cable(name: str, bridge: str, *, peer: str, hardware_address: str, names
         _link() + attribute(_LINK_NAME, _text(name)) + attribute(_LINK_MTU, _MTU) + master + info,
     )
     set_up(name)
+
+
+def plug(link: str, bridge: str, hardware_address: str) -> None:
+    """Plug a `link` that is there into `bridge`, as a port with this hardware address."""
+    own = attribute(_LINK_ADDRESS, _hardware(hardware_address)) + attribute(_LINK_MTU, _MTU)
+    index = socket.if_nametoindex(link)
+    _ask(_NEW_LINK, 0, _link(index) + own)
+    _ask(_NEW_LINK, 0, _link(index) + attribute(_LINK_MASTER, struct.pack("I", socket.if_nametoindex(bridge))))
+    set_up(link)
+
+
+def add_neighbour(link: str, address: str, hardware_address: str) -> None:
+    """Have what is for an IPv4 `address` go to this hardware address, and nobody asked."""
+    body = _neighbour(link, address) + attribute(_NEIGHBOUR_HARDWARE, _hardware(hardware_address))
+    _ask(_NEW_NEIGHBOUR, _CREATE | _REPLACE, body)
+
+
+def remove_neighbour(link: str, address: str) -> None:
+    """Have its hardware address asked for again. No error where it is."""
+    try:
+        _ask(_DELETE_NEIGHBOUR, 0, _neighbour(link, address))
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def _neighbour(link: str, address: str) -> bytes:
+    head = struct.pack("BBHiHBB", socket.AF_INET, 0, 0, socket.if_nametoindex(link), _PERMANENT, 0, 0)
+    return head + attribute(_NEIGHBOUR, socket.inet_aton(address))
 
 
 def add_address(link: str, address: str, prefix: int) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import places
-from ..network import isolation, netlink
+from ..network import delay_line, isolation, netlink
 from ..network.isolation import Isolation
 from .descriptors import readable
 
@@ -232,11 +232,14 @@ class Machine:
 
         isolation.within_network(self._first, configure)
 
-    def shape(self, rate: float | None, far_rate: float | None = None, far: Collection[str] = ()) -> None:
+    def shape(
+        self, rate: float | None, far_rate: float | None = None, far: Collection[str] = (), late: bool = False
+    ) -> None:
         """Let its network carry no more than `rate` bits per second each way (None: what it can), and no more than
-        `far_rate` to the addresses `far`. Blocks for a moment; raises OSError."""
+        `far_rate` to the addresses `far`; if `late`, through the delay line. Blocks for a moment; raises OSError."""
         if self._first is None or self._isolation is Isolation.NONE:
             return
+        held, wanted = self._held(), set(far) if late else set[str]()
 
         def outgoing() -> None:
             if rate is None:
@@ -245,6 +248,10 @@ class Machine:
                 netlink.shape("eth0", rate)
             else:
                 netlink.shape_by_place("eth0", rate, far_rate, far)
+            for address in held - wanted:
+                netlink.remove_neighbour("eth0", address)
+            for address in wanted - held:
+                netlink.add_neighbour("eth0", address, delay_line.HARDWARE_ADDRESS)
 
         isolation.within_network(self._first, outgoing)
         if rate is None:
@@ -257,6 +264,11 @@ class Machine:
         if self._isolation is not Isolation.FULL or self._first is None:
             return isolation.marked(MARK, self.plan.identity)
         return isolation.beside(self._first)
+
+    def _held(self) -> set[str]:
+        """The addresses to which it sends through the delay line, an earlier emulator's among them."""
+        lines = Path(f"/proc/{self._first}/net/arp").read_text().splitlines()[1:]
+        return {words[0] for line in lines if (words := line.split())[3] == delay_line.HARDWARE_ADDRESS}
 
     def _open_sockets(self, ports: dict[str, int]) -> None:
         assert self._first

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from ...errors import DeclarationError
-from ..network import netlink
+from ..network import delay_line, netlink
 from .settings import Link
 
 
@@ -19,3 +21,9 @@ def check_links(link: Link, own_network: bool) -> None:
         netlink.unshape("lo")
     except OSError as error:
         raise DeclarationError(f"This machine's kernel cannot shape links: {error.strerror}") from None
+    if link.round_trip is not None:
+        try:
+            os.close(delay_line.open_tap("try0"))
+        except OSError as error:
+            what = f"A latency needs a TAP, and this machine gives none: {error.strerror}"
+            raise DeclarationError(what, where="--link", fix="Write far=100mbit, for the rate alone.") from None

@@ -29,6 +29,7 @@ SCALED = "scaled"
 SCALED_NOTICE = 30.0
 """Emulated seconds from a notice to the VM's end, where notices scale: what Compute Engine gives."""
 _FASTEST = 100_000.0  # hours per minute
+_LONGEST_ROUND_TRIP = 2.0
 _LONGEST_NOTICE = 120.0  # that Compute Engine gives; bills go by it
 
 
@@ -114,13 +115,16 @@ class Expired:
 
 @dataclass(frozen=True)
 class Link:
-    """What a VM's network carries, each way, in bits per second; `far`: between regions, if less."""
+    """What a VM's network carries, each way, in bits per second; `far`: between regions, if less, with `round_trip`
+    seconds there and back (None: none worth telling)."""
 
     rate: float
     far: float | None = None
+    round_trip: float | None = None
 
     def __str__(self) -> str:
-        return reading.bits(self.rate) + (f",far={reading.bits(self.far)}" if self.far else "")
+        late = f"/{reading.seconds(self.round_trip)}" if self.round_trip is not None else ""
+        return reading.bits(self.rate) + (f",far={reading.bits(self.far)}{late}" if self.far else "")
 
 
 @dataclass(frozen=True)
@@ -312,18 +316,19 @@ def read_link(value: Any) -> Link | None:
     if text == "none":
         return None
     near, *rest = [part.strip() for part in text.split(",")]
-    far = None
+    far = round_trip = None
     for part in rest:
         key, _, given = part.partition("=")
         if key != "far":
-            fix = "Write 100mbit, or 1gbit,far=100mbit."
+            fix = "Write 100mbit, or 1gbit,far=100mbit/30ms."
             raise DeclarationError(f"'{part}' says nothing about a link", where="--link", fix=fix)
-        if "/" in given:
-            raise DeclarationError(
-                "A latency between regions cannot be emulated, only a rate", where="--link", fix="Write far=100mbit."
-            )
-        far = reading.bit_rate(given)
-    return Link(reading.bit_rate(near), far)
+        carried, late, span = given.partition("/")
+        far = reading.bit_rate(carried)
+        round_trip = reading.duration(span, "--link", zero=True) if late else None
+        if round_trip is not None and round_trip > _LONGEST_ROUND_TRIP:
+            fix = "Write 30ms; around the globe and back it is 300ms."
+            raise DeclarationError(f"No round trip takes {span}", where="--link", fix=fix)
+    return Link(reading.bit_rate(near), far, round_trip)
 
 
 def _pressure(value: Any) -> Pressure | None:

@@ -68,6 +68,8 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
         )
     if weather.link:
         far = f", {weather.link.far / 1e6:g} Mbit/s between regions" if weather.link.far else ""
+        if weather.link.round_trip is not None:
+            far += f" with {1000 * weather.link.round_trip:g} ms there and back"
         lines.append(f"A VM's network carries {weather.link.rate / 1e6:g} Mbit/s each way{far}.")
     if weather.pressure and weather.pressure.holds(now):
         left = f" for {render_duration(weather.pressure.until - now)}" if weather.pressure.until else ""
