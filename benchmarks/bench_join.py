@@ -143,8 +143,8 @@ def way_in_with_data(size: int, samples: int, *, whole: bool) -> None:
             hparams_set=hparams_set, problem=problem,
         )  # fmt: skip
         cluster.follow(lambda state: bool(state.active_run and len(state.active_run.workers) == 2), 900)
-        graph = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name / "graphs" / "cpu.graph"
-        _when(graph.exists)
+        graphs = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name / "graphs"
+        _when(lambda: bool(list(graphs.glob("cpu*.graph"))))
         ways = [replaced(cluster, f"worker-{number}", f"worker-{number + 2}") for number in range(samples)]
         say_all(f"{how}: {WHOLE}", [way[WHOLE] for way in ways], "s", "" if whole else "<= 6")
         print(f"  the last: {first_gradient(run, f'worker-{samples + 1}')}", flush=True)
