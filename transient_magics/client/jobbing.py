@@ -13,9 +13,10 @@ from ..protocol.job import JobSpec
 from ..spec import parse_name
 from . import commands, text
 from .cell import as_declared, files_of, packages
+from .declaring.runs import write
 from .finding import cluster as find_cluster
 from .handles import Cluster, Job
-from .training import free_name, refuse_when_ending, write
+from .training import free_name, refuse_when_ending
 
 OF_A_CELL = f"python {layout.CELL}"
 """The command of a job whose code stands in a cell."""

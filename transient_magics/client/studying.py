@@ -21,11 +21,12 @@ from . import commands
 from .cell import check_hyperparameters
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
 from .declaring import Declaration, refuse_unreachable
+from .declaring.runs import EVALUATIONS, specified, write
 from .finding import cluster as find_cluster
 from .finding import clusters
 from .handles import Cluster, Study
 from .launching import is_free, make
-from .training import EVALUATIONS, refuse_to_train, refuse_when_ending, specified, write
+from .training import refuse_to_train, refuse_when_ending
 
 _TRIALS = 20
 _LIMITS = ("max_cost", "max_hours", "give_up_seconds")

@@ -6,44 +6,24 @@ should no controller hear it, the next one finds the folder.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import secrets
-import shutil
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import CloudError, ClusterError, DeclarationError
+from ..errors import ClusterError, DeclarationError
 from ..protocol import layout
 from ..protocol.cluster_commands import Resize, Train
-from ..runtime.training.t2t import hyperparameters
-from ..spec import (
-    JOBS,
-    ClusterSpec,
-    RunSpec,
-    check_run,
-    make_run,
-    parse_name,
-    parse_records,
-    parse_workers,
-    run_store,
-)
-from . import commands, text
-from .cell import as_declared, check_hyperparameters, files_of, packages
+from ..spec import JOBS, parse_name
+from . import commands
 from .declaring import widened
+from .declaring.runs import specified, write
 from .finding import cluster as find_cluster
 from .finding import run
 from .handles import Cluster, Run
 from .planning.deadlines import moment, refuse_impossible, refuse_untimely, refuse_without_quota
-from .programs import fetch
-
-EVALUATIONS = 10
-"""Of a run that is judged by them, where its declaration does not say how often."""
 
 
 def train(
@@ -108,47 +88,6 @@ def train(
     return Run(folder.name, chosen)
 
 
-def specified(
-    cluster: ClusterSpec | None,
-    options: dict[str, Any],
-    workers: int | str | None,
-    include: tuple[str, ...],
-    source: str,
-) -> tuple[RunSpec, Mapping[str, Path]]:
-    """The declaration of a run of the code in `source` with these `options` (fields of RunSpec) on this cluster, but
-    for its token, and the files of packages that go with it. Raises DeclarationError."""
-    options = {**options, **(parse_workers(str(workers)) if workers is not None else {})}
-    if options.get("seed") is not None:  # what is measured beside the steps takes examples when it has the time
-        options.setdefault("noise_share", 0.0)
-    if (options.get("keep_best") or options.get("stop_when")) and "eval_steps" not in options:
-        options["eval_steps"] = max(1, options["train_steps"] // EVALUATIONS)
-    check_run(options)
-    if options.get("model") and not include:
-        check_hyperparameters(hyperparameters.typed(str(options.get("hparams") or "")), source, where="--hparams")
-    wanted = packages(options.get("pip") or (), build=bool(options.get("pip_build")))
-    files = files_of(wanted)
-    options["pip"] = as_declared(wanted, files)
-    if options.get("mode") == "sync" and cluster and cluster.chief == "worker":
-        what = (
-            f"{cluster.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
-        )
-        raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
-    if cluster and (options.get("least_workers") or 0) > cluster.worker_count:
-        what = f"{cluster.name} has {text.count(cluster.worker_count, 'worker')}, not {options['least_workers']}"
-        raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
-    if str(options.get("data_dir")).startswith("gs://"):
-        options["data_dir"] = parse_records(options["data_dir"], cluster)
-    spec = make_run({
-        **{key: value for key, value in options.items() if value is not None},
-        "include": tuple(Path(each).name for each in include), "declared_at": time.time(),
-        "store": run_store(cluster, options["name"]) if cluster else None,
-        "max_workers": cluster.max_workers if cluster else 0,
-        "workers": options.get("most_workers") or (cluster.worker_count if cluster else 0),
-        "chief": cluster.chief if cluster else "ps",
-    })  # fmt: skip
-    return spec, files
-
-
 def refuse_when_ending(chosen: Cluster) -> None:
     """Raise ClusterError for a cluster on which nothing begins any more, or not beside a run with a deadline."""
     state = chosen.state
@@ -207,50 +146,3 @@ def _reachable(cluster: Cluster, earlier: Run) -> bool:
     """Whether VMs of `cluster` can get the checkpoints of `earlier` from their bucket themselves."""
     spec, other = cluster.state.spec, earlier.cluster.state.spec
     return bool(earlier.state.shipped and spec and other and spec.bucket and spec.project == other.project)
-
-
-def write(
-    folder: Path,
-    record: str,
-    declaration: Mapping[str, Any],
-    source: str,
-    include: tuple[str, ...],
-    packages: Mapping[str, Path],
-    earlier: Run | None = None,
-    more: Mapping[str, bytes] | None = None,
-) -> None:
-    """Write the folder of a run, whole or not at all; its declaration into the file called `record`, `more` beside it.
-
-    With the checkpoints of `earlier`, which it resumes. Raises ClusterError or CloudError.
-    """
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        (fresh / layout.INCLUDE).mkdir(parents=True, mode=0o700)
-        fresh.chmod(0o700)
-        (fresh / layout.CELL).write_text(source)
-        for each in include:
-            path = Path(each).expanduser()
-            if path.is_dir():
-                shutil.copytree(path, fresh / layout.INCLUDE / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(path, fresh / layout.INCLUDE / path.name)
-        (fresh / layout.PIP).mkdir(mode=0o700)
-        for name, path in packages.items():
-            shutil.copyfile(path, fresh / layout.PIP / name)
-        if earlier and (earlier.directory / layout.CHECKPOINTS).exists():
-            shutil.copytree(earlier.directory / layout.CHECKPOINTS, fresh / layout.CHECKPOINTS)
-        if earlier and earlier.state.shipped and not declaration.get("resume_store") and (place := earlier.place):
-            fetch(*place, fresh, results=False)
-        for name, content in (more or {}).items():
-            (fresh / name).write_bytes(content)
-        handle = os.open(fresh / record, os.O_WRONLY | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "w") as file:
-            json.dump(declaration, file, indent=1)
-        fresh.rename(folder)
-    except CloudError:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    except OSError as error:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise ClusterError(f"The run's folder cannot be made: {error.strerror or error}", where=str(folder)) from error

@@ -22,10 +22,11 @@ from ...protocol.study import parse_space
 from ...spec import ClusterSpec, parse_name
 from ...spec.boot_times import usual
 from .. import cell, commands, text
+from ..declaring.runs import write
 from ..finding import cluster as find_cluster
 from ..handles import Bag, Cluster
 from ..planning.revocations import foreseen
-from ..training import free_name, refuse_when_ending, write
+from ..training import free_name, refuse_when_ending
 
 _ITS_OPTION = {
     "timeout_seconds": "job-timeout", "memory_bytes": "memory", "job_seconds": "job-time", "save_seconds": "save-time",

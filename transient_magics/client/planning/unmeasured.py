@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError
 from ...protocol import layout
 from .. import cell
+from ..declaring.runs import specified, write
 from ..programs import ask_model
-from ..training import specified, write
 
 if TYPE_CHECKING:
     from ...protocol.run import RunSpec
