@@ -17,7 +17,7 @@ from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events
 from transient_magics.panels.snapshot.view import view
 
-STEPS, PACE, SECONDS = 140, 0.25, 130.0  # alone it takes 35 s
+STEPS, PACE, SECONDS = 140, 0.25, 180.0  # alone it takes 35 s
 ZONE = "us-central1-a"
 MARKET = f"zone,gpu,gpus_per_vm,seconds,available\n{ZONE},cpu,1,0,9\n{ZONE},cpu,1,3600,0\n{ZONE},cpu,1,9000000,\n"
 
@@ -37,7 +37,7 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
             eval_batches=1,
         )  # fmt: skip
         due = run.declared.finish_by
-        assert abs(due - time.time() - SECONDS) < 10, "thirteen hours of the cluster's clock"
+        assert abs(due - time.time() - SECONDS) < 10, "eighteen hours of the cluster's clock"
         assert "is to be done by" in text.declared_words(run.declared, time.time())
         patient.until(lambda state: state.runs["run-1"].deadline and state.runs["run-1"].deadline.outlook, "an outlook")
         with pytest.raises(ClusterError, match="run-1 has a deadline, and due for itself"):
@@ -46,8 +46,6 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
         file = tmp_path / "market.csv"
         file.write_text(MARKET)
         cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
-        patient.until(lambda state: state.revocations, "a revocation")
-
         state = patient.until(lambda state: _on_demand(state.steered), "a worker on demand")
         facts = dict(view(state, cluster.cost(), time.time())["training"]["facts"])
         assert facts.keys() >= {"done by", "chance", "ends", "planned", "a step"}
