@@ -6,14 +6,16 @@ Plain HTML like the twins of the panels: no script, no style sheet, colours that
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..client import Stalls
-from ..client.results.stalls import Bar, Report, heading
 from .show import current_shell, has_front_end
 from .twin.markup import COLOURS as PLAIN
 from .twin.markup import FAINT, FONT, attribute, escape, row, table
 from .twin.split import COLOURS as OF_A_STEP
+
+if TYPE_CHECKING:
+    from ..client.results.stalls import Bar, Report
 
 COLOURS = {
     "compute": OF_A_STEP["compute"], "serialisation": PLAIN["quiet"], "network": OF_A_STEP["pull"],
@@ -37,7 +39,7 @@ def _bar_html(bar: Bar, longest: float) -> str:
         for name, *told in bar.lines
     ]
     advice = f"<div><b>{escape(bar.advice)}</b></div>"
-    drawn = f"<div>{escape(heading(bar))}</div>{_drawn(bar, longest)}{table(rows)}{advice}"
+    drawn = f"<div>{escape(bar.heading)}</div>{_drawn(bar, longest)}{table(rows)}{advice}"
     return f"<div style='margin-top:8px'>{drawn}</div>"
 
 

@@ -35,6 +35,15 @@ class Bar:
             for each in (self.stalls.compute, *self.stalls.parts)
         )
 
+    @property
+    def heading(self) -> str:
+        """What stands above it."""
+        made = self.stalls
+        of = text.count(len(made.workers), "worker")
+        counted = f"{text.count(made.examples, 'example')}, {text.count(len(made.repeats), 'repeat')}"
+        what = f"{self.label} ({of}, {text.money(self.hourly)} an hour each)"
+        return f"{what}: a step takes {milliseconds(made.step)} ({counted})"
+
     def _said(self, part: Part) -> str:
         """As `$0.41 of each dollar`, or why not."""
         if part.name == measured.COMPUTE or part.measured:
@@ -83,7 +92,7 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.words}"]
         for bar in self.bars:
-            lines += ["", heading(bar), *text.table(("part", "a step", "share", ""), bar.lines)]
+            lines += ["", bar.heading, *text.table(("part", "a step", "share", ""), bar.lines)]
             lines.append(bar.advice)
         return "\n".join([*lines, *([""] if self.below else []), *self.below])
 
@@ -103,16 +112,6 @@ def report(state: ClusterState, run: RunState) -> Report:
         run.name, run.phase, text.run_words(run, state), bars, measured.straggler(run.measured),
         tuple(apart(run.measured, kinds)), tuple(_notes(found)),
     )  # fmt: skip
-
-
-def heading(bar: Bar) -> str:
-    """What stands above a bar."""
-    made = bar.stalls
-    of = text.count(len(made.workers), "worker")
-    counted = f"{text.count(made.examples, 'example')}, {text.count(len(made.repeats), 'repeat')}"
-    return (
-        f"{bar.label} ({of}, {text.money(bar.hourly)} an hour each): a step takes {milliseconds(made.step)} ({counted})"
-    )
 
 
 def milliseconds(seconds: Estimate) -> str:
