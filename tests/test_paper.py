@@ -53,7 +53,7 @@ def test_training_counts_from_each_workers_own_first_step_and_joining_apart(
     step: float, joins: list[float], first: float
 ) -> None:
     rows, end = rows_of(step, joins, 400, first)
-    assume(len({row["worker"] for row in rows}) == len(joins))
+    assume(len({row["worker"] for row in rows[:400]}) == len(joins))  # who comes after the end has no part in it
     found = paper.made(rows, 400)
     began = [begin + first for begin in joins]
     assert found.training == pytest.approx(statistics.fmean(end - begin for begin in began), abs=0.001)

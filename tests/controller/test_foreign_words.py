@@ -20,6 +20,7 @@ from transient_magics.client import commands
 from transient_magics.cloud import CloudStorage, Vm
 from transient_magics.controller.__main__ import _look_after
 from transient_magics.controller.cluster import Controller
+from transient_magics.controller.deadlines.conduct import Deadlines
 from transient_magics.controller.decisions.core import RequestVm, Situation, decide
 from transient_magics.controller.opening import Opening
 from transient_magics.controller.placement import attaching
@@ -83,6 +84,10 @@ def attack(folder: Path) -> None:
         journal.append(events.ControllerMoved(vm=""))
 
 
+def _unasked(run: str) -> None:
+    raise AssertionError(f"{run} has no deadline")
+
+
 @contextmanager
 def taken_back(folder: Path) -> Iterator[Controller]:
     """A controller on this machine that takes charge, up to where it asks Compute Engine."""
@@ -90,6 +95,7 @@ def taken_back(folder: Path) -> Iterator[Controller]:
     with Journal(folder / "journal.jsonl") as journal:
         history = read(journal.path)
         controller._recorder = Recorder(journal, replay(history))
+        controller._deadlines = Deadlines(controller._recorder, _unasked, _unasked)
         assert declared.was_elsewhere(history)
         controller._hold_to_what_was_declared(declared.agreed(folder, history))
         yield controller

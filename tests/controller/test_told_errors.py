@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from transient_magics import errors
 from transient_magics.client import commands, programs
-from transient_magics.client.project import weather as faces
+from transient_magics.client.project import emulated
 from transient_magics.controller.answer import answer
 from transient_magics.controller.commands import serve
 from transient_magics.emulator.rest import wire
@@ -124,5 +124,5 @@ def test_from_the_emulator(monkeypatch: pytest.MonkeyPatch, error: TransientErro
     connection = SimpleNamespace(request=lambda *_: None, getresponse=lambda: response, close=lambda: None)
     monkeypatch.setattr("http.client.HTTPConnection", lambda *_, **__: connection)
     with pytest.raises(TransientError) as found:
-        faces._ask("http://127.0.0.1:9", "PATCH", {})
+        emulated.ask("http://127.0.0.1:9", "PATCH", "/weather", {})
     assert same(found.value, error)

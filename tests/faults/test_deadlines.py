@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.conftest import Patient
 from tests.faults.test_two_runs import CELL
+from tests.homes import own_home
 from transient_magics import client
 from transient_magics.client import text
 from transient_magics.errors import ClusterError, DeclarationError
@@ -20,6 +22,13 @@ from transient_magics.panels.snapshot.view import view
 STEPS, PACE, SECONDS = 140, 0.25, 180.0  # alone it takes 35 s
 ZONE = "us-central1-a"
 MARKET = f"zone,gpu,gpus_per_vm,seconds,available\n{ZONE},cpu,1,0,9\n{ZONE},cpu,1,3600,0\n{ZONE},cpu,1,9000000,\n"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Of its own, for time passes faster on its emulator, and there is no capacity in the end."""
+    with own_home() as folder:
+        yield folder
 
 
 def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(home: Path, tmp_path: Path) -> None:

@@ -152,7 +152,6 @@ def test_a_table_in_the_body_declares_too(shell: InteractiveShell) -> None:
     [
         "%transient_cluster k80x4+v100x2 --dry-run",
         "%transient_lifetimes --gpu k80 --source published",
-        "%transient_measure",
         "%transient_plan k80x4 --workload icac19/resnet-32 --train-steps 64000",
     ],
 )
