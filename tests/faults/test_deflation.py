@@ -11,7 +11,7 @@ from transient_magics import client
 from transient_magics.cli import arguments, verbs
 from transient_magics.journal import ClusterState, events
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.matrix]
 SHRUNK = "worker-1"
 
 

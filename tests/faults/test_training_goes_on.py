@@ -179,6 +179,7 @@ def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient
     patient.whole()
 
 
+@pytest.mark.matrix
 def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patient: Patient) -> None:
     mark = patient.mark()
     lost, revoked = patient.workers()[:2], time.time()
