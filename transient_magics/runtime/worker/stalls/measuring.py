@@ -51,10 +51,14 @@ class Measuring(Training):
     _helds: dict[str, Held]
     _examples_bytes = 0
 
+    def define(self) -> None:
+        """As for training; a file that the cell opens is one of those that examples are read from."""
+        self._opened = cold.open_files()
+        super().define()
+
     def listen(self) -> None:
         """Start this worker's server, and the parameter server beside it."""
         super().listen()
-        self._opened = cold.open_files()
         self._own_server = OwnServer(len(self._assignment.ps), self._assignment.address, self._spec.threads)
 
     def _use(self, made: Made) -> None:
