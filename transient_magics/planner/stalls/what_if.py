@@ -69,7 +69,9 @@ def seconds(repeat: Repeat, change: Change) -> float:
     stalls = {"serialise": at["S1"] - at["S0"], "network": at["S2"] - at["S1"], "contention": at["S3"] - at["S2"]}
     busy = at["S0"] * change.batch / change.gpu
     busy += stalls["serialise"] + stalls["network"] / change.link + stalls["contention"] / change.ps
-    warm, cold = at["R4"], max(at["R5"], at["R4"])
+    # Input is no longer by itself than the step that it is a part of: where it was measured so, others were busy then.
+    warm, cold = min(at["R4"], at["S4"]), min(max(at["R5"], at["R4"]), at["S5"])
+    cold = max(cold, warm)
     prepared = warm * change.batch / change.cores
     fetched = (1 - change.cache) * (cold - warm) * change.batch / change.disk
     unhidden = change.cache * _unhidden(at["S4"], at["S3"], warm) + (1 - change.cache) * _unhidden(
