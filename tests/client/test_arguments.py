@@ -220,7 +220,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "plan": (client.plan, [
         "k80x4 --workload w --train-steps 5 --revocations own --no-replace --mode sync --backup-workers 1 --ps 2 "
         "--ps-cores 8 --zone us-west1-b --provisioning-model spot --batch-size 64 --ps-zone us-west1-a "
-        "--machine-type n1-standard-8 --disk 200GB -o p",
+        "--machine-type n1-standard-8 --disk 200GB --what-if cache=0.5,link=2 -o p",
         "--model m --hparams-set h --problem p --target a>=1 --gpus k80,p100 --max-hours 3 --max-cost 4 "
         "--objective time",
         "k80x4 --workload w --train-steps 5 --finish-by 18:00 --availability f.csv",

@@ -84,8 +84,14 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
             stalls.what_if(vm="v100", gpu=2.0)
 
         known = KnownRun(cluster.directory, stalls.run.state)
-        kept = store_of(known).stalls()[known.identity]["cpu/n1-standard-4"]["parts"]["preparation"]
-        assert kept[0] == bar.stalls.parts[3].seconds.mean
+        assert store_of(known).stalls()[known.identity]["cpu"].stalls == bar.stalls
+        plans = [
+            client.plan("cpux2", workload="stalls-1", train_steps=1000, revocations="none", machine_type=machine)
+            for machine in ("", "n1-standard-16")
+        ]
+        assert plans[1].steps_per_second > 1.5 * plans[0].steps_per_second
+        assert "as stalls-1 measured on 4 vCPUs in 4 repeats" in str(plans[0])
+        assert "computed from the stalls that stalls-1 measured" in str(plans[1])
         assert client.stalls().name == stalls.name == "stalls-1"
         with pytest.raises(DeclarationError, match="not both"):
             client.declare_stalls("stalls-1", source=CELL)

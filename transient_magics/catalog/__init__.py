@@ -9,6 +9,7 @@ from .extras import (
     DISK_TYPES,
     address_hourly,
     disk_hourly,
+    disk_speed,
     parse_disk,
     with_extras,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "controller_price",
     "default_zone",
     "disk_hourly",
+    "disk_speed",
     "egress",
     "has_gpu",
     "item_price",

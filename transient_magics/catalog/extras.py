@@ -18,6 +18,10 @@ DISK_TYPES = (DISK_TYPE, "pd-ssd", "pd-standard")
 DISK_GB, CONTROLLER_DISK_GB = 50, 20
 _LEAST_DISK_GB, _MOST_DISK_GB = 20, 65536
 _HOURS_PER_MONTH = 730.0
+_MIB_PER_SECOND = {"pd-balanced": (140.0, 0.28), "pd-ssd": (240.0, 0.48), "pd-standard": (0.0, 0.12)}
+"""Of any disk, and for each of its GiB."""
+_MOST_MIB_PER_SECOND = ((16, 1200.0), (8, 800.0), (0, 240.0))
+"""By the least vCPUs of the machine."""
 _DISK = re.compile(r"(\d{1,6})\s*(gb|tb)?(?::(?:pd-)?([a-z]+))?")
 
 
@@ -37,6 +41,15 @@ def parse_disk(text: str, option: str = "--disk") -> tuple[int, str]:
 def disk_hourly(place: str, gb: float = DISK_GB, kind: str = DISK_TYPE) -> float:
     """US dollars per hour of a boot disk in a zone or region."""
     return gb * item_price(kind, place)[0] / _HOURS_PER_MONTH
+
+
+def disk_speed(text: str, vcpus: int) -> float:
+    """MiB that a boot disk as `--disk` says it (empty: the usual) reads in a second at most, on a machine with so many
+    vCPUs: by Google's tables of persistent disks' performance, with the limits of N1."""
+    gb, kind = parse_disk(text) if text else (DISK_GB, DISK_TYPE)
+    base, each = _MIB_PER_SECOND[kind]
+    most = next(limit for least, limit in _MOST_MIB_PER_SECOND if vcpus >= least)
+    return min(base + each * gb, most)
 
 
 def address_hourly() -> tuple[float, float]:

@@ -290,6 +290,20 @@ def parameter(text: str) -> tuple[str, int | float | str]:
         raise DeclarationError(f"Invalid --param: {error}") from None
 
 
+def changes(text: str) -> dict[str, float]:
+    """`NAME=NUMBER,...` of a what-if."""
+    found = dict[str, float]()
+    for each in text.split(","):
+        name, equals, value = (part.strip() for part in each.partition("="))
+        try:
+            found[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise DeclarationError(f"Invalid --what-if '{text}'", fix="Write cache=0.5,link=2.")
+    return found
+
+
 def environment_variable(text: str) -> tuple[str, str]:
     """`NAME=VALUE` of a job's environment; the value may have anything in it."""
     from ..protocol.job import variable_name

@@ -134,7 +134,7 @@ class Choice:
 
     def step(self, workload: Workload, group: WorkerGroup) -> Estimate:
         """The seconds of a step of one of the group's workers, the way to its servers included. Raises PlanError."""
-        known = workload.step(group.accelerator, self.machines.get(group.accelerator, ""))
+        known = workload.step(group.accelerator, self.machines.get(group.accelerator, ""), self.disk)
         if not self.servers or group.zone == self.home_zone:
             return known
         away = round_trip_milliseconds(degrees(region(group.zone or ""), region(self.home_zone)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..catalog import larger_shapes, never_on_demand, region
+from ..catalog import larger_shapes, never_on_demand, region, worker_entry
 from ..errors import PlanError
 from ..spec import WorkerGroup, render_duration, render_money
 from .accuracy import Accuracies, Accuracy
@@ -17,6 +17,7 @@ from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
 from .simulate import Course, Outcome, simulate
 from .speeds.workloads import Workload
+from .stalls.advice import terms_words
 
 if TYPE_CHECKING:
     from .deadlines.cost import DeadlineCost
@@ -207,6 +208,17 @@ def prepared(choice: Choice, workload: Workload) -> list[str]:
     return list(dict.fromkeys(said))
 
 
+def stalled(choice: Choice, workload: Workload) -> list[str]:
+    """What a step is made of, of workers whose stalls were measured, or those of their GPU in another machine."""
+    said: list[str] = []
+    for group in choice.placed:
+        kind = choice.kind(group)
+        if terms := workload.terms(kind):
+            which = f"{group.accelerator.upper()} in {worker_entry(*kind.partition('/')[::2]).machine_type}"
+            said += filter(None, [terms_words(which, terms, workload.change(terms, kind, choice.disk))])
+    return list(dict.fromkeys(said))
+
+
 def _faster_machines(
     choice: Choice, workload: Workload, group: WorkerGroup, whole: float
 ) -> list[tuple[float, float, str]]:
@@ -270,7 +282,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
                 f"${1e6 * price:,.2f} per million steps."
             )
     said += _started(choice, workload)
-    said += filter(None, [bound(choice, workload), *prepared(choice, workload)])
+    said += filter(None, [bound(choice, workload), *prepared(choice, workload), *stalled(choice, workload)])
     if not workload.limit_measured and choice.load(workload) > _NEAR_LIMIT:
         said.append(
             f"How much its parameter servers take is not measured but computed from {workload.parameters:,} "

@@ -125,7 +125,7 @@ class Sketches:
 
     def _larger(self, gpu: str) -> Iterator[str]:
         least = self._workload.step(gpu).seconds
-        for machine in larger_shapes(gpu) if self._workload.preparation else ():
+        for machine in larger_shapes(gpu) if self._workload.preparation or self._workload.stalls else ():
             seconds = self._workload.step(gpu, machine).seconds
             if seconds < least / _ALIKE:
                 yield machine

@@ -18,15 +18,18 @@ from .. import places
 from ..errors import PlanError
 from ..files import write_atomically
 from ..protocol.run import RunSpec
-from .measured import Record
+from .measured import Observation, Record
 from .speeds import families
 from .speeds.fitting import Cell, fit
 from .speeds.preparation import waiting
 from .speeds.speed import SERVICE_ERROR, service_by_size
 from .speeds.workloads import BY_PEAK_ERROR, Estimate, Workload
+from .stalls.terms import Terms
 
 _OWN = "cell-"
 """Begins the name of a model that a cell defines itself; its text's digest follows."""
+_MEASURED = 30.0
+"""For how many seconds of training each speed counts that a measure of stalls tells."""
 
 
 class ModelStore:
@@ -57,14 +60,22 @@ class ModelStore:
         except (KeyError, TypeError, ValueError) as error:
             raise self._broken(error) from error
 
-    def stalls(self) -> Mapping[str, Any]:
-        """What measures of stalls came to, by run: of each kind of VM the parts of its step. Raises PlanError."""
-        return self._read().get("stalls", {})
+    def stalls(self) -> Mapping[str, Mapping[str, Terms]]:
+        """What measures of stalls came to, by run: of each kind of worker. Raises PlanError for a broken file."""
+        kept = self._read().get("stalls", {})
+        try:
+            return {
+                run: {kind: Terms.from_dict(_called(run), told) for kind, told in kinds.items() if "repeats" in told}
+                for run, kinds in kept.items()
+            }
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._broken(error) from error
 
-    def keep_stalls(self, run: str, found: Mapping[str, Any]) -> None:
+    def keep_stalls(self, run: str, found: Mapping[str, Terms]) -> None:
         """Keep what a measure of stalls came to; a later one of the same run takes its place."""
         known = self._read()
-        self._write({"runs": known.get("runs", {}), "stalls": {**known.get("stalls", {}), run: found}})
+        told = {kind: each.to_dict() for kind, each in found.items()}
+        self._write({**known, "stalls": {**known.get("stalls", {}), run: told}})
 
     def learn(self, run: str, record: Record) -> None:
         """Keep what a run tells; a later record of the same run takes the place of an earlier one."""
@@ -80,22 +91,32 @@ class ModelStore:
         them is long enough."""
         known = {run: each for run, each in self.records().items() if among is None or run in among}
         records = {run: each for run, each in known.items() if each.mode == "async"}
+        stalls, untrained = self._terms(wire), ""
         seen = [each for record in records.values() for each in record.observations]
+        source, error = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}", 0.0
+        if not seen and stalls:
+            seen = [_observed(kind, terms) for kind, terms in stalls.items()]
+            source = f"measured by {', '.join(dict.fromkeys(each.run for each in stalls.values()))}"
+            untrained = "it never trained: its stalls alone were measured"
         if not seen:
             raise PlanError(
                 f"{name} has not trained long enough to plan with",
                 fix="Some twenty seconds with the same workers are needed.",
             )
         batches = [record.batch_size for record in records.values() if record.batch_size]
-        parameters = max((record.parameters for record in records.values()), default=0)
-        gigaflops = max((record.gigaflops for record in records.values()), default=0.0)
+        batches = batches or [each.stalls.examples for each in stalls.values()]
+        told = [*records.values(), *stalls.values()]
+        parameters = max((each.parameters for each in told), default=0)
+        gigaflops = max((each.gigaflops for each in told), default=0.0)
         cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds) for each in seen]
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
         assumed = min(service_by_size(parameters), single / 2)
         found = fit(cells, service_seconds=assumed)
         waits, preparation = waiting(record.waits for record in records.values())
+        if bound := {kind: each for kind, each in stalls.items() if each.waited > 0}:
+            waits = {**waits, **{kind: each.waited for kind, each in bound.items()}}
+            preparation = statistics.fmean(each.input * each.place.vcpus for each in bound.values())
         joins = [seconds for record in records.values() for seconds in record.joins]
-        source, error = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}", 0.0
         if not found.apart:
             source, error = "from clusters with other GPUs, by peak TFLOPS", BY_PEAK_ERROR
         notes = [] if parameters else ["Its parameters were not counted: the limit of the parameter servers and data "
@@ -110,9 +131,15 @@ class ModelStore:
             parameters=parameters, gigaflops=gigaflops, family=family_of(self.key["model"]),
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
             speed_error=found.error, limit_error=0.05 if found.limited else SERVICE_ERROR,
-            limit_measured=found.limited or not assumed, waits=waits, preparation=preparation,
-            guess=f"{stretches} of training cannot tell how much speeds differ" if found.guessed else "",
+            limit_measured=found.limited or not assumed, waits=waits, preparation=preparation, stalls=stalls,
+            guess=untrained or (f"{stretches} of training cannot tell how much speeds differ" if found.guessed else ""),
         )  # fmt: skip
+
+    def _terms(self, wire: str) -> dict[str, Terms]:
+        """By kind of worker the latest measure of stalls with that wire."""
+        return {
+            kind: each for kinds in self.stalls().values() for kind, each in kinds.items() if each.wire == wire
+        }  # fmt: skip
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -125,6 +152,16 @@ class ModelStore:
 
     def _broken(self, error: Exception) -> PlanError:
         return PlanError(f"What was learnt cannot be read: {error}", where=str(self.path), fix="Delete that file.")
+
+
+def _observed(kind: str, terms: Terms) -> Observation:
+    """What a measure of stalls tells of the speed of workers of a kind, as many as took part."""
+    return Observation({kind: terms.workers}, terms.servers, terms.workers / terms.step, _MEASURED)
+
+
+def _called(run: str) -> str:
+    """The name of a run by what it is kept under."""
+    return run.rpartition("/")[2].partition("@")[0]
 
 
 def family_of(model: str) -> str:

@@ -8,6 +8,7 @@ from ...errors import DeclarationError
 from ...spec.grammar import nearest
 from ..option import (
     Option,
+    changes,
     disk,
     duration,
     flag,
@@ -69,6 +70,8 @@ def plan() -> tuple[Option, ...]:
         flag("--machine-type", "the workers' machine, or GPU=TYPE,... (the catalog's; a search looks at larger ones if "
               "measured steps wait for mini-batches)", str, metavar="TYPE"),
         flag("--disk", "boot disks of workers and parameter servers, as 200GB:ssd (50GB)", disk, metavar="SIZE[:KIND]"),
+        flag("--what-if", "where stalls were measured: a share of the data in a cache, other links: cache=0.5,link=2",
+              changes, metavar="NAME=NUMBER,..."),
         flag("--zone", "for groups without one; of a search: all that it may look at", zones, completes="zone"),
         flag("--gpus", "of a search: these, each alone and two together: k80,p100 (all whose speed is known)", gpus,
               completes="gpu", metavar="GPU,GPU"),

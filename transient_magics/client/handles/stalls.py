@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, DeclarationError
 from ...journal import ClusterState
-from ...protocol import layout
 from ..folders import KnownRun
 from ..following.follower import follower
 from .run import Run
@@ -57,16 +56,12 @@ class Stalls:
         Raises TrainingError where it failed or is not over after `timeout` seconds. Interrupting the wait changes
         nothing: it is measured on.
         """
-        from ...planner.store import ModelStore
-        from ..results.stalls import plain
+        from ..planning.learning import learn, store_of
 
         self.run.wait(timeout)
-        found = self.report
         known = KnownRun(self.cluster.directory, self.run.state)
-        if found.bars:
-            store = ModelStore.of(known.state.spec, (known.directory / layout.CELL).read_bytes())
-            store.keep_stalls(known.identity, plain(found))
-        return found
+        learn(store_of(known), known)
+        return self.report
 
     def __await__(self) -> Generator[Any, None, Report]:
         """`await stalls`: like `wait`, while the notebook's loop goes on."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...journal import metrics
+from ...journal import kept, metrics
 from ...protocol import layout
 from ...protocol.run import RunSpec
 from ..folders import KnownRun
@@ -52,7 +52,10 @@ def is_synchronous(run: KnownRun) -> bool:
 
 
 def learn(store: ModelStore, run: KnownRun) -> None:
-    """Keep what the run tells, unless it is known to its end."""
+    """Keep what the run tells, unless it is known to its end; of one that measures stalls, what these are."""
+    if run.state.spec.stalls:
+        _learn_stalls(store, run)
+        return
     known = store.records().get(run.identity)
     if known is None or not known.over:
         found = record(run)
@@ -60,16 +63,28 @@ def learn(store: ModelStore, run: KnownRun) -> None:
             store.learn(run.identity, found)
 
 
+def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
+    from ..results.stalls import terms
+
+    found = terms(kept(run.cluster / layout.JOURNAL).read(), run.state, _counted(run))
+    if found and found != store.stalls().get(run.identity):
+        store.keep_stalls(run.identity, found)
+
+
+def _counted(run: KnownRun) -> Mapping[str, Any] | None:
+    """What was counted of the run's model, once it is."""
+    try:
+        return json.loads((run.directory / layout.MODEL).read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def record(run: KnownRun) -> Record:
     """What the run was measured at, until now."""
     from ...planner import measured
 
-    try:
-        counted = json.loads((run.directory / layout.MODEL).read_text())
-    except (OSError, ValueError):
-        counted = None
     rows = metrics.sample(run.directory / layout.METRICS)
-    told = measured.record(run.events(), rows, run.state.name, counted)
+    told = measured.record(run.events(), rows, run.state.name, _counted(run))
     return replace(told, mode=run.state.spec.mode, settings=settings(run))
 
 

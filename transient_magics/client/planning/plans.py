@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ...protocol.run import RunSpec
 
 _OWN = "the cell's model"
+WHAT_IF = ("cache", "link")
+"""What may be asked to be another than it was measured with, that no option of a cluster says."""
 
 
 def plan(
@@ -44,6 +46,7 @@ def plan(
     ps_zone: str = "",
     machine_type: str = "",
     disk: str = "",
+    what_if: Mapping[str, float] | None = None,
     zone: tuple[str, ...] = (),
     gpus: tuple[str, ...] = (),
     provisioning_model: str | None = None,
@@ -88,10 +91,11 @@ def plan(
     worker without a parameter server. `mode` of `sync`: each step is taken together and has a mini-batch of every
     worker, but for the slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
     standard). `machine_type`, `disk` and `ps_zone` are those of a declaration; a search looks at larger machines by
-    itself where measured steps waited for their mini-batches. `max_cost` in US dollars. `finish_by`: what that deadline
-    costs, and others, of one SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is simulated on
-    the `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a `bag`, `jobs` and
-    what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or PlanError.
+    itself where measured steps waited for their mini-batches. `what_if`: another `cache` (a share of the data) or
+    `link` (how many times as fast) than a measure of stalls was taken with. `max_cost` in US dollars. `finish_by`: what
+    that deadline costs, and others, of one SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is
+    simulated on the `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a
+    `bag`, `jobs` and what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or PlanError.
     """
     if bag:
         if workload or model or cell or source or train_steps is not None or target is not None:
@@ -117,6 +121,8 @@ def plan(
     source = _file(cell, "--cell")[0] if cell else source
     named = {"model": model, "problem": problem, "hparams_set": hparams_set, "hparams": hparams, "params": params}
     chosen, records, like = _workload(workload, named, source, include, line_offset)
+    if what_if:
+        chosen = changed(chosen, asked=_asked(chosen, what_if))
     if batch_size:
         chosen = chosen.with_batch(batch_size)
     accuracies = Accuracies(records.values(), chosen.batch_size, mode, like)
@@ -145,6 +151,7 @@ def plan(
             "max_hours": max_hours, "max_cost": max_cost,
             "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
             "provisioning_model": provisioning_model, "replace": replace, "machine_type": machine_type, "disk": disk,
+            "what_if": what_if,
         }  # fmt: skip
         return changed(found, asked=asked)
     choice = _choice(spec, 1 if ps is None else ps, ps_cores, zone, _model(provisioning_model or "spot"))
@@ -171,6 +178,20 @@ def plan(
         share = found.within(max_hours, max_cost)
         found = changed(found, notes=(*found.notes, f"{share:.0%} of the courses keep within the limits."))
     return found
+
+
+def _asked(workload: Workload, what_if: Mapping[str, float]) -> Any:
+    """Raises DeclarationError for what is no change, or where no stalls were measured that it would change."""
+    from ...planner.stalls.what_if import Change
+
+    if unknown := sorted({*what_if} - {*WHAT_IF}):
+        other = "Cores, disks and servers are those of --machine-type, --disk and --ps."
+        raise DeclarationError(f"Unknown change '{unknown[0]}'", where="--what-if",
+                               fix=f"Choose from {', '.join(WHAT_IF)}. {other}")  # fmt: skip
+    if not workload.stalls:
+        raise DeclarationError(f"No stalls of {workload.name} were measured", where="--what-if",
+                               fix="Measure them first: %transient_stalls RUN.")  # fmt: skip
+    return Change(**what_if)
 
 
 def _within(finish_by: float | str | None, spec: str, availability: str) -> float | None:
@@ -218,9 +239,10 @@ def _workload(
     for run in alike(runs, store):
         learn(store, run)
     records = store.records()
-    if not any(each.observations for each in records.values()):
+    if not any(each.observations for each in records.values()) and not store.stalls():
         return _never_run(spec, source, include), {}, ""
-    return store.workload(spec.model or _OWN), records, list(records.values())[-1].settings
+    like = list(records.values())[-1].settings if records else ""
+    return store.workload(spec.model or _OWN), records, like
 
 
 def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload:

@@ -29,18 +29,21 @@ def bound_words(spec: ClusterSpec) -> str:
         if is_synchronous(run) or not run.state.started_at:
             continue
         from ...planner.choices import Choice
-        from ...planner.plan import bound, prepared
+        from ...planner.plan import bound, prepared, stalled
 
         groups = tuple(WorkerGroup(each.accelerator, each.count, each.zone) for each in spec.groups)
         choice = Choice(
             groups, spec.parameter_servers, provisioning=spec.provisioning_model, machines=spec.worker_machines,
             server_zone=spec.parameter_server_zone,
+            disk=f"{spec.disk_gb}GB:{spec.disk_type}" if spec.disk_gb else "",
         )  # fmt: skip
         try:
             store = store_of(run)
             learn(store, run)
             workload = store.workload(run.state.name, run.state.spec.wire)
-            said = " ".join(filter(None, [bound(choice, workload), *prepared(choice, workload)]))
+            said = " ".join(
+                filter(None, [bound(choice, workload), *prepared(choice, workload), *stalled(choice, workload)])
+            )
         except (TransientError, OSError):  # too young to tell, or its cell is gone
             continue
         return f"With the model of {run.state.name}: {said}" if said else ""

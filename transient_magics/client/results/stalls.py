@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...catalog import disk_speed
 from ...journal import ClusterState, RunState
+from ...planner.speeds.preparation import kind_of, vcpus_of
 from ...planner.stalls import parts as measured
-from ...planner.stalls.advice import advice
+from ...planner.stalls.advice import advice, milliseconds
 from ...planner.stalls.parts import Estimate, Part, Stalls, by_kind
 from ...planner.stalls.placement import Apart, apart
+from ...planner.stalls.terms import Place, Terms
 from .. import text
 
 _NOISY = 0.15
@@ -114,12 +117,6 @@ def report(state: ClusterState, run: RunState) -> Report:
     )  # fmt: skip
 
 
-def milliseconds(seconds: Estimate) -> str:
-    """As `41.2 ms ± 0.8`."""
-    spread = f" ± {1000 * seconds.half:.1f}" if seconds.half < 1e3 else " ± ?"
-    return f"{1000 * seconds.mean:.1f} ms{spread}"
-
-
 def _notes(found: list[Stalls]) -> list[str]:
     few = max((len(each.repeats) for each in found), default=0) < measured.LEAST_REPEATS
     noisy = [each for each in found if not few and each.compute.seconds.half > _NOISY * each.compute.seconds.mean]
@@ -128,13 +125,17 @@ def _notes(found: list[Stalls]) -> list[str]:
                        "Take more --repeats, or longer --seconds."] if noisy else [])]  # fmt: skip
 
 
-def plain(report: Report) -> Mapping[str, Any]:
-    """What is kept of it for plans to come, as JSON values."""
-    return {
-        bar.stalls.kind: {
-            "step": bar.stalls.step.mean, "examples": bar.stalls.examples, "bytes": bar.stalls.bytes,
-            "parts": {each.name: [each.seconds.mean, each.seconds.low, each.seconds.high]
-                      for each in (bar.stalls.compute, *bar.stalls.parts)},
-        }
-        for bar in report.bars
-    }  # fmt: skip
+def terms(state: ClusterState, run: RunState, model: Mapping[str, Any] | None = None) -> dict[str, Terms]:
+    """What plans to come need of it, by kind of worker. `model`: what was counted of it, as a run's folder has it."""
+    spec, counted, found = state.spec, model or {}, dict[str, Terms]()
+    for bar in report(state, run).bars:
+        gpu, _, machine = bar.stalls.kind.partition("/")
+        kind = kind_of(gpu, machine)
+        vcpus = vcpus_of(kind)
+        disk = f"{spec.disk_gb}GB:{spec.disk_type}" if spec and spec.disk_gb else ""
+        found[kind] = Terms(
+            run.name, bar.stalls, Place(vcpus, disk_speed(disk, vcpus)), len(bar.stalls.workers),
+            spec.parameter_servers if spec else 1, run.spec.wire, int(counted.get("parameters", 0)),
+            float(counted.get("gigaflops", 0.0)),
+        )  # fmt: skip
+    return found

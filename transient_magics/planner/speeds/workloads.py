@@ -8,11 +8,13 @@ off such estimates are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ...catalog import ICAC19, PriceList, accelerator, worker_entry
+from ...catalog import ICAC19, PriceList, accelerator, disk_speed, worker_entry
 from ...errors import PlanError
+from ..stalls.terms import Place, Terms
+from ..stalls.what_if import Change
 from . import families
 from .preparation import PREPARATION_ERROR, SMALLER_ERROR, gpu_of, kind_of, vcpus_of
 from .speed import SCALING, bytes_per_step
@@ -70,6 +72,10 @@ class Workload:
     """Seconds of a step for which workers of a kind wait for their mini-batch, of those that were seen to."""
     preparation: float = 0.0
     """vCPU-seconds that preparing a mini-batch takes; 0 where no step was seen to wait for it."""
+    stalls: Mapping[str, Terms] = field(default_factory=dict[str, Terms])
+    """By kind of worker, what a measure of its stalls said."""
+    asked: Change = field(default_factory=Change)
+    """What is to be another than it was measured with: a cache, links."""
     wire: str = "fp32"
     synchronous: bool = False
     """Whether its steps are taken together, each with a mini-batch of every worker but the `backup_workers` slowest."""
@@ -90,13 +96,45 @@ class Workload:
         """The size of the variables, as checkpoints have them (with one slot of the optimizer's)."""
         return 8 * self.parameters / 2**20
 
-    def step(self, gpu: str, machine: str = "") -> Estimate:
-        """The seconds of a step on a GPU in a machine (empty: the catalog's). Raises PlanError where nothing is known
-        to estimate them from."""
+    def step(self, gpu: str, machine: str = "", disk: str = "") -> Estimate:
+        """The seconds of a step on a GPU in a machine (empty: the catalog's) with a `disk` (as `--disk` says it).
+
+        Raises PlanError where nothing is known to estimate them from.
+        """
         kind = kind_of(gpu, machine)
+        if (terms := self.terms(kind)) and (measured := self._nearest(kind)):
+            return self._by_terms(terms, measured, kind, disk)
         if known := self.compute.get(kind):
             return known
         return self._prepared(self._in_other_machine(kind) or self._unmeasured(gpu), kind)
+
+    def terms(self, kind: str) -> Terms | None:
+        """What was measured of stalls on that kind of worker, else on its GPU in another machine; None: nothing."""
+        like = [each for each in self.stalls if gpu_of(each) == gpu_of(kind)]
+        return self.stalls[_nearest(like, kind)] if like else None
+
+    def change(self, terms: Terms, kind: str, disk: str = "") -> Change:
+        """From what `terms` were measured with to a worker of that kind with that disk."""
+        vcpus = vcpus_of(kind)
+        return terms.change(Place(vcpus, disk_speed(disk, vcpus)), self.asked, self.batch_size)
+
+    def _nearest(self, kind: str) -> str:
+        """The kind of worker with the same GPU whose steps are known, empty for none."""
+        like = [each for each in self.compute if gpu_of(each) == gpu_of(kind)]
+        return _nearest(like, kind) if like else ""
+
+    def _by_terms(self, terms: Terms, measured: str, kind: str, disk: str) -> Estimate:
+        """As long as it is known to be on the `measured` kind, and what another machine and disk change of its
+        stalls."""
+        known = self.compute[measured]
+        before = terms.change(Place(vcpus_of(measured), terms.place.disk), None, self.batch_size)
+        more, error = terms.longer(before, self.change(terms, kind, disk))
+        if not more:
+            of = worker_entry(*measured.partition("/")[::2]).machine_type
+            return known if kind == measured else replace(known, source=f"{known.source}, in {of}")
+        seconds = max(known.seconds + more, known.seconds / 10)
+        off = math.hypot(known.error, error / seconds)
+        return Estimate(seconds, off, f"computed from the stalls that {terms.run} measured")
 
     def _in_other_machine(self, kind: str) -> Estimate | None:
         """From the same GPU in another machine: what of its step is not waiting is the same there."""
@@ -104,7 +142,7 @@ class Workload:
         if not like:
             return None
         vcpus = vcpus_of(kind)
-        nearest = min(like, key=lambda each: abs(math.log(vcpus_of(each) / vcpus)))
+        nearest = _nearest(like, kind)
         known, of = self._without_waits(nearest), worker_entry(*nearest.partition("/")[::2]).machine_type
         if vcpus < vcpus_of(nearest) and not self.preparation:
             return Estimate(known.seconds, math.hypot(known.error, SMALLER_ERROR), f"taken from that in {of}")
@@ -159,6 +197,12 @@ class Workload:
         factor = fixed + (1 - fixed) * batch_size / self.batch_size
         error = math.hypot(known.error, 0.1 * abs(math.log(batch_size / self.batch_size)))
         return Estimate(known.seconds * factor, error, f"from a batch of {self.batch_size}")
+
+
+def _nearest(kinds: Iterable[str], kind: str) -> str:
+    """The one of the `kinds` whose vCPUs are most like those of `kind`."""
+    vcpus = vcpus_of(kind)
+    return min(kinds, key=lambda each: abs(math.log(vcpus_of(each) / vcpus)))
 
 
 def by_peak(known: Mapping[str, Estimate], gpu: str) -> Estimate | None:

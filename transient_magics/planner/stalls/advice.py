@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from .parts import Stalls
+from .parts import Estimate, Stalls
+from .terms import Terms
+from .what_if import Change
 
-_FITS = 4e9
-"""Bytes that a VM's page cache has room for, whatever VM it is."""
 _MENDS: Mapping[str, str] = {
     "serialisation": "bigger mini-batches have fewer steps to send (--hparams batch_size=..., or batch_size in the "
     "cell), and --wire bf16 halves what is sent",
@@ -34,5 +35,35 @@ def advice(stalls: Stalls, servers: int = 1) -> str:
     return f"No stall stands out of the noise: {share}. A faster GPU is what would help."
 
 
+def terms_words(which: str, terms: Terms, change: Change) -> str:
+    """What a step on `which` worker is made of with the change, each part with its interval; empty where the measure
+    claims no stall, and nothing is changed."""
+    told, parts = terms.stalls, terms.parts(change)
+    sure = {_PARTS.get(each.name, each.name) for each in told.stalled}
+    after = terms.parts(terms.change(terms.place))
+    moved = {name for name, each in parts.items() if not math.isclose(each.mean, after[name].mean, rel_tol=1e-3)}
+    shown = [name for name in parts if name in sure or name == "computing" or (sure and name in moved)]
+    if not sure:
+        return ""
+    said = ", ".join(f"{name} {milliseconds(parts[name])}" for name in shown)
+    hidden = [name for name in parts if name not in shown]
+    noise = f" ({', '.join(hidden)}: within the noise)" if hidden else ""
+    with_ = "" if "contention" not in shown else f", {terms.workers} workers and --ps {terms.servers}"
+    computed = "" if not moved else ", computed for these"
+    return (
+        f"A step on the {which}: {said}{noise}, as {terms.run} measured on {terms.place.vcpus} vCPUs in "
+        f"{len(told.repeats)} repeats{with_}{computed}."
+    )
+
+
+_PARTS = {"preparation": "waiting for input", "fetch": "waiting for input"}
+
+
+def milliseconds(seconds: Estimate) -> str:
+    """As `41.2 ms ± 0.8`."""
+    spread = f" ± {1000 * seconds.half:.1f}" if seconds.half < 1e3 else " ± ?"
+    return f"{1000 * seconds.mean:.1f} ms{spread}"
+
+
 def _once(name: str, stalls: Stalls) -> bool:
-    return name == "fetch" and stalls.bytes < _FITS
+    return name == "fetch" and stalls.fits

@@ -27,6 +27,8 @@ LEAST_REPEATS = 3
 LEAST_SHARE = 0.02
 """Of the step: a stall that is smaller is none that anybody would pay to be rid of."""
 _PROBABILITY = 0.95
+_FITS = 4e9
+"""Bytes that a VM's page cache has room for, whatever VM it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,11 @@ class Stalls:
     repeats: tuple[Repeat, ...]
     examples: int = 0
     bytes: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether what it reads fits into the page cache of any VM, so that it is fetched in the first pass alone."""
+        return self.bytes < _FITS
 
     @property
     def step(self) -> Estimate:

@@ -1,0 +1,136 @@
+"""What a measure of stalls tells plans: what other vCPUs, another disk, a faster link or a cache make of a step.
+
+Only what stands out of the noise is a stall; what does not is as if it were not there. So a plan stays as it is where
+nothing was measured, and nothing makes a step shorter that waits for nothing. What changes is computed by `what_if`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from ...protocol.measures.stalls import MEASURES, Measure
+from .parts import STALLS, Estimate, Repeat, Stalls
+from .what_if import Change, seconds
+
+WHAT_IF_ERROR = 0.1
+"""How far off, relatively, the part of a step may be that a change takes away: benchmarks/bench_stalls.py's limit."""
+_MOST = 100.0
+_PER_DEVIATION = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What of a VM decides how long its steps wait: its vCPUs, and what its disk reads in a second."""
+
+    vcpus: int
+    disk: float
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the measure called `run` says of one kind of VM, at `place`. `workers` took part, with so many `servers`;
+    numbers crossed as `wire` says. `parameters` and `gigaflops` of the model: 0 where not counted."""
+
+    run: str
+    stalls: Stalls
+    place: Place
+    workers: int = 1
+    servers: int = 1
+    wire: str = "fp32"
+    parameters: int = 0
+    gigaflops: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what is kept of it."""
+        told = self.stalls
+        return {
+            "vcpus": self.place.vcpus, "disk": self.place.disk, "workers": self.workers, "servers": self.servers,
+            "wire": self.wire, "parameters": self.parameters, "gigaflops": self.gigaflops, "kind": told.kind,
+            "names": [*told.workers], "examples": told.examples, "bytes": told.bytes,
+            "repeats": [dict(each.seconds) for each in told.repeats],
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, run: str, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError."""
+        repeats = tuple(Repeat({name: float(each[name]) for name in MEASURES}) for each in values["repeats"])
+        if not repeats:
+            raise ValueError("a measure of stalls without a repeat")
+        stalls = Stalls(values["kind"], tuple(values["names"]), repeats, int(values["examples"]), int(values["bytes"]))
+        return cls(
+            run, stalls, Place(int(values["vcpus"]), float(values["disk"])), int(values["workers"]),
+            int(values["servers"]), str(values["wire"]), int(values["parameters"]), float(values["gigaflops"]),
+        )  # fmt: skip
+
+    @property
+    def waited(self) -> float:
+        """The seconds for which a step as measured waits for its mini-batch."""
+        at = claimed(self.stalls).seconds
+        return at["S4" if self.stalls.fits else "S5"] - at["S3"]
+
+    @property
+    def input(self) -> float:
+        """The seconds that a mini-batch takes by itself."""
+        return claimed(self.stalls).seconds["R4" if self.stalls.fits else "R5"]
+
+    @property
+    def step(self) -> float:
+        """The seconds of a step as measured, beside those of the other workers."""
+        return claimed(self.stalls).seconds["S3"] + self.waited
+
+    def change(self, place: Place, asked: Change | None = None, examples: int = 0) -> Change:
+        """From what was measured to that place, with what else is `asked`, and mini-batches of so many `examples`. Data
+        that fit into memory are cached after the first pass."""
+        asked = replace(asked or Change(), **({"cache": 1.0} if self.stalls.fits else {}))
+        batch = examples / self.stalls.examples if examples and self.stalls.examples else 1.0
+        found = replace(
+            asked, cores=asked.cores * place.vcpus / self.place.vcpus, disk=asked.disk * place.disk / self.place.disk,
+            batch=asked.batch * batch,
+        )  # fmt: skip
+        return replace(found, **{name: min(max(getattr(found, name), 1 / _MOST), _MOST) for name in _TIMES})
+
+    def longer(self, before: Change, after: Change) -> tuple[float, float]:
+        """By how many seconds a step is longer after than before, and the standard deviation of that."""
+        known = claimed(self.stalls)
+        more = seconds(known, after) - seconds(known, before)
+        if not more:
+            return 0.0, 0.0
+        spread = Estimate.of([seconds(each, after) - seconds(each, before) for each in self.stalls.repeats]).half
+        measured = spread / _PER_DEVIATION if math.isfinite(spread) else abs(more)
+        return more, math.hypot(measured, WHAT_IF_ERROR * more)
+
+    def parts(self, change: Change) -> dict[str, Estimate]:
+        """What a step is made of with the change, in seconds: computing, serialisation, network, contention, and
+        waiting for its mini-batch. Their means sum to the step's, those within the noise too."""
+        told = [_parts(each, change) for each in self.stalls.repeats]
+        return {name: Estimate.of([each[name] for each in told]) for name in told[0]}
+
+
+_TIMES = [each.name for each in fields(Change) if each.name != "cache"]
+
+
+def claimed(stalls: Stalls) -> Repeat:
+    """The measures in the mean, as if what is within the noise were not there: of a stall that is not claimed both
+    measures are the same, no measure with one more part is shorter, and no step is shorter than its input alone."""
+    at: dict[Measure, float] = {
+        name: statistics.fmean(each.seconds[name] for each in stalls.repeats) for name in MEASURES
+    }
+    sure = {each.name for each in stalls.stalled}
+    for name, (before, after) in STALLS.items():
+        at[after] = max(at[after], at[before]) if name in sure else at[before]
+    at["R4"] = min(at["R4"], at["S4"])
+    at["R5"] = min(max(at["R5"], at["R4"]), at["S5"])
+    return Repeat(at)
+
+
+def _parts(repeat: Repeat, change: Change) -> dict[str, float]:
+    at = repeat.seconds
+    found = {
+        "computing": at["S0"] * change.batch / change.gpu, "serialisation": at["S1"] - at["S0"],
+        "network": (at["S2"] - at["S1"]) / change.link, "contention": (at["S3"] - at["S2"]) / change.ps,
+    }  # fmt: skip
+    return {**found, "waiting for input": seconds(repeat, change) - sum(found.values())}
