@@ -2,12 +2,14 @@
 
 Two workers with one parameter server on the emulator, whose VMs share this machine's cores. A step counts where it is
 in the parameter servers that follow: those made between the save and the end of the old processes are made again. VMs
-boot in no time here, so nobody has warmed up when the runs are handed over; on Google they have minutes for it.
+boot in no time here, so that all that is prepared for a run is prepared after the last one is ready. The phases add up
+to the seconds from then until everybody steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 
@@ -47,9 +49,16 @@ def moved(cluster: Cluster, run: Run, zone: str) -> dict[str, float]:
     first = {vm: min(row["time"] / 1e9 for row in rows if row["worker"] == vm) for vm in new if vm.startswith("worker")}
     before = [row["step"] for row in rows if row["worker"] in old]
     both = relocated.at - min(vm.running_at for vm in new.values())
+    counted = max(row["time"] / 1e9 for row in rows if row["worker"] in old and row["step"] <= started.step)
     return {
         "from the last VM's readiness until everybody steps": max(first.values()) - ready,
-        "without a step that counts": min(first.values()) - saved.at,
+        "  until the last step that counts": counted - ready,
+        "  until that is saved": saved.at - counted,
+        "  until the old processes have ended, and all is there": relocated.at - saved.at,
+        "  until the parameter server has its values": started.at - relocated.at,
+        "  until the first worker steps": min(first.values()) - started.at,
+        "  until the last worker steps": max(first.values()) - min(first.values()),
+        "without a step that counts": min(first.values()) - counted,
         "steps made again": max([0, *(step - started.step for step in before)]),
         "both places paid": both,
         "dollars for both places": both / 3600 * sum(vm.hourly for vm in new.values()),
@@ -72,6 +81,7 @@ def main() -> None:
         all_in(cluster, WORKERS)
         time.sleep(SETTLE)
         found = [moved(cluster, run, (THERE, HOME)[turn % 2]) for turn in range(2 if given.quick else 6)]
+        say("load of this machine, over a minute", os.getloadavg()[0], "", more=f"{os.cpu_count()} cores")
         goals = {"from the last VM's readiness until everybody steps": "< 20"}
         for name in found[0]:
             values = [each[name] for each in found]
