@@ -117,6 +117,20 @@ def test_a_page_that_turns_up_late_gets_the_live_view_back(journal: Path) -> Non
     eventually(lambda: WIDGET_VIEW in page.updates[-1])
 
 
+def test_a_page_whose_first_word_comes_after_the_end_of_a_run_finds_that_end_stored(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transient_magics.panels.display, "_PAGE_SECONDS", 600.0)
+    stories.tell(journal, "training")
+    display, page = displayed(journal)
+    stories.tell(journal, "finished", after="training")
+    eventually(lambda: display.state.run and display.state.run.over)
+    assert not page.updates, "a page may be coming, and draw it live"
+    display.ask({"do": "resync"})
+    eventually(lambda: page.updates and "run-1 finished" in page.updates[-1]["text/html"])
+    assert WIDGET_VIEW in page.updates[-1]
+
+
 def test_a_page_that_puts_the_panel_in_its_place_gets_pictures_alone(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

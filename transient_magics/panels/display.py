@@ -112,8 +112,8 @@ class Display:
         self._publish: Callable[[dict[str, Any]], None] | None = None
         self._page_seen = self._in_place = False
         self._drawn_at = self._curves_at = self._twin_at = self._shown_at = 0.0
-        self._twin_of: object = None
-        self._twin_seq = 0
+        self._twin_of = self._state
+        """What the stored picture shows."""
         self._heard = ""
         self._drawing_later = self._curves_later = self._ending = False
         self._ends: list[Callable[[], None]] = []
@@ -147,7 +147,7 @@ class Display:
         self._state = known(self._cluster)
         publish(self.bundle(), update=False)
         self._shown_at = self._twin_at = time.monotonic()
-        self._twin_of, self._twin_seq = self._turning_point(), self._state.seq
+        self._twin_of = self._state
         self._publish = lambda data: publish(data, update=True)
         self._feed.call(self._start)
 
@@ -300,20 +300,20 @@ class Display:
         draws the panel anew. Where none does (a notebook that runs headless), every few seconds, and without the live
         view, so that exports show the twin. A page that turns up late gets the live view back (`_resync`).
         """
-        moment, now = self._turning_point(), time.monotonic()
+        turned, now = self._turning_point(self._state) != self._turning_point(self._twin_of), time.monotonic()
         if self._in_place:
-            old = self._state.seq != self._twin_seq and now - self._twin_at >= _BEHIND_PANEL_SECONDS
-            due = moment != self._twin_of or old
+            old = self._state.seq != self._twin_of.seq and now - self._twin_at >= _BEHIND_PANEL_SECONDS
+            due = turned or old
         elif self._page_seen:
-            due = moment != self._twin_of
+            due = turned
         else:
-            due = moment != self._twin_of or now - self._twin_at >= _TWIN_SECONDS
+            due = turned or now - self._twin_at >= _TWIN_SECONDS
             due = due and (self._state.over or now - self._shown_at >= _PAGE_SECONDS)
         if due:
-            self._store_twin(moment)
+            self._store_twin()
 
-    def _store_twin(self, moment: object) -> None:
-        self._twin_of, self._twin_at, self._twin_seq = moment, time.monotonic(), self._state.seq
+    def _store_twin(self) -> None:
+        self._twin_of, self._twin_at = self._state, time.monotonic()
         if self._publish:
             stored = self.bundle(live=self._page_seen)
             self._publish(stored)
@@ -323,14 +323,13 @@ class Display:
     def _store_last(self) -> None:
         """At the end of the kernel, which a page of JupyterLab still hears when it shuts the kernel down."""
         if self._in_place:
-            self._store_twin(self._turning_point())
+            self._store_twin()
 
-    def _turning_point(self) -> object:
-        runs = [(run.name, run.phase, bool(run.metrics)) for run in self._state.runs.values() if run.over]
-        ended = runs, [bag.name for bag in self._state.bags.values() if bag.over]
-        if self._page_seen:
-            return ended, self._state.over
-        return ended, self._state.phase, self._state.revocations
+    def _turning_point(self, state: ClusterState) -> object:
+        """What of a state has to be in the stored picture at once; where a page draws the panel that is less."""
+        runs = [(run.name, run.phase, bool(run.metrics)) for run in state.runs.values() if run.over]
+        ended = runs, [bag.name for bag in state.bags.values() if bag.over]
+        return (ended, state.over) if self._page_seen else (ended, state.phase, state.revocations)
 
     def _act(self, message: Mapping[str, Any]) -> None:
         asked = wish(self._cluster, self._run, message)
@@ -380,10 +379,10 @@ class Display:
     def _resync(self) -> None:
         if not self._page_seen:
             self._page_seen = True
-            view_was_left_out = self._twin_at > self._shown_at and not self._in_place
-            self._twin_of = self._turning_point()
-            if view_was_left_out:
-                self._store_twin(self._twin_of)
+            if self._twin_at > self._shown_at and not self._in_place:
+                self._store_twin()  # the view was left out of it
+            else:
+                self._refresh_twin()
         if self._panel:
             self._panel.resend()
 
