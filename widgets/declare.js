@@ -86,15 +86,25 @@ function render({ model, el }) {
   const hours = input(first.hours, changed, { placeholder: "24h", size: 6 });
   const cost = input(first.cost, changed, { placeholder: "none", size: 6, inputmode: "decimal" });
   const project = input(first.project, changed, { placeholder: "none: emulated and free", size: 22 });
+  const machine = input(first.machine, changed, { placeholder: "the usual one", size: 18 });
+  const disk = input(first.disk, changed, { placeholder: "50GB", size: 9 });
+  const zones = [{ name: "", label: "where most workers are" }, ...menu.zones.map((name) => ({ name, label: name }))];
+  const serverZone = select(zones, first.ps_zone ?? "", changed, "Zone of the parameter servers");
   const servers = labelled("parameter servers", ps);
+  const serversAt = labelled("their zone", serverZone);
   const trains = () => purpose.value !== "jobs";  // else there is nothing to serve
   const options = element("div", { class: "transient-fields", role: "group", "aria-label": "Options" },
     labelled("for", purpose), labelled("rented", model_), servers, labelled("ends after", hours),
     labelled("at most, in dollars", cost), labelled("Google Cloud project", project));
+  const machines = element("details", { class: "transient-more" }, element("summary", { text: "Machines and disks" }),
+    element("div", { class: "transient-fields", role: "group", "aria-label": "Machines and disks" },
+      labelled("workers' machine type", machine), labelled("boot disks", disk), serversAt));
+  machines.open = Boolean(first.machine || first.disk || first.ps_zone);
   function chosen() {
     return {
       groups: [...groups.children].map((row) => row.value()),
       purpose: purpose.value, model: model_.value, ps: trains() ? ps.value : "", hours: hours.value, cost: cost.value, project: project.value,
+      machine: machine.value, disk: disk.value, ps_zone: trains() ? serverZone.value : "",
     };
   }
 
@@ -127,7 +137,7 @@ function render({ model, el }) {
   const notes = element("div", { class: "transient-foot" });
   const panel = element("section", { class: "transient-panel", role: "region", "aria-label": "Declare a cluster" },
     element("header", { class: "transient-head" }, element("span", { class: "transient-name", text: "A cluster of transient GPU servers" })),
-    groups, element("div", { class: "transient-fields" }, add), options,
+    groups, element("div", { class: "transient-fields" }, add), options, machines,
     element("div", { class: "transient-line-row" }, line, copy, launch, said),
     wrong, element("div", { class: "transient-body" }, element("div", { class: "transient-column" }, table), element("div", { class: "transient-column" }, facts, notes)));
 
@@ -147,7 +157,7 @@ function render({ model, el }) {
     body.replaceChildren(...offer.rows.map((row) => element("tr", {}, ...row.map((text) => element("td", { text })))));
     notes.replaceChildren(...offer.notes.map((text) => element("div", { text })));
   }
-  const redraw = () => { draw(); servers.hidden = !trains(); panel.classList.toggle("transient-wrong", Boolean(offer.error)); };
+  const redraw = () => { draw(); servers.hidden = serversAt.hidden = !trains(); panel.classList.toggle("transient-wrong", Boolean(offer.error)); };
 
   for (const group of first.groups) insert(group);
   for (const row of groups.children) row.only(groups.children.length === 1);

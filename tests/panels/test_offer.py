@@ -26,6 +26,8 @@ CHOICES = st.fixed_dictionaries(
         "purpose": st.sampled_from(PURPOSES),
         "hours": st.sampled_from(["", "3h", "90m"]),
         "cost": st.sampled_from(["", "2.50"]),
+        "disk": st.sampled_from(["", "200GB", "1TB:ssd"]),
+        "ps_zone": st.sampled_from(["", "us-central1-b"]),
     },
 )
 
@@ -36,8 +38,9 @@ def test_the_line_typed_declares_what_was_offered(choices):
     if choices.get("model") == "standard" and any(ACCELERATORS[each["gpu"]].spot_only for each in choices["groups"]):
         assert "as Spot only" in shown["error"]
         return
-    if choices.get("purpose") == "jobs" and choices.get("ps", "1") != "1":
-        assert "Leave out --ps, or --for jobs" in shown["error"]
+    if choices.get("purpose") == "jobs" and (choices.get("ps", "1") != "1" or choices.get("ps_zone")):
+        assert "A cluster for jobs trains nothing" in shown["error"]
+        assert "Leave out --ps" in shown["error"]
         return
     assert not shown["error"]
     words = arguments.split(shown["line"].removeprefix(MAGIC))
@@ -108,6 +111,21 @@ def test_a_cluster_for_jobs_alone_is_offered_with_its_smaller_server():
     assert (
         offer({"groups": [{"gpu": "cpu", "count": "8"}], "purpose": "training"})["line"] == "%transient_cluster cpux8"
     )
+
+
+def test_machines_disks_and_the_servers_zone_are_in_the_line_and_in_the_price():
+    t4 = {"groups": [{"gpu": "t4", "count": "2", "zone": "us-central1-a"}]}
+    plain, hourly = offer(t4), lambda shown: float(dict(shown["facts"])["per hour"].lstrip("$"))
+    larger = offer({**t4, "machine": "n1-standard-16", "disk": "200GB:ssd", "ps_zone": "us-west1-b"})
+    assert larger["line"].endswith("--machine-type n1-standard-16 --disk 200GB:ssd --ps-zone us-west1-b")
+    assert [row[1:3] for row in larger["rows"]] == [
+        ["n1-custom-4-16384", "us-west1-b"], ["T4 · n1-standard-16", "us-central1-a"],
+    ]  # fmt: skip
+    assert hourly(larger) > hourly(offer({**t4, "disk": "200GB:ssd"})) > hourly(plain)
+    assert "us-central1-a" in larger["notes"][-2], "traffic between the zones is paid"
+    assert "--disk" in offer({**t4, "disk": "2GB"})["error"]
+    assert "--machine-type" in offer({**t4, "machine": "n9-huge"})["error"]
+    assert "us-west1-b" in menu()["zones"]
 
 
 def test_the_menu_has_every_gpu_with_its_zones():

@@ -21,7 +21,7 @@ FIRST: Mapping[str, Any] = {"groups": [{"gpu": "k80", "count": "4", "zone": ""}]
 """What is chosen when the panel opens: the line of the README."""
 _OPTIONS = {
     "name": "--name", "ps": "--ps", "model": "--provisioning-model", "hours": "--max-hours", "cost": "--max-cost",
-    "project": "--project", "purpose": "--for",
+    "project": "--project", "purpose": "--for", "machine": "--machine-type", "disk": "--disk", "ps_zone": "--ps-zone",
 }  # fmt: skip
 _DEFAULTS = {"ps": "1", "model": "spot", "purpose": "training"}
 _MODELS = {"spot": "Spot", "preemptible": "preemptible (24 h at most)", "standard": "on demand"}
@@ -30,7 +30,7 @@ _HOUR = 3600.0
 
 
 def menu() -> dict[str, Any]:
-    """What there is to choose from: GPUs with their zones, provisioning models, and what a cluster is for."""
+    """What there is to choose from: GPUs with their zones, all zones, provisioning models, what a cluster is for."""
     gpus = [
         {
             "name": name,
@@ -41,7 +41,8 @@ def menu() -> dict[str, Any]:
     ]
     models, purposes = ([{"name": name, "label": label} for name, label in each.items()]
                         for each in (_MODELS, _PURPOSES))  # fmt: skip
-    return {"gpus": gpus, "models": models, "purposes": purposes}
+    zones = sorted({zone for each in gpus for zone in each["zones"]})
+    return {"gpus": gpus, "zones": zones, "models": models, "purposes": purposes}
 
 
 def words(choices: Mapping[str, Any]) -> list[str]:
