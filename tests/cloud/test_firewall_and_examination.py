@@ -110,6 +110,18 @@ async def test_what_can_be_made_is_found_good(api: Api, engine: ComputeEngine, w
     assert "GPUS_ALL_REGIONS 9 free, 2 wanted" in said["quotas of the project"]
 
 
+async def test_a_disk_on_which_the_image_does_not_fit_is_refused_with_the_size_that_does(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    everything_is_there(api)
+    baked = {"name": "stack", "diskSizeGb": "120", "family": "transient-magics"}
+    api.on("GET", "global/images/stack", baked)
+    wanted = replace(wanted, image=f"projects/{PROJECT}/global/images/stack")
+    for gb, said in ((100, "stack does not fit on a disk of 100 GB. Declare with --disk 120GB or more."), (120, "")):
+        findings = await engine.examine([replace(wanted, disk_gb=0), replace(wanted, name="c1-worker-2", disk_gb=gb)])
+        assert [each.said for each in findings if each.subject == "image" and not each.good] == [said] * bool(said)
+
+
 async def test_what_is_missing_is_said_question_by_question(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
     everything_is_there(api, PREEMPTIBLE_NVIDIA_K80_GPUS=(3, 4))
     del api.routes["GET", f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80"]

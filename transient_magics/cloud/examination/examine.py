@@ -8,7 +8,7 @@ networks and quotas, Cloud Resource Manager and IAM know rights and organization
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,8 @@ class Examination:
         for zone in dict.fromkeys(each.zone for each in requests):
             asked.append((f"zone {zone}", lambda zone=zone: self._zone(zone)))
         for image in dict.fromkeys(each.image or IMAGE for each in requests):
-            asked.append(("image", lambda image=image: self._image(image)))
+            disks = [each.disk_gb for each in requests if (each.image or IMAGE) == image and each.disk_gb]
+            asked.append(("image", lambda image=image, disks=disks: self._image(image, disks)))
         for network in dict.fromkeys(each.network or "default" for each in requests):
             asked.append((f"network {network}", lambda network=network: self._network(network)))
         regions = {region: [each for each in requests if _region(each) == region] for region in map(_region, requests)}
@@ -180,7 +181,8 @@ class Examination:
             ends.append(await self._there(without, clients.accelerator_types, zone=name, accelerator_type=card))
         return "; ".join([f"has {', '.join(sorted(machines | cards))}", *filter(None, ends)])
 
-    async def _image(self, text: str) -> str:
+    async def _image(self, text: str, disks: Iterable[int]) -> str:
+        """`disks`: in GB, those that are to be made from it with a size of their own."""
         project, name = place_of(text, self._project)
         images = self._calls.clients.images
         fix = "Name one that `gcloud compute images list` shows."
@@ -193,6 +195,9 @@ class Examination:
                 found = await self._calls.call(text, lambda: images.get(project=project, image=name, **PLAIN))
         except GoneError as error:
             raise CloudError(f"There is no image {text}", fix=fix) from error
+        if (least := min(disks, default=0)) and least < found.disk_size_gb:
+            what = f"{found.name} does not fit on a disk of {least} GB"
+            raise CloudError(what, fix=f"Declare with --disk {found.disk_size_gb}GB or more.")
         purpose = next((each for each, family in FAMILIES.items() if family == found.family), "")
         carries = f", which carries the stack for {purpose}" if purpose else ""
         return f"{found.name} of project {project}{carries}"
