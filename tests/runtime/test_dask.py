@@ -200,6 +200,25 @@ async def test_too_much_memory_is_told_apart_and_nobody_comes_in_without_a_certi
     assert not [path for path in keys if path.stat().st_mode & 0o77]
 
 
+async def test_a_bags_worker_that_does_not_come_up_is_told_of_once_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    authority = tmp_path / "here"
+    authority.mkdir()
+    certificates.make(authority, "dask-1", time.time() + 3600)
+    vm = OneVm(tmp_path, "worker-1", authority, bag="bag-1")
+    wheels = vm.folder / layout.WHEELS
+    wheels.mkdir()
+    (wheels / "broken-1.0-py3-none-any.whl").write_bytes(b"no archive")
+    await vm.begin("127.0.0.1:1")
+    await until(lambda: vm.told("dask.crashed"))
+    await vm.agent.end("dask-1")
+    reason = vm.told("dask.crashed")[0]["reason"]
+    assert reason.startswith("it does not come up: exit code 1 (pip cannot install broken-1.0-py3-none-any.whl: ")
+    assert len(reason) < 500
+
+
 async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room: Room) -> None:
     os.kill(room.scheduler.process, signal.SIGKILL)
     await until(lambda: room.scheduler.told("dask.crashed"))

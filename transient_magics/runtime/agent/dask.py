@@ -36,6 +36,7 @@ _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _MOST_STARTS = 100
 """In a row, of a worker that never lasts: by then more than ten minutes have passed."""
 _LASTING, _LOOK_SECONDS, _END_SECONDS = 60.0, 0.5, 5.0
+_LOG, _TAIL, _MOST_SAID = "process.log", 4000, 400
 
 
 class AgentDask:
@@ -171,7 +172,8 @@ class _Part:
         if address:
             self._crashed = [{"worker": address, "process": pid, "cause": how}]
         elif self._begin.part == "worker":  # it never took part, and is not told of again and again
-            how, self._unable = "" if self._unable else f"it does not come up: {how}", True
+            said = f" ({_last_words(self._folder / _LOG)})" if code and code > 0 else ""
+            how, self._unable = "" if self._unable else f"it does not come up: {how}{said}", True
         return how
 
     async def _keep_bounds(self, pid: int) -> str:
@@ -196,13 +198,22 @@ class _Part:
         if self._begin.code:  # more than VMs have otherwise
             module = DRIVER if self._begin.part == "scheduler" else module
             environment["PYTHONPATH"] = str(self._root / "code" / self._begin.code)
-        with open(self._folder / "process.log", "ab") as log:
+        with open(self._folder / _LOG, "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", module, "--folder", str(self._folder),
                  "--crashed", json.dumps(self._crashed)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self._folder,
                 env=environment,
             )  # fmt: skip
+
+
+def _last_words(log: Path) -> str:
+    """The last line that the process wrote, or a part of it."""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL))
+        lines = file.read().decode(errors="replace").splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
+    return "".join(each for each in last if each.isprintable())[:_MOST_SAID]
 
 
 def _said(code: int | None) -> str:

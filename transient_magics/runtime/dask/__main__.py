@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import json
 import os
+import sys
 from pathlib import Path
 
+from ...errors import TransientError
 from .. import dask_record
 
 
@@ -23,10 +25,13 @@ def main() -> None:
         return
     from . import scheduler, worker
 
-    if begin.part == "scheduler":
-        asyncio.run(scheduler.serve(folder, begin))
-    else:
-        asyncio.run(worker.work(folder, begin, json.loads(given.crashed)))
+    try:
+        if begin.part == "scheduler":
+            asyncio.run(scheduler.serve(folder, begin))
+        else:
+            asyncio.run(worker.work(folder, begin, json.loads(given.crashed)))
+    except TransientError as error:
+        sys.exit(str(error))  # the last that it says is what its agent tells
     dask_record.tell_end(folder, os.getpid())
 
 

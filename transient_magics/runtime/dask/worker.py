@@ -48,8 +48,8 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
+        await asyncio.to_thread(provide, RunFolder(folder))  # why it cannot be is not among what jobs print
         said.take_over(folder)
-        await asyncio.to_thread(provide, RunFolder(folder))
     own = security(folder)
     noticed, over = asyncio.Event(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)

@@ -11,11 +11,15 @@ import site
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 
 from ...errors import TrainingError
 from ..folder import RunFolder
 
 _SECONDS = 300.0
+_MOST_SAID = 300
+_ASIDE = ("WARNING: ", "DEPRECATION: ", "[notice]", "hint: ", "note: ")
+"""How lines of pip's begin that are not why it failed."""
 
 
 def provide(folder: RunFolder) -> None:
@@ -40,5 +44,17 @@ def _install(wheels: list[str], prefix: str) -> None:
         [*command, "--prefix", prefix, *wheels], capture_output=True, text=True, check=False, timeout=_SECONDS
     )
     if done.returncode:
-        said = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-        raise TrainingError(said[0] if said else "pip failed", where="--pip")
+        raise TrainingError(why_not(done.stderr, [path.rpartition("/")[2] for path in wheels]), where="--pip")
+
+
+def why_not(said: str, wheels: Sequence[str]) -> str:
+    """A sentence of pip's errors: the last one, which file of `wheels` it is about, if it says so, and no more than a
+    line of it, for what is wrong with a file is said with words out of that file."""
+    lines = [line.strip() for line in said.splitlines()]
+    telling = [line for line in lines if line and not line.startswith(_ASIDE)]
+    errors = [line for line in telling if line.startswith("ERROR: ")]
+    last = next(reversed(errors or telling), "it says nothing").removeprefix("ERROR: ")
+    plain = "".join(each if each.isprintable() else " " for each in last)
+    what = f"{plain[:_MOST_SAID]}..." if len(plain) > _MOST_SAID else plain
+    named = next((name for name in wheels if name in said), wheels[0] if len(wheels) == 1 else "")
+    return f"pip cannot install {named or 'the packages'}: {what}"
