@@ -26,9 +26,14 @@ from transient_magics.controller.decisions.moving import CAPACITY_SECONDS, meant
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Event, VmState, bill, events, replay
+from transient_magics.journal.bags import events as bags
+from transient_magics.protocol.bag.spec import BagSpec
+from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.protocol.study import parse_space
 from transient_magics.spec import ClusterSpec
 
 HOME, THERE = "us-west1-b", "us-east1-c"
+BAG = BagSpec("bag-1", parse_space("x=0:1"), 2, max_cost=1.0, max_hours=2.0)
 
 
 class World:
@@ -129,6 +134,25 @@ def test_whole_new_vms_come_before_any_of_the_old_goes_and_then_the_old_go() -> 
     assert zones(world.state.living) == {THERE}
     assert world.round() == [], "and then it is at rest"
     assert replay(world.journal) == world.state
+
+
+def test_nobody_is_handed_over_before_all_is_prepared_and_that_is_not_waited_for_without_end() -> None:
+    world = World()
+    world.move()
+    world.round()
+    for vm in ("ps-1", "worker-2", "worker-3"):
+        world.comes(vm)
+
+    def decided(*unprepared: str) -> list[Decision]:
+        return decide(Situation(world.now, world.state, unprepared=unprepared))
+
+    assert decided("ps-1", "worker-3") == []
+    assert decided("worker-3") == []
+    assert [type(each) for each in decided("worker-0")] == [Arrive], "one that is left anyway"
+    world.now += patience(world.state.relocation.spec)  # type: ignore[union-attr]
+    (stay,) = decided("worker-3")
+    assert isinstance(stay, Stay)
+    assert "had not all ready within" in stay.why
 
 
 def test_another_gpu_leaves_the_parameter_server_where_it_is_and_saves_nothing() -> None:
@@ -277,6 +301,12 @@ def test_what_cannot_move_is_refused_in_a_sentence() -> None:
     world = World()
     world.happens(events.JobDeclared(job="job-1", spec={"command": "true", "workers": 1}))
     assert "does not move while job-1 has VMs of it" in refusal(world, THERE)
+    world = World()
+    world.happens(events.DaskDeclared(dask="dask-1", spec=DaskSpec("dask-1", 2).to_dict()))
+    assert "does not move while dask-1 has VMs of it. Wait for its end" in refusal(world, THERE)
+    world = World()
+    world.happens(bags.BagDeclared(bag="bag-1", spec=BAG.to_dict()))
+    assert "does not move while bag-1 has VMs of it. Wait for its end" in refusal(world, THERE)
     world = World()
     world.move()
     assert "one moves already" in refusal(world, "us-central1-c")

@@ -40,7 +40,7 @@ def worker(ports: list[int], run: str = "run-1") -> dict[str, object]:
 
 def test_an_agent_answers_and_refuses_what_it_cannot_do(room: MachineRoom):
     pid = room.start_agent("vm")
-    assert room.say("vm", {"do": "ping"}) == {"ok": True, "pid": pid, "processes": []}
+    assert room.say("vm", {"do": "ping"}) == {"ok": True, "pid": pid, "processes": [], "imported": False}
     assert stat.S_IMODE((room.root("vm") / "agent.sock").stat().st_mode) == 0o600
     assert [line["pid"] for line in room.reports("vm", "agent.started")] == [pid]
     for message, said in (
@@ -60,7 +60,7 @@ async def test_an_agent_that_waits_for_a_role_to_end_still_answers(tmp_path: Pat
     agent = Agent(tmp_path)
     async with agent._changing:
         answer = await asyncio.wait_for(agent._answer(b'{"do": "ping"}'), 60)
-    assert answer == {"ok": True, "pid": os.getpid(), "processes": []}
+    assert answer == {"ok": True, "pid": os.getpid(), "processes": [], "imported": False}
 
 
 def test_the_same_assignment_changes_nothing_and_another_place_restarts_the_role(room: MachineRoom):
@@ -75,6 +75,26 @@ def test_the_same_assignment_changes_nothing_and_another_place_restarts_the_role
     until(lambda: room.pids("vm") and room.pids("vm") != before, "another process")
     assert room.say("vm", {"do": "stop", "run": "run-1"}) == {"ok": True}
     assert room.pids("vm") == {}
+
+
+def test_a_role_that_stands_by_begins_when_it_is_told_so_and_outlives_the_agent_until_then(room: MachineRoom):
+    room.start_agent("vm")
+    room.put("vm", DECLARATION, "")
+    assignment, run = worker(free_ports(1)), room.root("vm") / "runs" / "run-1"
+    assert room.say("vm", {**assignment, "standby": True}) == {"ok": True}
+    before = until(lambda: room.pids("vm"), "a process")
+    (run / "prepared").touch()  # as it does itself once it has all but the values
+    assert [each["prepared"] for each in room.say("vm", {"do": "ping"})["processes"]] == [True]
+    room.kill_agent("vm")
+    room.start_agent("vm")
+    assert room.say("vm", {**assignment, "standby": True}) == {"ok": True}
+    assert (run / "standby").exists()
+    assert room.say("vm", assignment) == {"ok": True}
+    assert not (run / "standby").exists()
+    assert room.pids("vm") == before, "no other process"
+    os.kill(before["worker-1"], signal.SIGKILL)
+    until(lambda: room.pids("vm") and room.pids("vm") != before, "its successor")
+    assert not (run / "prepared").exists(), "which has nothing ready yet"
 
 
 def test_a_killed_agent_is_followed_by_one_that_adopts_the_roles(room: MachineRoom):

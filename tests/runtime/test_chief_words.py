@@ -11,6 +11,7 @@ from transient_magics.protocol import chief_messages, vm_events
 from transient_magics.protocol.messages import kinds
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.parameter_server.chief.judge import Judge
 from transient_magics.runtime.parameter_server.chief.roster import Roster
 from transient_magics.runtime.parameter_server.chief.state import (
     FINISH_WITHIN,
@@ -22,6 +23,7 @@ from transient_magics.runtime.parameter_server.chief.state import (
     Phase,
 )
 from transient_magics.runtime.parameter_server.server_load import Load
+from transient_magics.runtime.parameter_server.turns import Turns
 
 
 def told(kind: type[vm_events.Event], **fields: Any) -> events.Emit:
@@ -284,6 +286,29 @@ def test_a_restarted_chief_waits_for_those_it_knew_and_then_lets_them_go() -> No
     fresh = ChiefState(RunSpec("run-1", 100), {}, 0.0, Roster())
     assert fresh.to_dict() == {"next_number": 0, "given": {}}
     assert (fresh.step, fresh.phase, fresh.active, fresh.next_mark) == (0, Phase.PREPARING, 0, 100)
+
+
+def test_a_chief_that_has_stood_by_goes_on_behind_the_one_before() -> None:
+    story = Story(kept={"next_number": 101, "given": {}}, eval_steps=None)
+    plays(
+        story,
+        (0, events.Joined(1, "worker-2"), [events.Persist(), welcome(1, 101, 1)]),
+        (1, events.Joined(2, "worker-3"), [events.Persist(), welcome(2, 102, 1)]),
+        (2, events.Heard(1), []),
+    )
+    told_there = Roster(joined={0: "worker-0", 1: "worker-1"}, training={1: "worker-1"})
+    spec = story.state.spec
+    story.state.succeed(told_there, Judge(spec), Turns(spec), 3.0)
+    plays(
+        story,
+        (3, events.Prepared(40), [told(vm_events.TrainStarted, step=40)]),
+        (4, events.Joined(3, "worker-2", number=101), [welcome(3, 101, 1)]),
+        (5, events.Joined(4, "worker-4"), [events.Persist(), welcome(4, 103, 1)]),
+    )
+    assert story.state.to_dict()["given"] == {
+        "0": "worker-0", "1": "worker-1", "101": "worker-2", "102": "worker-3", "103": "worker-4",
+    }  # fmt: skip
+    assert story.state.active == 1, "who has not said goodbye may still come back"
 
 
 def test_a_step_waits_for_whom_it_heard_of_less_than_so_long_ago() -> None:

@@ -241,6 +241,7 @@ class Controller:
         return Situation(
             at, self._state, self._saved_ahead, ahead=now() - at,
             answering=fleet.answering, silent=fleet.silent(), here=here(), isolated=access.isolated,
+            unprepared=self._runs.unprepared(),
         )  # fmt: skip
 
     def _carry_out(self, fleet: Fleet, situation: Situation) -> None:

@@ -77,7 +77,7 @@ class Mover:
             followed, dollars = 0, 0.0
             if decision.save:
                 followed, dollars = await self._followed(relocation.spec, fleet)
-                await self._runs.hand_over(lambda: fleet.leave(decision.leaves))
+            await self._runs.hand_over(decision.leaves, save=decision.save)
         except TrainingError as error:
             fleet.recall(decision.leaves)
             self._recorder.record(events.ClusterStayed(reason=f"no checkpoint could be saved: {error}"))

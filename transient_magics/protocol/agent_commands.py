@@ -1,7 +1,7 @@
 """What a controller, or a chief on the same VM, says to the agent of a VM: over its socket, a line for a line.
 
-The answer is `{"ok": true}`, to a ping with the agent's `pid` and its `processes`, to a fork with the `pid`, or
-`{"ok": false}` with an `error`.
+The answer is `{"ok": true}`, to a ping with the agent's `pid`, its `processes`, each with whether it is `prepared`, and
+whether a fork server has `imported` everything, to a fork with the `pid`, or `{"ok": false}` with an `error`.
 """
 
 from __future__ import annotations
@@ -80,14 +80,19 @@ class Warm(Message):
 
 @message("assign")
 class Assign(Message, Assignment):
-    """Be this, and nothing in any run that is not among `runs`."""
+    """Be this, and nothing in any run that is not among `runs`.
+
+    `standby`: have all of it ready and do not begin with the run, which goes on elsewhere, until the same is said
+    without this.
+    """
 
     runs: tuple[Name, ...] = ()
+    standby: bool = False
 
     @classmethod
-    def of(cls, assignment: Assignment, runs: tuple[str, ...]) -> Self:
+    def of(cls, assignment: Assignment, runs: tuple[str, ...], *, standby: bool = False) -> Self:
         """The command to be this."""
-        return cls(**asdict(assignment), runs=runs)
+        return cls(**asdict(assignment), runs=runs, standby=standby)
 
     @property
     def assignment(self) -> Assignment:

@@ -34,6 +34,8 @@ METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 LOGS = "logs"
 TRACES = "traces"
+STANDBY = "standby"
+"""On a VM, as long as the run goes on elsewhere until it is handed over; where its chief is now, if anybody says so."""
 TRACE_WANTED, TRACE, TRACE_REFUSED = "trace.wanted", "trace.json.gz", "trace.refused"
 """On a worker's VM: asks for a trace of a step, is the trace, or says in how many seconds there may be one."""
 

@@ -44,7 +44,7 @@ class Situation:
     `now` in seconds since 1970; `ahead` is how many seconds the clock by which events are dated is ahead of it.
     `answering`: VMs whose agents answer; `silent`: those that answer no more, for good (`silence`). `here`: the VM on
     which this controller runs, empty on the machine of whoever declared the cluster; `isolated`: whether VMs have a
-    network of their own.
+    network of their own. `unprepared`: VMs rented where the cluster is to be that have not all ready for its runs.
     """
 
     now: float
@@ -55,6 +55,7 @@ class Situation:
     silent: Collection[str] = ()
     here: str = ""
     isolated: bool = True
+    unprepared: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
         moving.Wanted(each.role, each.slot, each.accelerator, each.zones, vm, (each.role, each.slot) in asked)
         for each, vm in filled
     ]
-    if step := moving.step(state, relocation, known, situation.now):
+    if step := moving.step(state, relocation, known, situation.now, situation.unprepared):
         yield step
     if not isinstance(step, Stay):
         yield from missing

@@ -2,7 +2,8 @@
 
 A move has two phases that the journal tells. From `cluster.relocating` on VMs are rented for every place of what the
 cluster is to be, beside those that go on; what fits a place already stays in it, and nothing that is lost of the old is
-replaced. Once a ready VM is in every place the runs are handed over: saved, their processes ended, `cluster.relocated`.
+replaced. Once a ready VM is in every place, each with all prepared that the runs need there, these are handed over:
+their workers end, they are saved, the parameter servers end, `cluster.relocated`.
 From then on the new spec holds, and VMs that have been left are deleted as any that is not wanted. Until that event
 all that there was is still there and trains, so whatever goes wrong before it leaves the old cluster, whole:
 `cluster.stayed`, and what had come is deleted.
@@ -14,7 +15,7 @@ quota or a right at once; where VMs of a kind do not boot; and when it has taken
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...catalog import region
@@ -135,12 +136,17 @@ def patience(spec: ClusterSpec) -> float:
     return max(boot_times.patience(spec, kind) for kind in kinds) + _HAND_OVER_SECONDS
 
 
-def step(state: ClusterState, relocation: Relocation, wanted: Sequence[Wanted], now: float) -> Arrive | Stay | None:
-    """What is next in a move, but for VMs that are still to be rented; `now` in seconds since 1970."""
+def step(
+    state: ClusterState, relocation: Relocation, wanted: Sequence[Wanted], now: float, unprepared: Collection[str] = ()
+) -> Arrive | Stay | None:
+    """What is next in a move, but for VMs that are still to be rented; `now` in seconds since 1970.
+
+    `unprepared` are VMs that have not yet all ready which the runs need there.
+    """
     if why := _hopeless(state, relocation, wanted, now):
         return Stay(why)
     there = {place.vm.name: place.vm for place in wanted if place.vm and place.vm.state == "ready"}
-    if len(there) < len(wanted):
+    if len(there) < len(wanted) or not there.keys().isdisjoint(unprepared):
         return None
     staying = [vm for vm in state.living if not vm.left and vm.role != CONTROLLER]
     return Arrive(tuple(vm.name for vm in staying if vm.name not in there), _to_be_saved(state, there))
@@ -173,5 +179,5 @@ def _hopeless(state: ClusterState, relocation: Relocation, wanted: Iterable[Want
             why = f": {refused[-1].reason.rstrip('.')}" if refused else ""
             return f"a VM that it needs there cannot be had{why}"
     if passed >= patience(relocation.spec):
-        return f"its VMs there were not all ready within {render_duration(patience(relocation.spec))}"
+        return f"its VMs there had not all ready within {render_duration(patience(relocation.spec))}"
     return ""

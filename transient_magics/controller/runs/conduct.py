@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ...protocol import layout
 from ...protocol.agent_commands import Evaluate, Save
 from ...protocol.names import is_name
 from ...protocol.vm_events import ProcessGaveUp
-from ...spec import WORKER, ClusterSpec, run_store
+from ...spec import PARAMETER_SERVER, WORKER, ClusterSpec, run_store
 from ..commands import PATIENCE, still_looking
 from ..decisions.ledger import leases, to_check, to_conduct
 from ..record import Recorder
@@ -80,9 +80,12 @@ class Runs:
             if training := self._training(self._fleet, run):
                 assert state.spec
                 mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
-                training.await_there(vm for vm in mine if vm.coming)
                 serving = [vm for vm in mine if not vm.coming and not vm.left]
                 training.give(serving, state.spec.parameter_servers, state.ports.get(run.name, 0))
+                if state.relocation and run.phase == "running":
+                    coming = [vm for vm in mine if vm.coming]
+                    servers = state.relocation.spec.parameter_servers
+                    training.stand_by(coming, servers, state.ports.get(run.name, 0))
         if state.phase != "deleting" and (run := to_check(state)) and (training := self._training(self._fleet, run)):
             training.look(state.serving)
 
@@ -96,24 +99,46 @@ class Runs:
         if training := self._trainings.get(name):
             self._tasks.do(f"save {name}", training.save)
 
-    async def hand_over(self, leave: Callable[[], Awaitable[None]]) -> None:
-        """Save each run that trains, have `leave` end its processes, and bring here what they wrote to the last line.
+    def unprepared(self) -> frozenset[str]:
+        """The VMs rented where the cluster is to be that have not all ready of what the runs that train need there."""
+        state, found = self._state, set[str]()
+        coming = [vm for vm in state.living if vm.coming and vm.state == "ready"] if state.relocation else []
+        for name, training in self._training_now():
+            mine = (vm for vm in coming if vm.role != WORKER or state.leases.get(vm.slot) == name)
+            found.update(training.unprepared(mine))
+        return frozenset(found)
 
-        Raises RemoteError, TrainingError or OSError where one cannot be saved: then it goes on.
+    async def hand_over(self, leaves: Sequence[str], *, save: bool) -> None:
+        """Have what each run that trains has saved and told where its next chief stands by, if there is one.
+
+        To `save` its workers on the VMs in `leaves` end, it is saved, and its parameter servers end. Raises
+        RemoteError, TrainingError or OSError where that cannot be: then it goes on.
         """
-        training = [each for name, each in self._trainings.items() if self._state.runs[name].phase == "running"]
-        for each in training:
-            await each.save()
-        await leave()
-        for each in training:
-            await each.caught_up()
+        assert self._fleet
+        training = [each for _, each in self._training_now()]
+        if save:
+            await self._fleet.leave(leaves, WORKER)
+            for each in training:
+                await each.save()
+            await self._fleet.leave(leaves, PARAMETER_SERVER)
+            for each in training:
+                await each.caught_up()
+        first = (vm.name for vm in self._state.living if vm.coming and (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
+        if chief := next(first, None):
+            for each in training:
+                await each.send_on(chief)
+
+    def _training_now(self) -> list[tuple[str, Training]]:
+        return [(name, each) for name, each in self._trainings.items() if self._state.runs[name].phase == "running"]
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
         """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
         training = self._trainings.get(line.run)
         if training and vm.living:
             log.warning("%s: its process keeps ending: %s", vm.name, line.said)
-            if training.give_up(vm.name, line.role, line.said) and self._fleet:
+            if vm.coming and self._fleet:  # the run goes on elsewhere
+                self._fleet.delete(vm, f"it cannot be got ready: {line.said}")
+            elif training.give_up(vm.name, line.role, line.said) and self._fleet:
                 self._fleet.delete(vm, f"its worker keeps ending: {line.said}")
 
     async def stop(self, name: str) -> None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,7 +34,7 @@ from .checking import counts, reason_against
 from .chief_line import ChiefLine
 from .packages import gather
 from .results import Results, thin_metrics
-from .sending import files_of
+from .sending import files_of, send_newest, send_rest
 from .shipments import CHECKPOINTS, INTO_BUCKET_SECONDS, SHIP_SECONDS, Shipments
 
 log = logging.getLogger(__name__)
@@ -89,6 +88,7 @@ class Training:
         self._changed = changed
         self._trouble = note
         self._chief = ChiefLine(self.name, link)
+        self._chief_at = ""
         self._results = Results(store, storage)
         self._shipments = Shipments(folder, self._chief, note, to_bucket=bool(store))
         self._token: TokenKeeper | None = None
@@ -119,12 +119,36 @@ class Training:
         if self._over.done():
             return
         self._begun.set()
+        self._expect(vms, warm=not self._checked)
+        self.look(vms)
+        if self._checked and not self._token_awaited:
+            self._assign_all(vms, servers, port)
+
+    def stand_by(self, vms: Sequence[VmState], servers: int, port: int) -> None:
+        """Have VMs that are rented where the cluster is to be get everything ready, but for the values of the model.
+
+        Where the parameter servers go there, the VMs have the work that they will have, but for its beginning. Else
+        they import what that takes: a chief that lives would let workers begin.
+        """
+        new = sum(vm.role == PARAMETER_SERVER and bool(vm.address) for vm in vms) == servers
+        self._expect(vms, warm=not new)
+        if new:
+            self._assign_all(vms, servers, port, standby=True)
+
+    def unprepared(self, vms: Iterable[VmState]) -> Iterator[str]:
+        """Which of them have not everything ready."""
+        for vm in vms:
+            link = self._link(vm.name)
+            if vm.role != CONTROLLER and not (link and link.prepared(self.name)):
+                yield vm.name
+
+    def _expect(self, vms: Iterable[VmState], *, warm: bool) -> None:
         for vm in vms:
             if vm.role != CONTROLLER and (link := self._link(vm.name)):
-                link.expect(self.name, _role(vm), own=not self._model, warm=not self._checked)
-        self.look(vms)
-        if not self._checked or self._token_awaited:
-            return
+                link.expect(self.name, _role(vm), own=not self._model, warm=warm)
+
+    def _assign_all(self, vms: Sequence[VmState], servers: int, port: int, *, standby: bool = False) -> None:
+        """Give each of the VMs that are ready its part, once all parameter servers are among them."""
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
         by_slot = {vm.slot: vm for vm in ready if vm.role == PARAMETER_SERVER}
         if len(by_slot) < servers:
@@ -133,19 +157,16 @@ class Training:
         chief = f"{by_slot[0].address}:{CHIEF_PORT + 2 * port}"
         for slot, vm in by_slot.items():
             given = Assignment(self.name, "ps", vm.name, vm.address, addresses, chief, slot)
-            self._assign(vm.name, Work(given, self._chiefs_files if slot == 0 else self._workers_files))
-        self._chief.leads_to(by_slot[0].name)
+            files = self._workers_files if slot else self._next_chiefs_files if standby else self._chiefs_files
+            self._assign(vm.name, Work(given, files, standby))
+        if not standby:
+            self._chief.leads_to(by_slot[0].name)
+            self._chief_at = chief
         for vm in ready:
             if vm.role == WORKER and vm.state == "ready":
                 gpu = vm.accelerator if has_gpu(vm.accelerator) else ""
                 given = Assignment(self.name, "worker", vm.name, vm.address, addresses, chief, gpu=gpu)
-                self._assign(vm.name, Work(given, self._workers_files))
-
-    def await_there(self, vms: Iterable[VmState]) -> None:
-        """Have VMs warm up that are rented where the cluster is to be: once it is there the run is theirs at once."""
-        for vm in vms:
-            if vm.role != CONTROLLER and (link := self._link(vm.name)):
-                link.expect(self.name, _role(vm), own=not self._model, warm=True)
+                self._assign(vm.name, Work(given, self._workers_files, standby))
 
     def look(self, vms: list[VmState]) -> None:
         """Know where the check can be made, also of a run that waits; called at every change."""
@@ -181,14 +202,30 @@ class Training:
     async def caught_up(self) -> None:
         """Wait until all that a chief wrote that has ended is here: it goes to the next one's VM, which goes on behind
         it. A few seconds at most; what is missing then was not to be had."""
-        deadline = time.monotonic() + _CATCH_UP_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                if all([await self._has_all(name) for name in (layout.EVENTS, layout.METRICS)]):
-                    return
-            except (RemoteError, OSError, ValueError) as error:
-                log.warning("%s: how much its chief wrote is not known: %s", self.name, error)
-            await asyncio.sleep(_LOOK_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CATCH_UP_SECONDS):
+                while True:
+                    if await self._has_all_lines():
+                        return
+                    await asyncio.sleep(_LOOK_SECONDS)
+
+    async def send_on(self, vm: str) -> None:
+        """Have on this VM, where its next chief stands by, what was saved last and all that was told until now.
+
+        Raises RemoteError or OSError.
+        """
+        if link := self._link(vm):
+            connection, there = await link.connection(), layout.run_on_vm(self.name)
+            await send_newest(connection, self.folder / layout.CHECKPOINTS, f"{there}/{layout.CHECKPOINTS}")
+            for name in (layout.EVENTS, layout.METRICS):
+                await send_rest(connection, self.folder / name, f"{there}/{name}")
+
+    async def _has_all_lines(self) -> bool:
+        try:
+            return all([await self._has_all(name) for name in (layout.EVENTS, layout.METRICS)])
+        except (RemoteError, OSError, ValueError) as error:
+            log.warning("%s: how much its chief wrote is not known: %s", self.name, error)
+            return False
 
     async def _has_all(self, name: str) -> bool:
         connection = await self._chief.connection()
@@ -391,6 +428,9 @@ class Training:
 
     def _chiefs_files(self) -> Mapping[str, bytes | Path]:
         return {**files_of(self.folder, with_results=True), **(self._token.files if self._token else {})}
+
+    def _next_chiefs_files(self) -> Mapping[str, bytes | Path]:
+        return {**self._chiefs_files(), layout.STANDBY: self._chief_at.encode()}
 
     def _workers_files(self) -> Mapping[str, bytes | Path]:
         return files_of(self.folder, with_results=False)

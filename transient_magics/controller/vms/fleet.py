@@ -154,17 +154,15 @@ class Fleet:
         else:
             self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
 
-    async def leave(self, vms: Sequence[str]) -> None:
-        """Have these VMs end what they do for runs, for that goes on elsewhere: workers first, so that the chief hears.
+    async def leave(self, vms: Sequence[str], role: str) -> None:
+        """Have those of these VMs that have this role end what they do for runs, for that goes on elsewhere.
 
         Raises RemoteError or TrainingError where one does not answer that is not seen to be gone.
         """
         linked = [vm for name in vms if (vm := self._state.vms[name]).living and name in self._links]
-        for servers in (False, True):
-            chosen = [vm.name for vm in linked if (vm.role != WORKER) is servers]
-            leaving = (self._links[name].leave(at_once=servers) for name in chosen)
-            if failed := next(filter(None, await asyncio.gather(*leaving, return_exceptions=True)), None):
-                raise failed
+        leaving = (self._links[vm.name].leave(at_once=role != WORKER) for vm in linked if vm.role == role)
+        if failed := next(filter(None, await asyncio.gather(*leaving, return_exceptions=True)), None):
+            raise failed
 
     def recall(self, vms: Sequence[str]) -> None:
         """They may be given work again."""

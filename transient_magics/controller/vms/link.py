@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ...errors import CommandError, ConnectionLostError, ForeignError, HostKeyError, RemoteError, TrainingError
 from ...journal import now
@@ -45,11 +45,13 @@ _MOST_LINES = 64 * 2**20  # bytes
 class Work:
     """What a VM's agent should be doing: the assignment, and the files of the run that must be there before.
 
-    `files`, by their paths in the run's folder, are asked for when they are brought. `run.json` is one of them.
+    `files`, by their paths in the run's folder, are asked for when they are brought. `run.json` is one of them. With
+    `standby` all is got ready, and nothing begun.
     """
 
     assignment: Assignment
     files: Callable[[], Mapping[str, bytes | Path]]
+    standby: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class Link:
         self._warm: set[str] = set()
         self._work: dict[str, Work] = {}
         self._finished_runs: list[str] = []
+        self._prepared: frozenset[str] = frozenset()
+        self._imported = False
         self._dismissed = False
         self._work_changed = asyncio.Event()
         self._held: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -125,6 +129,10 @@ class Link:
         """Those that the agent has work of, or will have."""
         return frozenset(self._expected)
 
+    def prepared(self, run: str) -> bool:
+        """Whether the VM has all ready for `run`: the process that stands by there, or what such a process imports."""
+        return run in self._prepared if run in self._work else self._imported
+
     def assign(self, work: Work) -> None:
         """Have the agent do this, now and after every restart of the agent or the connection.
 
@@ -134,7 +142,7 @@ class Link:
             return
         run = work.assignment.run
         known = self._work.get(run)
-        if known is None or known.assignment != work.assignment:
+        if known is None or (known.assignment, known.standby) != (work.assignment, work.standby):
             self._work[run] = work
             self._work_changed.set()
 
@@ -264,7 +272,7 @@ class Link:
             self._agent = (reader, writer)
             try:
                 async with asyncio.timeout(_AGENT_ANSWER_SECONDS):
-                    await self._exchange(Ping())
+                    self._see(await self._exchange(Ping()))
             except (TimeoutError, RemoteError) as error:
                 log.warning("%s: the agent hangs (%s); another one takes its place", self.vm, error)
                 writer.close()
@@ -287,7 +295,13 @@ class Link:
         while True:
             await asyncio.sleep(1.0)
             if not self._asking.locked():  # a question under way has a limit of its own
-                await self.ask(Ping(), timeout=15.0)
+                self._see(await self.ask(Ping(), timeout=15.0))
+
+    def _see(self, told: Mapping[str, Any]) -> None:
+        """What the agent says of its processes: a VM's word, which decides only when a run is handed over to it."""
+        processes = cast("list[object]", told["processes"]) if isinstance(told.get("processes"), list) else []
+        self._prepared = frozenset(filter(None, map(_prepared_run, processes)))
+        self._imported = told.get("imported") is True
 
     async def _enforce_work(self) -> None:
         while True:
@@ -303,7 +317,7 @@ class Link:
                 assert self._connection
                 await self._bring(self._connection, run, work.files)
                 if self._work.get(run) is work:  # not released meanwhile, as a run that has ended
-                    await self._tell(Assign.of(work.assignment, tuple(sorted(self._work))))
+                    await self._tell(Assign.of(work.assignment, tuple(sorted(self._work)), standby=work.standby))
 
     async def _bring(self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
         """Have the files of a run on the VM. Its run.json comes last: where that is, they all are, and what is written
@@ -373,6 +387,14 @@ class Link:
         if not answer.get("ok"):
             raise TrainingError(str(answer.get("error", "The agent refused")), where=self.vm)
         return answer
+
+
+def _prepared_run(process: object) -> str:
+    """The run for which a process that an agent tells of stands by with everything ready; empty for all else."""
+    if not isinstance(process, dict):
+        return ""
+    told = cast("Mapping[str, object]", process)
+    return str(told.get("run", "")) if told.get("prepared") is True else ""
 
 
 async def _lives(connection: Connection, number: int) -> bool:

@@ -206,8 +206,11 @@ class Agent:
             return {"ok": False, "error": f"the command could not be carried out: {error}"}
 
     def _describe(self) -> dict[str, Any]:
-        running = [role.describe() for role in self._roles.values() if role.pid is not None]
-        return {"pid": os.getpid(), "processes": running}
+        running = [
+            {**role.describe(), "prepared": role.prepared} for role in self._roles.values() if role.pid is not None
+        ]
+        imported = self._fork_server is not None and self._fork_server.has_imported
+        return {"pid": os.getpid(), "processes": running, "imported": imported}
 
     async def _do(self, command: Command) -> dict[str, Any]:
         match command:
@@ -216,7 +219,7 @@ class Agent:
             case Warm():
                 self._warm(command)
             case Assign():
-                await self._assign(command.assignment, command.runs)
+                await self._assign(command.assignment, command.runs, standby=command.standby)
             case Stop():
                 await self._end(lambda run: run == command.run, at_once=command.at_once)
             case Save():
@@ -256,16 +259,18 @@ class Agent:
         await asyncio.gather(*(role.end(at_once=at_once) for role in ending))
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
 
-    async def _assign(self, assignment: Assignment, runs: Sequence[str]) -> None:
+    async def _assign(self, assignment: Assignment, runs: Sequence[str], *, standby: bool) -> None:
         """Be this in the run, and nothing in any that is not among `runs`: a worker is in one, a parameter server's VM
         has a process for each.
 
         The same again changes nothing, another place of the parameter servers restarts the role. The variables of one
-        that is elsewhere now are gone, so that the chief has nothing left to save: it is ended at once.
+        that is elsewhere now are gone, so that the chief has nothing left to save: it is ended at once. One that has
+        stood by begins when it is told the same without `standby`.
         """
         if self._preempted:
             raise TransientError("this VM is about to be taken away")
-        if not (self._root / layout.RUNS / assignment.run / layout.RUN).is_file():
+        folder = RunFolder(self._root / layout.RUNS / assignment.run)
+        if not (folder.path / layout.RUN).is_file():
             raise TransientError(f"{layout.RUN} of {assignment.run} has not been put here yet")
         others = runs if assignment.role == "ps" else ()
         self._jobs.end_others()
@@ -275,8 +280,14 @@ class Agent:
         known = self._roles.get((assignment.run, assignment.name))
         if known is not None:
             if known.assignment == assignment:
+                if not standby:
+                    folder.standby.unlink(missing_ok=True)
                 return
             await known.end(at_once=assignment.role == "ps" and known.assignment.ps != assignment.ps)
+        if standby:
+            folder.standby.touch(mode=0o600)
+        else:
+            folder.standby.unlink(missing_ok=True)
         self._start(assignment)
 
     async def _begin_job(self, command: BeginJob) -> None:

@@ -119,6 +119,11 @@ class ForkServer:
             )
         self._hearing = asyncio.create_task(self._hear())
 
+    @property
+    def has_imported(self) -> bool:
+        """Whether it lives and has imported everything."""
+        return self.alive and self._imported.is_set()
+
     async def ready(self) -> bool:
         """Wait until it has imported everything; False if it never will have."""
         return await self._within(self._imported.wait(), _IMPORT_SECONDS) is True and self.alive

@@ -90,6 +90,11 @@ class RoleProcess:
         given = self.assignment
         return {"run": given.run, "role": given.role, "name": given.name, "pid": self.pid}
 
+    @property
+    def prepared(self) -> bool:
+        """Whether its process stands by and has everything ready."""
+        return self.folder.prepared.exists()
+
     def start(self, adopt: Record | None = None) -> None:
         """Start the process, or go on with the one that `adopt` names, if it names any."""
         if adopt and adopt.pid is not None and adopt.lives:
@@ -186,7 +191,8 @@ class RoleProcess:
         if known := await self._there():
             return known
         logs.mkdir(exist_ok=True, mode=0o700)
-        exit_file(logs, given.name).unlink(missing_ok=True)
+        for left in (exit_file(logs, given.name), self.folder.prepared):
+            left.unlink(missing_ok=True)
         Record(given).write(logs)
         arguments = [*given.arguments(), "--asked", str(time.time())]
         server = self._server(given)

@@ -74,18 +74,18 @@ async def serve(directory: Path, files: list[dict[str, Any]], name: str, writer:
             await writer.drain()
 
 
-def copy(chief: str, token: str, directory: Path, what: What = "records") -> None:
+def copy(chief: str, token: str, directory: Path, what: What = "records", tries: int = _TRIES) -> None:
     """Fetch the records from the chief into `directory`; waits until they are made. Raises TrainingError.
 
     With `what` graphs it fetches those that are there by now.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for attempt in range(_TRIES):
+    for attempt in range(tries):
         try:
             _copy(chief, token, directory, what)
             return
         except (OSError, ValueError) as error:
-            if attempt == _TRIES - 1:
+            if attempt == tries - 1:
                 raise TrainingError(f"the {what} could not be copied from the chief: {error}", where=chief) from error
             time.sleep(2**attempt)  # the chief may be starting again
 

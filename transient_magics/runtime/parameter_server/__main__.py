@@ -35,6 +35,8 @@ async def _server(role: Role) -> int:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # only the chief saves
     await asyncio.to_thread(start_server, role.assignment, role.spec.threads)
     log(f"serving as ps {role.assignment.index} of {len(role.assignment.ps)}")
+    if role.folder.standby.exists():
+        role.folder.prepared.touch()  # it has no more to do: the chief puts the values into it
     reporting = asyncio.create_task(report(role.assignment, role.spec.token, role.spec.threads))
     await told.wait()
     reporting.cancel()

@@ -161,6 +161,8 @@ class Training:
                 self._moved()
             if ready:
                 break
+            if self._folder.standby.exists():
+                self._folder.prepared.touch()
             self.stop.wait(0.1)
         else:
             return False

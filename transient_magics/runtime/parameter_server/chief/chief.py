@@ -52,6 +52,10 @@ _LOOK_SECONDS = 1.0
 """Between two looks at the global step, each of which costs the parameter server some milliseconds (2 % at four a
 second); sooner when a worker has reported the step at which something is due."""
 _LAST_WORDS = 1.0
+_STANDBY_SECONDS = 0.1
+"""Between two looks whether the run is handed over."""
+_NUMBERS_APART = 100
+"""Between the workers of two chiefs of one run, of which the one before still gives numbers out."""
 
 
 class Chief:
@@ -65,6 +69,9 @@ class Chief:
         self._kept = self._read_kept()
         events_before = list(read_events(folder.events))
         roster, judge = Roster.after(events_before), Judge(spec, events_before)
+        if folder.standby.exists():
+            self._kept.setdefault("next_number", max(roster.joined, default=0) + _NUMBERS_APART)
+            roster = Roster()  # they train elsewhere
         self._state = ChiefState(spec, self._kept, time.monotonic(), roster, judge, Turns(spec, events_before))
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
@@ -88,6 +95,7 @@ class Chief:
         if "finished" in self._kept:
             return DONE  # killed between the last event and its exit
         delivery.forget(self._folder.path)
+        await asyncio.to_thread(self._copy_graphs)  # workers ask for them first, and build what is not there
         host, port = host_and_port(self._assignment.chief)
         server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())
@@ -136,6 +144,7 @@ class Chief:
             self._stopwatch.lap("data")
             await self._on_thread(self._keeper.build)
             self._stopwatch.lap("graph")
+            await self._until_wanted()
             step = await self._on_thread(self._keeper.prepare)
             self._stopwatch.lap("values")
             log(str(self._stopwatch))
@@ -156,6 +165,30 @@ class Chief:
             self._rounds.start()
         self._happened(events.Prepared(step, self._keeper.batch, self._best_here()))
         await self._on_thread(self._keeper.keep_graph)
+
+    def _copy_graphs(self) -> None:
+        """Where the run is to move here: have the graphs that its chief has, if it can be reached."""
+        standby = self._folder.standby
+        before = standby.read_text() if standby.exists() else ""
+        if before:
+            try:
+                data_files.copy(before, self._spec.token, self._folder.graphs, "graphs", tries=1)
+            except TrainingError as error:
+                log(f"graphs are built anew: {error}")
+
+    async def _until_wanted(self) -> None:
+        """Where the run is to move here: wait until it is handed over, and go on behind what was told of it."""
+        standby = self._folder.standby
+        if not standby.exists():
+            return
+        self._folder.prepared.touch()
+        while standby.exists():  # noqa: ASYNC110 (the agent removes it: no event comes from there)
+            await asyncio.sleep(_STANDBY_SECONDS)
+        told_before = list(read_events(self._folder.events))
+        roster, judge = Roster.after(told_before), Judge(self._spec, told_before)
+        self._state.succeed(roster, judge, Turns(self._spec, told_before), time.monotonic())
+        await self._restore()
+        self._stopwatch.lap("standby")
 
     async def _serve_and_define(self) -> None:
         """Workers whose server this was reach it again, and open their sessions, while the code is run."""

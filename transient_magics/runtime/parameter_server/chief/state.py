@@ -115,10 +115,7 @@ class ChiefState:
         `judge`: what is thought of its evaluations so far; `turns`: of a run that measures stalls, those to come."""
         self.spec = spec
         self.phase = Phase.PREPARING
-        self.members = {
-            number: Member(name, number, None, now + REJOIN_WITHIN - SILENCE, active=True)
-            for number, name in roster.training.items()
-        }
+        self.members = _remembered(roster, now)
         kept_given = {int(number): name for number, name in kept.get("given", {}).items()}
         self._given = {**roster.joined, **kept_given}
         self.next_number = max([int(kept.get("next_number", 0)), *(number + 1 for number in roster.joined)])
@@ -137,6 +134,13 @@ class ChiefState:
         self._last_by: float | None = None
         self._stopping = False
         self._troubles: Counter[str] = Counter()
+
+    def succeed(self, roster: Roster, judge: Judge, turns: Turns, now: float) -> None:
+        """Go on in the place of a chief elsewhere, as one that is made with these would, beside who has joined here."""
+        self.members = {**_remembered(roster, now), **self.members}
+        self._given = {**roster.joined, **self._given}
+        self.next_number = max([self.next_number, *(number + 1 for number in roster.joined)])
+        self._judge, self._turns = judge, turns if self.spec.stalls else None
 
     @property
     def active(self) -> int:
@@ -564,6 +568,12 @@ class ChiefState:
         if self._lending and self.phase is Phase.TRAINING and (told := self._lending.due(now)):
             done.append(Emit(told))
         return [*done, *self._all_left(now)]
+
+
+def _remembered(roster: Roster, now: float) -> dict[int, Member]:
+    """Who trained with the chief before, and may come again."""
+    heard = now + REJOIN_WITHIN - SILENCE
+    return {number: Member(name, number, None, heard, active=True) for number, name in roster.training.items()}
 
 
 def _go(connection: int) -> Tell:
