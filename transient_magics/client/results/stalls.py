@@ -15,6 +15,7 @@ from ...planner.stalls.parts import Estimate, Part, Stalls, by_kind
 from ...planner.stalls.placement import Apart, apart
 from ...planner.stalls.terms import Place, Terms
 from .. import text
+from .disturbances import disturbances
 
 _NOISY = 0.15
 """Of S0: where the same steps in one process vary by more from repeat to repeat, the machine is busy with else."""
@@ -34,7 +35,7 @@ class Bar:
     def lines(self) -> tuple[tuple[str, str, str, str], ...]:
         """Of each part: name, seconds with interval, share, and what of a dollar it takes."""
         return tuple(
-            (each.name, milliseconds(each.seconds), f"{each.share:.0%}", self._said(each))
+            (each.name, milliseconds(each.seconds), f"{round(each.share, 2) + 0.0:.0%}", self._said(each))
             for each in (self.stalls.compute, *self.stalls.parts)
         )
 
@@ -113,8 +114,13 @@ def report(state: ClusterState, run: RunState) -> Report:
     bars = tuple(Bar(labels[each.kind], each, hourly[each.kind], advice(each, servers)) for each in found)
     return Report(
         run.name, run.phase, text.run_words(run, state), bars, measured.straggler(run.measured),
-        tuple(apart(run.measured, kinds)), tuple(_notes(found)),
+        tuple(apart(run.measured, kinds)), (*_disturbed(state, run), *_notes(found)),
     )  # fmt: skip
+
+
+def _disturbed(state: ClusterState, run: RunState) -> list[str]:
+    said = [f"{each}." for each in disturbances(state, run)]
+    return [*said, "Plans do not use this measure, but one of these VMs alone."] if said else []
 
 
 def _notes(found: list[Stalls]) -> list[str]:
@@ -126,7 +132,10 @@ def _notes(found: list[Stalls]) -> list[str]:
 
 
 def terms(state: ClusterState, run: RunState, model: Mapping[str, Any] | None = None) -> dict[str, Terms]:
-    """What plans to come need of it, by kind of worker. `model`: what was counted of it, as a run's folder has it."""
+    """What plans to come need of it, by kind of worker; nothing where it was disturbed. `model`: what was counted of
+    it, as a run's folder has it."""
+    if disturbances(state, run):
+        return {}
     spec, counted, found = state.spec, model or {}, dict[str, Terms]()
     for bar in report(state, run).bars:
         gpu, _, machine = bar.stalls.kind.partition("/")

@@ -1,0 +1,88 @@
+"""What a measure of stalls says of its circumstances: other runs, VMs that shrank, and equal VMs that are not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.panels.stories import requested
+from tests.planner.test_stalls import step, told
+from transient_magics.client.results.stalls import Report, report, terms
+from transient_magics.journal import ClusterState, RunState, replay
+from transient_magics.journal.events import TrainMeasured
+from transient_magics.protocol.measures.stalls import MEASURES
+from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.share import WHOLE, Share
+
+WORKERS = ("worker-1", "worker-2", "worker-3")
+
+
+def measured(measures: list[TrainMeasured], **changes: object) -> tuple[ClusterState, RunState]:
+    """A cluster whose workers took these, from the second 100 to 200."""
+    state = replay([requested(name, slot) for slot, name in enumerate(("ps-0", *WORKERS))])
+    spec = RunSpec("stalls-1", 40, "resnet", "resnet_digits", "image_digits", stalls=5)
+    run = RunState("stalls-1", spec, phase="finished", started_at=100.0, finished_at=200.0, measured=tuple(measures))
+    state.runs["stalls-1"] = replace(run, **changes)  # type: ignore[arg-type]
+    return state, state.runs["stalls-1"]
+
+
+def quiet() -> tuple[ClusterState, RunState]:
+    return measured(told([step(network=0.05)] * 5, WORKERS, noise=0.01))
+
+
+def test_a_measure_alone_on_whole_vms_is_kept_for_plans_with_where_it_was_taken() -> None:
+    state, run = quiet()
+    said = report(state, run)
+    assert said.notes == ()
+    (kept,) = terms(state, run, {"parameters": 7, "gigaflops": 0.5}).values()
+    assert (kept.workers, kept.servers, kept.parameters, kept.stalls) == (3, 1, 7, said.bars[0].stalls)
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "beside"), [(50.0, 150.0, True), (150.0, 0.0, True), (10.0, 99.0, False), (201.0, 0.0, False)]
+)
+def test_a_run_that_trained_beside_it_is_named_and_plans_do_not_use_it(
+    began: float, ended: float, beside: bool
+) -> None:
+    state, run = quiet()
+    other = replace(run, name="run-7", measured=(), started_at=began, finished_at=ended)
+    state.runs["run-7"] = other
+    said = str(report(state, run))
+    assert ("run-7 ran on this cluster meanwhile" in said) == beside
+    assert ("Plans do not use this measure" in said) == beside == (not terms(state, run))
+
+
+@pytest.mark.parametrize(
+    ("vm", "shares", "said"),
+    [
+        ("worker-2", ((150.0, Share(0.5, 1.0)), (180.0, WHOLE)), "worker-2 had 50% of its CPU"),
+        ("ps-0", ((10.0, Share(1.0, 0.25)),), "ps-0 had 25% of its network"),
+        ("worker-2", ((10.0, Share(0.5, 1.0)), (50.0, WHOLE)), ""),
+        ("worker-2", ((201.0, Share(0.5, 1.0)),), ""),
+    ],
+)
+def test_a_vm_that_was_deflated_meanwhile_is_named(vm: str, shares: tuple, said: str) -> None:
+    state, run = quiet()
+    state.vms[vm] = replace(state.vms[vm], shares=shares)
+    found = report(state, run)
+    assert bool(found.notes) == bool(said)
+    assert said in str(found)
+    assert bool(terms(state, run)) != bool(said)
+
+
+def test_equal_vms_that_differ_are_named_in_the_answer() -> None:
+    slow = dict.fromkeys(MEASURES, 0.03)
+    found: Report = report(*measured(told([step()] * 5, WORKERS, noise=0.01, slower={"worker-2": slow})))
+    assert re.search(r"worker-2: its computing takes 3\d% of a step longer than that of its equals\.", str(found))
+
+
+def test_a_measure_whose_run_ended_before_it_was_taken_once_says_how_it_ended_and_claims_nothing() -> None:
+    first = [each for each in told([step()], WORKERS) if each.measure in ("S0", "S1")]
+    found = report(*measured(first, stopped=True, step=2))
+    assert found.bars == ()
+    assert "stopped at measure 2 of 40" in str(found)
+    state, run = measured([], phase="failed", reason="no records of image_digits are in /data", step=0)
+    assert "failed at step 0: no records of image_digits are in /data" in str(report(state, run))
+    assert terms(state, run) == {}
