@@ -27,7 +27,8 @@ def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
             assert f"transient_magics/_{folder}/{path.name}" in names
     panels = {name for name in names if "_widgets/" in name}
     assert panels == {
-        f"transient_magics/_widgets/{name}" for name in ("cluster.js", "declare.js", "plan.js", "panel.css")
+        f"transient_magics/_widgets/{name}"
+        for name in ("cluster.js", "declare.js", "plan.js", "stalls.js", "panel.css")
     }
     assert {"transient_magics/py.typed", "transient_magics/catalog/prices.csv"} <= names
 

@@ -362,6 +362,43 @@ export interface Bag {
   stoppable: boolean;
 }
 
+/** A part of a step: its `seconds` in the mean, the same in words with their interval, its share of the step, and
+ * what of a dollar it takes, or why that is not said. `sure`: it stands out of the noise. */
+export interface StallPart {
+  name: string;
+  seconds: Figure;
+  words: string;
+  share: string;
+  dollar: string;
+  sure: boolean;
+}
+
+/** A kind of VM, its step and the parts of that. `reads`: its workers read files, so a cache or a disk matters. */
+export interface StallBar {
+  vm: string;
+  heading: string;
+  parts: StallPart[];
+  advice: string;
+  reads: boolean;
+}
+
+/** A measure of stalls as far as it is taken; `below`: what else is said of it. */
+export interface Stalls {
+  name: string;
+  words: string;
+  bars: StallBar[];
+  below: string[];
+}
+
+/** What a step would take with a change that was `asked` for: in words, and of which parts (name, seconds); or an
+ * `error`. */
+export interface StallAnswer {
+  asked: number;
+  error: string;
+  words: string;
+  parts: [string, Figure][];
+}
+
 /** The last lines that a worker wrote; empty before anybody asked. */
 export interface Log {
   worker?: string;

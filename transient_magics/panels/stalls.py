@@ -1,95 +1,74 @@
-"""Where the time of a step goes, as measured: a stacked bar for each kind of VM, its parts in a table, and advice.
+"""A measure of stalls in a cell: a panel to ask "what if" in, its picture where none is drawn, text in a terminal.
 
-Plain HTML like the twins of the panels: no script, no style sheet, colours that read on light and dark.
+What is asked arrives on the kernel's thread for widgets and is computed right there, from the journal as it then is.
 """
 
 from __future__ import annotations
 
 import threading
+import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..client import Stalls
-from .show import current_shell, has_front_end
-from .twin.markup import COLOURS as PLAIN
-from .twin.markup import FAINT, FONT, attribute, escape, row, table
-from .twin.split import COLOURS as OF_A_STEP
+from ..errors import TransientError
+from .display import live_view
+from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
+from .snapshot import stalls as snapshot
+from .twin.markup import picture
+from .twin.stalls import stalls_picture
 
 if TYPE_CHECKING:
-    from ..client.results.stalls import Bar, Report
-
-COLOURS = {
-    "compute": OF_A_STEP["compute"], "serialisation": PLAIN["quiet"], "network": OF_A_STEP["pull"],
-    "contention": OF_A_STEP["push"], "preparation": OF_A_STEP["input"], "fetch": OF_A_STEP["barrier"],
-}  # fmt: skip
-_WIDTH, _HEIGHT = 560, 14
+    from ..client.results.stalls import Report
+    from .snapshot.contract import StallAnswer
+    from .widget import StallsPanel
 
 
 def stalls_html(report: Report) -> str:
     """The report as HTML."""
-    longest = max((each.stalls.step.mean for each in report.bars), default=0.0)
-    bars = "".join(_bar_html(each, longest) for each in report.bars)
-    below = "".join(f"<div>{escape(each)}</div>" for each in report.below)
-    head = f"<b>{escape(report.name)}</b>: {escape(report.words)}"
-    return f"<div style='{FONT}'><div>{head}</div>{bars}<div style='{FAINT}'>{below}</div></div>"
-
-
-def _bar_html(bar: Bar, longest: float) -> str:
-    rows = [
-        row([f"<span style='color:{COLOURS[name]}'>■</span> {escape(name)}", *map(escape, told)])
-        for name, *told in bar.lines
-    ]
-    advice = f"<div><b>{escape(bar.advice)}</b></div>"
-    drawn = f"<div>{escape(bar.heading)}</div>{_drawn(bar, longest)}{table(rows)}{advice}"
-    return f"<div style='margin-top:8px'>{drawn}</div>"
-
-
-def _drawn(bar: Bar, longest: float) -> str:
-    """Parts that are within the noise are drawn faintly: they are in the sum all the same."""
-    x, drawn = 0.0, list[str]()
-    for part in (bar.stalls.compute, *bar.stalls.parts):
-        width = max(part.seconds.mean, 0.0) / longest * _WIDTH if longest else 0.0
-        if width >= 0.25:
-            place = f"x='{x:.1f}' width='{width:.1f}' height='{_HEIGHT}'"
-            drawn.append(f"<rect {place} fill='{COLOURS[part.name]}' opacity='{1 if part.measured else 0.35}'/>")
-        x += width
-    label = attribute(", ".join(f"{name} {share}" for name, _, share, _ in bar.lines))
-    width = max(x, 1.0)
-    return (
-        f"<svg viewBox='0 0 {width:.1f} {_HEIGHT}' width='{width:.1f}' height='{_HEIGHT}' style='max-width:100%' "
-        f"preserveAspectRatio='none' role='img' aria-label='{label}'>{''.join(drawn)}</svg>"
-    )
-
-
-class Drawn:
-    """A report as a cell shows it."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def __repr__(self) -> str:
-        return str(self._report)
-
-    def _repr_html_(self) -> str:
-        return stalls_html(self._report)
+    return stalls_picture(snapshot.stalls_view(report))
 
 
 def show_stalls(stalls: Stalls) -> None:
     """Show the measure in the cell that runs now; where there is a front end, it follows until all is measured."""
-    if stalls.name not in stalls.cluster.state.runs:
-        print(f"{stalls.name} is declared on {stalls.cluster.name}.")
-        if not has_front_end(current_shell()):
-            return
-    elif not has_front_end(current_shell()):
-        print(stalls)
+    shell, known = current_shell(), stalls.name in stalls.cluster.state.runs
+    said = str(stalls) if known else f"{stalls.name} is declared on {stalls.cluster.name}."
+    if not has_front_end(shell):
+        print(said)
         return
-    from IPython.display import display
+    publish, in_place = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}"), is_jupyterlab(shell)
+    view = snapshot.stalls_view(stalls.report) if known else snapshot.declared_view(stalls.name)
 
-    known = stalls.cluster.state.runs.get(stalls.name)
-    handle = display(Drawn(stalls.report) if known else "", display_id=True)
-    if handle is not None and not (known and known.over):
-        threading.Thread(target=_follow, args=(stalls, handle), name=f"{stalls.name} in its cell", daemon=True).start()
+    def ask(message: Mapping[str, Any]) -> None:
+        if panel and message.get("do") == "what-if":
+            panel.answer = dict(answered(stalls, message))
+
+    panel: StallsPanel | None = show_live(
+        publish, {"text/plain": said, "text/html": stalls_picture(view)},
+        lambda widget: widget.StallsPanel(ask, view=dict(view), answer=dict(snapshot.UNASKED)),
+        in_place=in_place,
+    )  # type: ignore[assignment] # fmt: skip
+
+    def follow() -> None:
+        for report in stalls.changes():
+            view = snapshot.stalls_view(report)
+            drawn = stalls_picture(view)
+            if panel:
+                panel.view = dict(view)
+                drawn = picture(drawn, panel.place)
+            live = live_view(panel) if panel and not in_place else {}
+            publish({"text/plain": str(report), "text/html": drawn, **live}, update=True)
+
+    if not (known and stalls.is_over(stalls.cluster.state)):
+        threading.Thread(target=follow, name=f"{stalls.name} in its cell", daemon=True).start()
 
 
-def _follow(stalls: Stalls, handle: Any) -> None:
-    for report in stalls.changes():
-        handle.update(Drawn(report))
+def answered(stalls: Stalls, message: Mapping[str, Any]) -> StallAnswer:
+    """The answer to what a page asks: a step with a change, or why there is none."""
+    number, vm = message.get("asked"), message.get("vm")
+    asked = number if isinstance(number, int) else 0
+    try:
+        change = snapshot.wanted(message.get("change"))
+        return snapshot.answer(stalls.what_if(vm=vm if isinstance(vm, str) else "", **change), asked)
+    except TransientError as error:
+        return {**snapshot.UNASKED, "asked": asked, "error": str(error)}

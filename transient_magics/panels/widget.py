@@ -133,3 +133,11 @@ class PlanPanel(Panel):
     _esm = assets.path("plan.js")
     choices = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)
+
+
+class StallsPanel(Panel):
+    """A measure of stalls. `view`: what was measured so far; `answer`: what a step would take with what was asked."""
+
+    _esm = assets.path("stalls.js")
+    view = traitlets.Dict().tag(sync=True)
+    answer = traitlets.Dict().tag(sync=True)

@@ -369,6 +369,47 @@ class Bag(TypedDict):
     stoppable: bool
 
 
+class StallPart(TypedDict):
+    """A part of a step: its `seconds` in the mean, the same in words with their interval, its share of the step, and
+    what of a dollar it takes, or why that is not said. `sure`: it stands out of the noise."""
+
+    name: str
+    seconds: Figure
+    words: str
+    share: str
+    dollar: str
+    sure: bool
+
+
+class StallBar(TypedDict):
+    """A kind of VM, its step and the parts of that. `reads`: its workers read files, so a cache or a disk matters."""
+
+    vm: str
+    heading: str
+    parts: list[StallPart]
+    advice: str
+    reads: bool
+
+
+class Stalls(TypedDict):
+    """A measure of stalls as far as it is taken; `below`: what else is said of it."""
+
+    name: str
+    words: str
+    bars: list[StallBar]
+    below: list[str]
+
+
+class StallAnswer(TypedDict):
+    """What a step would take with a change that was `asked` for: in words, and of which parts (name, seconds); or an
+    `error`."""
+
+    asked: int
+    error: str
+    words: str
+    parts: list[tuple[str, Figure]]
+
+
 class Log(TypedDict):
     """The last lines that a worker wrote; empty before anybody asked."""
 

@@ -62,7 +62,7 @@ _PARTS = {"preparation": "waiting for input", "fetch": "waiting for input"}
 def milliseconds(seconds: Estimate) -> str:
     """As `41.2 ms ± 0.8`."""
     spread = f" ± {1000 * seconds.half:.1f}" if seconds.half < 1e3 else " ± ?"
-    return f"{1000 * seconds.mean:.1f} ms{spread}"
+    return f"{round(1000 * seconds.mean, 1) + 0.0:.1f} ms{spread}"  # no -0.0
 
 
 def _once(name: str, stalls: Stalls) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ...protocol.measures.stalls import MEASURES, Measure
 from .parts import STALLS, Estimate, Repeat, Stalls
-from .what_if import Change, seconds
+from .what_if import Change, parts, seconds
 
 WHAT_IF_ERROR = 0.1
 """How far off, relatively, the part of a step may be that a change takes away: benchmarks/bench_stalls.py's limit."""
@@ -104,10 +104,8 @@ class Terms:
         return more, math.hypot(measured, WHAT_IF_ERROR * more)
 
     def parts(self, change: Change) -> dict[str, Estimate]:
-        """What a step is made of with the change, in seconds: computing, serialisation, network, contention, and
-        waiting for its mini-batch. Their means sum to the step's, those within the noise too."""
-        told = [_parts(each, change) for each in self.stalls.repeats]
-        return {name: Estimate.of([each[name] for each in told]) for name in told[0]}
+        """What a step is made of with the change (`what_if.parts`)."""
+        return parts(self.stalls, change)
 
 
 _TIMES = [each.name for each in fields(Change) if each.name != "cache"]
@@ -125,12 +123,3 @@ def claimed(stalls: Stalls) -> Repeat:
     at["R4"] = min(at["R4"], at["S4"])
     at["R5"] = min(max(at["R5"], at["R4"]), at["S5"])
     return Repeat(at)
-
-
-def _parts(repeat: Repeat, change: Change) -> dict[str, float]:
-    at = repeat.seconds
-    found = {
-        "computing": at["S0"] * change.batch / change.gpu, "serialisation": at["S1"] - at["S0"],
-        "network": (at["S2"] - at["S1"]) / change.link, "contention": (at["S3"] - at["S2"]) / change.ps,
-    }  # fmt: skip
-    return {**found, "waiting for input": seconds(repeat, change) - sum(found.values())}

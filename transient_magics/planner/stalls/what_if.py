@@ -9,6 +9,7 @@ x R4 + (1 - x) R5, which is their D x / C + D (1 - x) / S for a cache that never
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from ...errors import DeclarationError
@@ -44,6 +45,8 @@ class Prediction:
     change: Change
     seconds: Estimate
     times: Estimate
+    parts: Mapping[str, Estimate]
+    """Of the step, in seconds: computing, serialisation, network, contention, waiting for input."""
 
     def __str__(self) -> str:
         asked = ", ".join(
@@ -60,15 +63,20 @@ def what_if(stalls: Stalls, change: Change) -> Prediction:
     before = [seconds(each, Change()) for each in stalls.repeats]
     after = [seconds(each, change) for each in stalls.repeats]
     times = [change.batch * was / now if now else 1.0 for was, now in zip(before, after, strict=True)]
-    return Prediction(change, Estimate.of(after), Estimate.of(times))
+    return Prediction(change, Estimate.of(after), Estimate.of(times), parts(stalls, change))
+
+
+def parts(stalls: Stalls, change: Change) -> dict[str, Estimate]:
+    """What a step is made of with the change, in seconds: computing, serialisation, network, contention, and waiting
+    for its mini-batch. Their means sum to the step's, those within the noise too."""
+    told = [_parts(each, change) for each in stalls.repeats]
+    return {name: Estimate.of([each[name] for each in told]) for name in told[0]}
 
 
 def seconds(repeat: Repeat, change: Change) -> float:
     """A step with the change, by the measures of one repeat; without one, the measured step itself."""
     at = repeat.seconds
-    stalls = {"serialise": at["S1"] - at["S0"], "network": at["S2"] - at["S1"], "contention": at["S3"] - at["S2"]}
-    busy = at["S0"] * change.batch / change.gpu
-    busy += stalls["serialise"] + stalls["network"] / change.link + stalls["contention"] / change.ps
+    busy = sum(_busy(repeat, change).values())
     # Input is no longer by itself than the step that it is a part of: where it was measured so, others were busy then.
     warm, cold = min(at["R4"], at["S4"]), min(max(at["R5"], at["R4"]), at["S5"])
     cold = max(cold, warm)
@@ -78,6 +86,19 @@ def seconds(repeat: Repeat, change: Change) -> float:
         at["S5"], at["S3"], cold
     )
     return _beside(max(busy, 0.0), prepared + fetched, unhidden)
+
+
+def _busy(repeat: Repeat, change: Change) -> dict[str, float]:
+    at = repeat.seconds
+    return {
+        "computing": at["S0"] * change.batch / change.gpu, "serialisation": at["S1"] - at["S0"],
+        "network": (at["S2"] - at["S1"]) / change.link, "contention": (at["S3"] - at["S2"]) / change.ps,
+    }  # fmt: skip
+
+
+def _parts(repeat: Repeat, change: Change) -> dict[str, float]:
+    busy = _busy(repeat, change)
+    return {**busy, "waiting for input": seconds(repeat, change) - sum(busy.values())}
 
 
 def _beside(busy: float, input: float, unhidden: float) -> float:
