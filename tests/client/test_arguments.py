@@ -359,7 +359,9 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--resume run-1 --no-check --when-done workers --pace .2 --finish-by 18:00 --max-cost $5 --confidence 0.9 "
         "--gpus t4,l4 --zones us-east1-c,us-east1-d --adapt ask --wait -o run"
     )
-    assert unnamed("train", line) == ["--param", "--backup-workers"], "which take a cell's own model, and --mode sync"
+    besides = ["--prep", "--param", "--backup-workers"]
+    assert unnamed("train", line) == besides, "which take no --cache, a cell's own model, and --mode sync"
+    assert parse("train", split(TRAIN + "--prep 'CPU x2'")).values["prep"] == "cpux2"
     command = parse("train", split(line))
     assert (command.wait, command.output) == (True, "run")
     assert command.values == {
@@ -391,6 +393,9 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         ("--train-steps 5 --cache 2GB", "Only a model of Tensor2Tensor takes --cache"),
         ("--train-steps 5 --cache lots", "Invalid --cache: 'lots' is no size like 2GB or 500MB:memory"),
         ("--train-steps 5 --cache 2GB:tape", "Invalid --cache: '2GB:tape' names none of memory, shm, disk"),
+        (TRAIN + "--prep t4x2", "Invalid --prep: 't4x2' names no VMs without a GPU: write cpux4"),
+        (TRAIN + "--prep cpux2 --cache 2GB", "--cache and --prep cannot be used together"),
+        ("--train-steps 5 --prep cpux4", "Only a model of Tensor2Tensor takes --prep"),
         ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes --hparams"),
         (
             TRAIN + "--keep-best agreement",
@@ -447,7 +452,7 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
     }  # fmt: skip
     passed_on = {each.name for each in options.declared("train")} - {each.name for each in options.declared("study")}
     alone = {"finish_by", "confidence", "gpus", "zones", "adapt"}  # with a cluster for itself
-    assert passed_on == {"resume", *alone}, "all other options of a run hold for those of a study"
+    assert passed_on == {"resume", "prep", *alone}, "all other options of a run hold for those of a study"
     for line, said in (
         ("--over lr=1:0 --train-steps 5", "Invalid --over: lr: the range is empty: 1.0 is not below 0.0"),
         ("--sampler tpo --train-steps 5", "--sampler cannot be 'tpo'. Did you mean tpe?"),

@@ -131,7 +131,7 @@ def test_a_word_that_is_not_known_is_refused_but_between_a_worker_and_its_chief(
         ("agent", agent_commands.Warm(run="run-1", role=cast(Any, "king"), name="ps-0"), "role: none of ps, worker"),
         ("chief", chief_messages.Join(token="t", name="../x"), "name: no name"),
         ("chief", chief_messages.Join(token="t", name="worker-1", number=-1), "number: "),
-        ("chief", chief_messages.Files(token="t", what=cast(Any, "keys")), "what: none of records, graphs"),
+        ("chief", chief_messages.Files(token="t", what=cast(Any, "keys")), "what: none of records, whole, graphs"),
         ("chief", chief_messages.Checkpoint(token="t", number=1, step=1, seconds=1.0, files=(
             chief_messages.File(name="../../etc/passwd", size=1, sha256=""),)), "files: name: no file's name"),
         ("chief, of a worker", chief_messages.Exhausted(fits=-1), "fits: -1 is less than 0"),
@@ -148,7 +148,7 @@ def test_a_field_that_is_not_as_it_should_be_is_named(border: str, said: Message
 ASSIGNMENT = agent_commands.Assignment("run-1", "worker", "worker-1", "10.0.0.3", ("10.0.0.2:2222",), "10.0.0.2:2221")
 ASSIGNED = {
     "run": "run-1", "role": "worker", "name": "worker-1", "address": "10.0.0.3", "ps": ["10.0.0.2:2222"],
-    "chief": "10.0.0.2:2221", "index": 0, "gpu": "",
+    "chief": "10.0.0.2:2221", "index": 0, "gpu": "", "dispatcher": "",
 }  # fmt: skip
 ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
 AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [

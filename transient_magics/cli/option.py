@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import DeclarationError
 from ..protocol.cache import Cache
+from ..protocol.machines import preparation_or_none
 from ..protocol.measures.objective import Objective, Patience
 from ..spec import parse_duration, parse_interval
 from ..spec.grammar import nearest
@@ -377,6 +378,14 @@ def cache(text: str) -> str:
     except ValueError as error:
         raise DeclarationError(f"Invalid --cache: {error}") from None
     return text
+
+
+def preparation(text: str) -> str:
+    """Which VMs prepare mini-batches."""
+    try:
+        return preparation_or_none("".join(text.lower().split()))
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --prep: {error}") from None
 
 
 def evaluation_batches(text: str) -> int:

@@ -18,7 +18,7 @@ from ..protocol import layout
 from ..protocol.cluster_commands import Resize, Train
 from ..spec import JOBS, parse_name
 from . import commands
-from .declaring import widened
+from .declaring import widened, with_preparation
 from .declaring.runs import specified, write
 from .finding import cluster as find_cluster
 from .finding import run
@@ -79,6 +79,8 @@ def train(
                           if earlier else 0)  # fmt: skip
         refuse_without_quota(chosen, spec)
         _have_prices(chosen, spec.gpus)
+    if spec.preparers and (known := chosen.state.spec) and known.preparation < spec.preparers:
+        commands.send(chosen.directory, Resize(spec=with_preparation(known, spec.preparers).to_dict()))
     spec = replace(
         spec, resume=resume, resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,
         token=secrets.token_hex(16),

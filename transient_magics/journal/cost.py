@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..spec import WORKER, ClusterSpec, price_kind
+from ..spec import PREPARATION, WORKER, ClusterSpec, price_kind
 from .state import ClusterState, VmState
 from .studies import StudyState
 
@@ -102,16 +102,19 @@ def cost_between(state: ClusterState, begin: float, end: float) -> float:
 def run_costs(state: ClusterState, now: float) -> dict[str, float]:
     """What each run and job has cost until `now`, in US dollars: together they are the cluster's bill.
 
-    Each has the cost of its workers' VMs, by the time for which it had them. All else that the cluster costs
-    (parameter servers, starting, idle and lost time, what crosses zones) is divided by the time that each had
-    workers. Nothing as long as no run has had any.
+    Each has the cost of its workers' VMs, by the time for which it had them, and of those that prepared mini-batches
+    for it. All else that the cluster costs (parameter servers, starting, idle and lost time, what crosses zones) is
+    divided by the time that each had workers. Nothing as long as no run has had any.
     """
     had: dict[str, float] = {}
     own: dict[str, float] = {}
+    prepared: dict[str, float] = {}
     whole = bill(state, now)
     tenures = _tenures(state, now)
     for vm in state.vms.values():
         begin, end = _started_at(vm), _stopped_at(vm, now) or now
+        if vm.role == PREPARATION and (preparer := state.preparers.get(vm.slot)):
+            prepared[preparer] = prepared.get(preparer, 0.0) + whole.by_vm[vm.name]
         if vm.role != WORKER or not begin or end <= begin:
             continue
         times: dict[str, float] = {}
@@ -122,6 +125,7 @@ def run_costs(state: ClusterState, now: float) -> dict[str, float]:
         for run, seconds in times.items():
             had[run] = had.get(run, 0.0) + seconds
             own[run] = own.get(run, 0.0) + whole.by_vm[vm.name] * seconds / among
+    own = {run: dollars + prepared.get(run, 0.0) for run, dollars in own.items()}
     left, together = whole.total - sum(own.values()), sum(had.values())
     return {run: own[run] + left * seconds / together for run, seconds in had.items()}
 

@@ -104,7 +104,8 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
 
     Raises ClusterError where they are too many, or the money would not last for them until the VMs end by themselves:
     Compute Engine changes the time limit of VMs that are stopped, not of those that run (instances.setScheduling).
-    Of what is `wanted` only the groups are taken, with their prices and zones, which were reckoned from `known`.
+    Of what is `wanted` only the groups are taken, with their prices and zones, which were reckoned from `known`, and
+    how many VMs may prepare mini-batches, where those are more.
     Traffic has the price of the zone in which the parameter servers are, wherever most workers are from now on.
     """
     if wanted.worker_count > known.max_workers:
@@ -113,8 +114,9 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
     # What was declared before there was such a price has VMs with the end that follows from what it cost until now.
     end_hourly = known.end_hourly or known.most_hourly
     new = replace(
-        known, groups=wanted.groups, prices=wanted.prices, candidates=wanted.candidates, end_hourly=end_hourly
-    )
+        known, groups=wanted.groups, prices=wanted.prices, candidates=wanted.candidates, end_hourly=end_hourly,
+        preparation=max(known.preparation, wanted.preparation),
+    )  # fmt: skip
     servers = (vm.zone for vm in state.serving if vm.role == PARAMETER_SERVER)
     home = next(servers, new.home_zone)
     traffic = {zone: transfer_price(zone, home).dollars_per_gib for zone in new.all_zones}
@@ -123,7 +125,8 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
     cost = at_the_end(state, new, now)
     if known.max_cost is not None and cost > known.max_cost * (1 + 1e-9) and new.most_hourly > known.most_hourly:
         left = render_duration(state.seconds_left(now))
-        what = f"{new.spec} could come to {render_money(cost)} until the VMs of {known.name} end in {left}"
+        prepared = f" with {new.preparation} VMs for --prep" if new.preparation else ""
+        what = f"{new.spec}{prepared} could come to {render_money(cost)} until the VMs of {known.name} end in {left}"
         raise ClusterError(
             f"{what}, its limit is {render_money(known.max_cost)}, and Compute Engine moves no end of a VM that runs",
             fix="Take fewer workers. A cluster that is declared with --max-workers N ends as early as N workers need.",

@@ -375,6 +375,18 @@ Machines = tuple[tuple[str, Literal["spot", "standard"], Annotated[int, at_least
 """Workers: of each GPU (`cpu`: none), transient (spot) or on demand (standard), so many."""
 
 
+@_event("preparation.scaled")
+class PreparationScaled(Event):
+    """The VMs in these `slots`, which are nobody else's before or after, prepare the run's mini-batches from now on.
+
+    `waiting`: the share of its time that a worker's step waited for its mini-batch (0: not known yet).
+    """
+
+    run: Name
+    slots: tuple[Count, ...]
+    waiting: Annotated[float, within(0, 1)] = 0.0
+
+
 @_event("deadline.acted")
 class DeadlineActed(Event):
     """The workers of a run with a deadline are these from now on, for this `reason`, a clause.

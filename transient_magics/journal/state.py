@@ -102,6 +102,21 @@ class WorkerState:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparation:
+    """Which VMs prepare a run's mini-batches: those in `slots`, since then (seconds since 1970).
+
+    It keeps the `least`, with which it was seen to do and not with fewer; `gave_back`: it has had more than it needed.
+    `waited`: of late, when it was told and which share of their steps workers waited.
+    """
+
+    slots: tuple[int, ...] = ()
+    since: float = 0.0
+    least: int = 1
+    gave_back: bool = False
+    waited: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunState:
     """One run. `phase`: declared, running, finished, failed.
 
@@ -143,6 +158,7 @@ class RunState:
     """What holds up the run, while something does."""
     data: e.TrainData | None = None
     """How it reads its records, where they come in blocks."""
+    preparation: Preparation = Preparation()
     traced: e.TrainTraced | None = None
     """The latest trace that was asked for."""
     stopped: bool = False
@@ -251,6 +267,8 @@ class ClusterState:
     clock: Clock = field(default_factory=Clock)
     advice: dict[str, e.ClusterAdvised] = field(default_factory=dict[str, e.ClusterAdvised])
     """By GPU, the latest."""
+    preparers: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The run for which the VM in a slot prepares mini-batches, or did."""
     relocation: Relocation | None = None
     transferred_dollars: float = 0.0
     """What checkpoints and data cost that followed the cluster when it moved."""

@@ -17,7 +17,9 @@ from .messages import Message, message
 
 _Sized = TypeVar("_Sized", bound=Sized)
 
-Role = Literal["ps", "worker"]
+Role = Literal["ps", "worker", "dispatcher", "prep"]
+"""The last two are of tf.data service: its dispatcher, beside the chief, and a server that prepares mini-batches."""
+DISPATCHER: Role = "dispatcher"
 Program = Literal["evaluate", "shared_graph"]
 """Of `runtime/programs/`, those that need TensorFlow and run beside a run."""
 
@@ -45,6 +47,8 @@ class Assignment:
     index: Count = 0
     gpu: str = ""
     """A worker's GPU; empty: none is to be looked for."""
+    dispatcher: str = ""
+    """Where tf.data service is reached, of a run whose mini-batches are prepared on other VMs; empty: of any other."""
 
     @classmethod
     def from_dict(cls, values: object) -> Assignment:

@@ -50,7 +50,7 @@ class Checkpoint(Message):
     files: tuple[File, ...]
 
 
-What = Literal["records", "graphs", "blocks"]
+What = Literal["records", "whole", "graphs", "blocks"]
 
 
 @message("files")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
+CPU = "cpu"
+"""The catalog's name of the machine without a GPU, which VMs that prepare mini-batches have."""
 MOST_WORKERS = 1000
 _GROUP = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)x([1-9]\d{0,3})", re.ASCII)
 
@@ -41,3 +43,16 @@ def machines_text(text: str) -> str:
 def machines_or_none(text: str) -> str:
     """The same, or the empty text: any."""
     return machines_text(text) if text else ""
+
+
+def parse_preparation(text: str) -> int:
+    """How many VMs prepare mini-batches, of `cpux4`; `cpu` is one. Raises ValueError, a clause."""
+    machines = parse_machines(f"{CPU}x1" if text == CPU else text)
+    if [*machines] != [CPU]:
+        raise ValueError(f"'{text:.40}' names no VMs without a GPU: write {CPU}x4")
+    return machines[CPU]
+
+
+def preparation_or_none(text: str) -> str:
+    """A check of a field: these in their written form, or the empty text: none."""
+    return f"{CPU}x{parse_preparation(text)}" if text else ""

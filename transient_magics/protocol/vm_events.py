@@ -71,6 +71,7 @@ class TrainProgress(Event):
     """Where the run stands, over the whole cluster.
 
     `server_bytes`: the most memory that its process on the first parameter server's VM has had (0: not told).
+    `waiting`: the share of their steps for which workers waited for mini-batches.
     """
 
     run: Name
@@ -80,6 +81,7 @@ class TrainProgress(Event):
     samples_per_second: Amount = 0.0
     active: Count = 0
     server_bytes: Count = 0
+    waiting: Amount = 0.0
 
 
 @event("train.data")

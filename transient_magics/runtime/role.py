@@ -23,7 +23,7 @@ from .role_record import claim, exit_file
 
 RUNTIME = __name__.rpartition(".")[0]
 """The package of everything that runs on a VM."""
-_PROGRAMS = {"ps": "parameter_server", "worker": "worker"}
+_PROGRAMS = {"ps": "parameter_server", "worker": "worker", "dispatcher": "preparation", "prep": "preparation"}
 
 
 def program(role: str) -> str:

@@ -14,7 +14,7 @@ from typing import Literal, Self
 from ..catalog import DISK_TYPE
 from ..errors import DeclarationError
 from ..protocol import checks
-from ..protocol.machines import parse_machines
+from ..protocol.machines import CPU, parse_machines
 from ..protocol.names import checked_name
 from .grammar import WorkerGroup, render_groups
 
@@ -24,8 +24,8 @@ MOST_SECONDS = 120 * 86400.0
 """The longest time limit that Compute Engine takes for a VM."""
 IAP_RANGE = "35.235.240.0/20"
 """Where Identity-Aware Proxy's connections come from."""
-PARAMETER_SERVER, WORKER, CONTROLLER = "ps", "worker", "controller"
-"""What a VM of a cluster may be there for: its role."""
+PARAMETER_SERVER, WORKER, CONTROLLER, PREPARATION = "ps", "worker", "controller", "prep"
+"""What a VM of a cluster may be there for: its role. The last prepares mini-batches for the workers of one run."""
 PURPOSES = TRAINING, JOBS = "training", "jobs"
 """What a cluster, or an image, is for: all that VMs can do, or jobs, Dask and bags alone, without TensorFlow."""
 
@@ -75,6 +75,8 @@ class ClusterSpec:
     disk_gb: int = 0
     """Of the boot disks of workers and parameter servers; 0: the image's size, else the catalog's."""
     disk_type: str = DISK_TYPE
+    preparation: int = 0
+    """How many VMs its runs may have prepare mini-batches at once; the limit on money is reckoned with all of them."""
     provisioning_model: str = "spot"
     max_workers: int = 0
     replace: bool = True
@@ -188,8 +190,12 @@ class ClusterSpec:
 
     @property
     def most_hourly(self) -> float:
-        """What it costs per hour at most: with a fallback every worker may come to cost the price on demand."""
-        return self.hourly if self.fallback_seconds is None else self.on_demand_hourly
+        """What it costs per hour at most: with a fallback every worker may come to cost the price on demand, and runs
+        may have all of their preparation VMs."""
+        line = self.price(CPU, self.home_zone) if self.preparation else None
+        if self.fallback_seconds is None:
+            return self.hourly + (self.preparation * line.hourly if line else 0.0)
+        return self.on_demand_hourly + (self.preparation * line.on_demand_hourly if line else 0.0)
 
     def with_end(self) -> Self:
         """The same, with the end that follows from its prices. For before the first VM: later it stays."""

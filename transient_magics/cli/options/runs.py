@@ -29,6 +29,7 @@ from ..option import (
     overrides,
     parameter,
     positive,
+    preparation,
     share,
     share_of_time,
     space,
@@ -60,7 +61,9 @@ def train() -> tuple[Option, ...]:
               "none. What is in stays in (half of what is free on its disk)", cache,
               metavar="SIZE[:memory|:shm|:disk]"),
         flag("--prep-threads", "how many threads of a worker decode records (as many as cores for large records, else "
-              "1)", whole("--prep-threads"), metavar="N"),
+              "1); with --prep, of a preparation VM", whole("--prep-threads"), metavar="N"),
+        flag("--prep", "up to so many Spot VMs without a GPU prepare the mini-batches, as steps wait for them: cpux4 "
+              "(none: the workers do)", preparation, metavar="cpuxN"),
         flag("--param", "values that a cell with a model of its own reads by their names: lr=0.1 units=64", parameter,
               name="params", many="extend", metavar="NAME=VALUE"),
         flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
@@ -175,7 +178,7 @@ def study() -> tuple[Option, ...]:
         flag("--dry-run", "show on which machines and clusters it would train and their price; declare nothing"),
         flag("--wait", WAIT.format("the study is over")),
     )  # fmt: skip
-    said = {each.name for each in own} | {"resume", "when_done", *OF_DEADLINES}
+    said = {each.name for each in own} | {"resume", "when_done", "prep", *OF_DEADLINES}
     when_done = next(each for each in train() if each.name == "when_done")
     return (*own, *(each for each in train() if each.name not in said), replace(when_done, help="what goes when the "
             "study ends (keep)"))  # fmt: skip

@@ -8,7 +8,7 @@ from .declaration import MODELS, Declaration
 from .dry_run import Preview, preview
 from .refusals import refuse_far, refuse_on_demand, refuse_unreachable
 from .relocation import Relocation
-from .specification import relocated, resized, specify, widened
+from .specification import relocated, resized, specify, widened, with_preparation
 
 __all__ = [
     "MODELS",
@@ -23,4 +23,5 @@ __all__ = [
     "resized",
     "specify",
     "widened",
+    "with_preparation",
 ]

@@ -24,6 +24,7 @@ from ...catalog import (
     zones_with,
 )
 from ...errors import DeclarationError
+from ...protocol.machines import CPU
 from ...spec import (
     EMULATED_PROJECT,
     IAP_RANGE,
@@ -154,6 +155,11 @@ def widened(spec: ClusterSpec, gpus: tuple[str, ...]) -> ClusterSpec:
     wider = resized(replace(spec, max_workers=max(spec.max_workers, len(gpus))), "+".join(gpus))
     prices, candidates = {**wider.prices, **spec.prices}, {**wider.candidates, **spec.candidates}
     return replace(spec, prices=prices, candidates=candidates)
+
+
+def with_preparation(spec: ClusterSpec, vms: int) -> ClusterSpec:
+    """`spec` with so many VMs that prepare mini-batches for its runs, and their price. Raises DeclarationError."""
+    return replace(widened(spec, (CPU,)), preparation=max(spec.preparation, vms))
 
 
 def _server_machine(declaration: Declaration) -> str:

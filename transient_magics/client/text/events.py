@@ -252,6 +252,9 @@ def _train_words(event: Event) -> str:
             return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
         case events.TrainData():
             return f"{event.run} reads {data_words(event)}"
+        case events.PreparationScaled():
+            waited = f": steps waited for mini-batches for {100 * event.waiting:.0f}% of their time"
+            return f"{event.run} has {count(len(event.slots), 'preparation VM')}{waited if event.waiting else ''}"
         case events.TrainReread():
             held = f"the {count(event.blocks, 'block')} that {event.worker} held"
             return f"{event.run} reads {held} again ({event.bound} at most)"

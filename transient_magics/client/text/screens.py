@@ -53,6 +53,10 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         if run.unevaluated:
             _, step, reason = run.unevaluated
             lines.append(f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}")
+        if run.preparation.slots and not run.over:
+            vms, waited = count(len(run.preparation.slots), "VM"), run.preparation.waited
+            waits = f"; steps wait for mini-batches for {100 * waited[-1][1]:.0f}% of their time" if waited else ""
+            lines.append(f"{' ' * len(run.name)}  prepared on {vms} of {run.spec.preparers}{waits}")
         if run.data:
             lines.append(f"{' ' * len(run.name)}  data: {data_words(run.data)}")
         if run.slow:

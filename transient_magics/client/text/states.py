@@ -60,6 +60,8 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
         return training
     if vm.state == "ready" and vm.role == "ps" and going:
         return "serving"
+    if vm.state == "ready" and vm.role == "prep":
+        return f"prepares for {state.preparers[vm.slot]}" if vm.slot in state.preparers else "ready"
     if vm.name == state.seat and vm.state == "ready" and vm.role == "controller":
         return "in charge"
     if vm.state == "leaving":

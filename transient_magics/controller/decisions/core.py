@@ -10,6 +10,7 @@ that was not, and every decision can be replayed from the journal in a test. The
 - but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit comes before one
   has booted, and no worker where that is so of a parameter server: they would be paid for nothing, and workers that
   are there idle;
+- VMs prepare mini-batches for runs that have them (`preparation`), as transient as workers are;
 - VMs in places that are no longer declared are deleted, and those that will never answer, or answer no more, or that
   a bag gave up and that can be replaced;
 - while the cluster moves, VMs are asked for where it is to be, and none of the old is replaced (`moving`);
@@ -25,12 +26,14 @@ from dataclasses import dataclass, replace
 
 from ...catalog import region
 from ...journal import ClusterState, Relocation, VmState, bill, boot_key
-from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_times, render_duration
+from ...protocol.machines import CPU
+from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, boot_times, render_duration
 from ..deadlines.situation import zones_for
 from . import moving
 from .capacity import Capacity
 from .given_up import empty, to_go
 from .moving import Arrive, Stay
+from .preparation import preparing
 
 SAVE_AHEAD_SECONDS = 600.0
 LEAVE_SECONDS = 300.0
@@ -189,7 +192,7 @@ def _elsewhere_wanted(situation: Situation, spec: ClusterSpec) -> Iterator[Place
     One that is left empty, because who had it was revoked and nobody is to be replaced, is none of them.
     """
     state = situation.state
-    places = [replace(each, fixed=True) for each in wanted(situation, spec)]
+    places = [replace(each, fixed=True) for each in wanted(situation, spec) if each.role != PREPARATION]
     workers = [each for each in places if each.role == WORKER]
     present = [
         vm for vm in state.living
@@ -220,6 +223,9 @@ def wanted(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Pl
     servers = (spec.parameter_server_zone,) if spec.parameter_server_zone else near
     for slot in range(spec.parameter_servers):
         yield Place(PARAMETER_SERVER, slot, "", servers)
+    for run in preparing(situation.state) if CPU in spec.prices else ():
+        for slot in run.preparation.slots:
+            yield Place(PREPARATION, slot, CPU, (spec.home_zone,))
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
     yield from _kept(situation.state, list(_workers(situation.state, spec)), _present(situation.state))
@@ -344,7 +350,7 @@ def _gone(situation: Situation) -> Iterator[DeleteVm]:
 
 
 def _ready(state: ClusterState, spec: ClusterSpec) -> Iterator[TellReady]:
-    ready = [vm.role for vm in state.living if vm.state == "ready" and vm.role != CONTROLLER]
+    ready = [vm.role for vm in state.living if vm.state == "ready" and vm.role not in (CONTROLLER, PREPARATION)]
     workers = spec.worker_count if state.steered is None else sum(count for *_, count in state.steered)
     if state.phase == "provisioning" and len(ready) >= workers + spec.parameter_servers:
         yield TellReady(ready.count(WORKER))
@@ -366,7 +372,7 @@ def _elsewhere(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | S
 
 def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
     state = situation.state
-    numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER)}
+    numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER, PREPARATION)}
     left = state.seconds_left(situation.now)
     unneeded = empty(state)
     alone = spec if state.steered is None else replace(spec, fallback_seconds=None)  # the deadline decides it
@@ -383,14 +389,15 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
             continue
         if boot_key(place.role, place.accelerator) in state.given_up:
             continue
-        if place.role == WORKER and state.stranded and not state.active_jobs:
+        if place.role in (WORKER, PREPARATION) and state.stranded and not state.active_jobs:
             continue
         if place.role == WORKER and place.slot in unneeded:
             continue
         lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
-        if lost and place.role == WORKER and not spec.replace:
+        transient = place.role in (WORKER, PREPARATION)
+        if lost and transient and not spec.replace:
             continue
-        model = spec.provisioning_model if place.role == WORKER and place.terms != "standard" else "standard"
+        model = spec.provisioning_model if transient and place.terms != "standard" else "standard"
         offer = capacity.offer(place.role, place.slot, place.accelerator, place.zones, model)
         if offer is None:
             continue

@@ -19,9 +19,10 @@ from ...protocol import layout
 from ...protocol.agent_commands import Evaluate, Save
 from ...protocol.names import is_name
 from ...protocol.vm_events import ProcessGaveUp
-from ...spec import PARAMETER_SERVER, WORKER, ClusterSpec, run_store
+from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, run_store
 from ..commands import PATIENCE, still_looking
 from ..decisions.ledger import leases, to_check, to_conduct
+from ..decisions.preparation import scaled
 from ..record import Recorder
 from ..tasks import Tasks
 from ..vms.fleet import Fleet
@@ -75,11 +76,13 @@ class Runs:
         assert self._fleet
         if self._state.phase != "deleting":
             self._lease(self._fleet, slots, at)
+            for each in scaled(self._state):
+                self._recorder.record(events.PreparationScaled(run=each.run, slots=each.slots, waiting=each.waiting))
         state = self._state
         for run in to_conduct(state):
             if training := self._training(self._fleet, run):
                 assert state.spec
-                mine = [vm for vm in state.living if vm.role != WORKER or state.leases.get(vm.slot) == run.name]
+                mine = [vm for vm in state.living if _serves(state, vm, run.name)]
                 serving = [vm for vm in mine if not vm.coming and not vm.left]
                 training.give(serving, state.spec.parameter_servers, state.ports.get(run.name, 0))
                 if state.relocation and run.phase == "running":
@@ -277,6 +280,12 @@ class Runs:
                 self._trainings.pop(run.name, None)
 
         self._tasks.do(f"run {run.name}", conduct)
+
+
+def _serves(state: ClusterState, vm: VmState, run: str) -> bool:
+    """Whether the run has the VM, alone or as all others do."""
+    owners = {WORKER: state.leases, PREPARATION: state.preparers}
+    return vm.role not in owners or owners[vm.role].get(vm.slot) == run
 
 
 def waiting_runs(directory: Path, state: ClusterState) -> list[str]:

@@ -21,9 +21,9 @@ from ...cloud import BoundedToken, CloudStorage, Reach
 from ...errors import CloudError, ForeignError, RemoteError, TrainingError
 from ...journal import Event, RunState, VmState, events, metrics, now, read
 from ...protocol import layout
-from ...protocol.agent_commands import Assignment, Evaluate, Role, Save
+from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, Save
 from ...protocol.vm_events import from_chief
-from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER
+from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.boot_times import has_gpu
 from ..foreign import Refusals
 from ..place import here
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 PARAMETER_SERVER_PORT, CHIEF_PORT = 2222, 2221
 """Of the first run; each further one at the same time has those that lie two, four, ... higher."""
+_DISPATCHER_PORT = 2500
+"""Of tf.data service; of each further run at the same time the next."""
 _TRY_AGAIN_SECONDS = 2.0
 _NOT_BUILT = (
     "--pip-build would run the packages' own code beside the controller, which has a VM for itself: build wheels on "
@@ -145,7 +147,7 @@ class Training:
     def _expect(self, vms: Iterable[VmState], *, warm: bool) -> None:
         for vm in vms:
             if vm.role != CONTROLLER and (link := self._link(vm.name)):
-                link.expect(self.name, _role(vm), own=not self._model, warm=warm)
+                link.expect(self.name, _role(vm), own=not self._model, warm=warm and vm.role != PREPARATION)
 
     def _assign_all(self, vms: Sequence[VmState], servers: int, port: int, *, standby: bool = False) -> None:
         """Give each of the VMs that are ready its part, once all parameter servers are among them."""
@@ -155,17 +157,20 @@ class Training:
             return
         addresses = tuple(f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT + 2 * port}" for slot in range(servers))
         chief = f"{by_slot[0].address}:{CHIEF_PORT + 2 * port}"
+        dispatcher = f"{by_slot[0].address}:{_DISPATCHER_PORT + port}" if self._spec.prep else ""
         for slot, vm in by_slot.items():
-            given = Assignment(self.name, "ps", vm.name, vm.address, addresses, chief, slot)
+            given = Assignment(self.name, "ps", vm.name, vm.address, addresses, chief, slot, dispatcher=dispatcher)
             files = self._workers_files if slot else self._next_chiefs_files if standby else self._chiefs_files
             self._assign(vm.name, Work(given, files, standby))
         if not standby:
             self._chief.leads_to(by_slot[0].name)
             self._chief_at = chief
         for vm in ready:
-            if vm.role == WORKER and vm.state == "ready":
+            if vm.role in (WORKER, PREPARATION) and vm.state == "ready":
                 gpu = vm.accelerator if has_gpu(vm.accelerator) else ""
-                given = Assignment(self.name, "worker", vm.name, vm.address, addresses, chief, gpu=gpu)
+                given = Assignment(
+                    self.name, _role(vm), vm.name, vm.address, addresses, chief, gpu=gpu, dispatcher=dispatcher
+                )
                 self._assign(vm.name, Work(given, self._workers_files, standby))
 
     def look(self, vms: list[VmState]) -> None:
@@ -278,10 +283,11 @@ class Training:
         Not instead of a parameter server, whose end is that of the run, nor when several workers in a row do not train.
         """
         self._given_up.add(vm)
-        if role == PARAMETER_SERVER:
-            self.fail(f"The parameter server on {vm} keeps ending: {said}")
+        if role in (PARAMETER_SERVER, DISPATCHER):
+            self.fail(f"The {'parameter server' if role == PARAMETER_SERVER else role} on {vm} keeps ending: {said}")
         elif len(self._given_up) >= _MOST_GIVEN_UP:
-            self.fail(f"Workers keep ending, the last one on {vm}: {said}")
+            whose = "Preparation VMs" if role == PREPARATION else "Workers"
+            self.fail(f"{whose} keep ending, the last one on {vm}: {said}")
         return not self._over.done()
 
     def _end(self, event: Event) -> None:
@@ -437,4 +443,4 @@ class Training:
 
 
 def _role(vm: VmState) -> Role:
-    return "ps" if vm.role == PARAMETER_SERVER else "worker"
+    return "ps" if vm.role == PARAMETER_SERVER else "prep" if vm.role == PREPARATION else "worker"

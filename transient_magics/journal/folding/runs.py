@@ -26,6 +26,9 @@ MARKS = 120
 MOST_MEASURED = 1000
 
 
+WAITED = 12
+
+
 @rules.of(e.WorkerJoined)
 def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
     run, vm = state.runs.get(event.run), state.vms.get(event.worker)
@@ -95,10 +98,27 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
     series = _longer(run.series if run else (), point, SERIES)
     machines = _machines(state, run)
     deadline = _timed(run, lambda known: known.told(event.at, event.step, machines))
-    known = {"steps_per_second": event.steps_per_second, "series": series, "deadline": deadline}
+    known: dict[str, object] = {"steps_per_second": event.steps_per_second, "series": series, "deadline": deadline}
+    if run and run.spec.prep:
+        told = (*run.preparation.waited, (event.at, min(event.waiting, 1.0)))
+        known["preparation"] = replace(run.preparation, waited=told[-WAITED:])
     if run and event.server_bytes > run.server_bytes:
         known["server_bytes"] = event.server_bytes
     return with_run(state, event.run, step=event.step, loss=event.loss, **known)
+
+
+@rules.of(e.PreparationScaled)
+def _(state: ClusterState, event: e.PreparationScaled) -> ClusterState:
+    if others := [slot for slot in event.slots if state.preparers.get(slot, event.run) != event.run]:
+        raise ValueError(f"slot {others[0]} is another run's")
+    known = state.runs[event.run].preparation
+    more = len(event.slots) > len(known.slots)
+    new = replace(
+        known, slots=event.slots, since=event.at, gave_back=known.gave_back or len(event.slots) < len(known.slots),
+        least=len(event.slots) if more and known.gave_back else known.least,
+    )  # fmt: skip
+    preparers = {**state.preparers, **dict.fromkeys(event.slots, event.run)}
+    return changed(with_run(state, event.run, preparation=new), preparers=preparers)
 
 
 @rules.of(e.TrainData)

@@ -20,8 +20,9 @@ _ALL_LANES = 256
 _GONE_SHOWN_SECONDS = 60.0
 _GONE_LANES = 3
 _MOST_BEFORE = 12
-_ROLES = {"ps": "parameter server", "controller": "controller"}
+_ROLES = {"ps": "parameter server", "controller": "controller", "prep": "preparation"}
 _FIRST = ("controller", "ps")
+_TRANSIENT = ("worker", "prep")
 
 
 def lanes(state: ClusterState, now: float) -> list[Lane]:
@@ -81,7 +82,7 @@ def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
         "state": "training" if words == "training" else vm.state,
         "words": words,
         "leaves_at": text.leaves_at(vm),
-        "revocable": bool(spec and spec.emulated and vm.role == "worker" and vm.state in ("booting", "ready")),
+        "revocable": bool(spec and spec.emulated and vm.role in _TRANSIENT and vm.state in ("booting", "ready")),
         "life": [*_before(state, vm), *life(vm)],
     }
 

@@ -14,7 +14,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ...errors import TransientError
 from ...files import lock, private_sockets, write_atomically
 from ...protocol import layout
 from ...protocol.agent_commands import (
+    DISPATCHER,
     Assign,
     Assignment,
     BeginDask,
@@ -119,11 +121,16 @@ class Agent:
         self._preempted = True
         self._dask.notice()
         for role in self._roles.values():
-            if role.assignment.role == "worker":
-                role.wanted = False
-                role.signal(signal.SIGTERM)
-            elif role.assignment.index == 0:
-                role.signal(signal.SIGUSR1)  # the chief saves
+            match role.assignment.role:
+                case "worker":
+                    role.wanted = False
+                    role.signal(signal.SIGTERM)
+                case "prep":
+                    role.wanted = False
+                case "ps" if role.assignment.index == 0:
+                    role.signal(signal.SIGUSR1)  # the chief saves
+                case _:
+                    pass
 
     def _start(self, assignment: Assignment, adopt: Record | None = None) -> None:
         role = RoleProcess(self._root, assignment, self._report, self._server_for)
@@ -166,7 +173,8 @@ class Agent:
             running = [role for role in self._roles.values() if role.pid is not None]
             busy = time.monotonic() if running else busy
             missed = self._fork_server is not None and not self._fork_server.alive
-            lasting = [role.assignment.run for role in running if role.wanted and (role.has_lasted or missed)]
+            trains = [role for role in running if role.wanted and role.assignment.role in ("ps", "worker")]
+            lasting = [role.assignment.run for role in trains if role.has_lasted or missed]
             if lasting and available_memory() > _MEMORY_BYTES:
                 with contextlib.suppress(OSError):  # as every start, it takes a process
                     self._have_server(self._is_own(lasting[0]))
@@ -277,18 +285,19 @@ class Agent:
         await self._dask.end_workers()
         # Nobody may have been left to say that one is over.
         await self._end(lambda run: run != assignment.run and run not in others)
-        known = self._roles.get((assignment.run, assignment.name))
-        if known is not None:
-            if known.assignment == assignment:
-                if not standby:
-                    folder.standby.unlink(missing_ok=True)
-                return
-            await known.end(at_once=assignment.role == "ps" and known.assignment.ps != assignment.ps)
-        if standby:
-            folder.standby.touch(mode=0o600)
-        else:
-            folder.standby.unlink(missing_ok=True)
-        self._start(assignment)
+        for part in _parts(assignment):
+            known = self._roles.get((part.run, part.name))
+            if known is not None:
+                if known.assignment == part:
+                    if not standby:
+                        folder.standby.unlink(missing_ok=True)
+                    continue
+                await known.end(at_once=part.role == "ps" and known.assignment.ps != part.ps)
+            if standby:
+                folder.standby.touch(mode=0o600)
+            else:
+                folder.standby.unlink(missing_ok=True)
+            self._start(part)
 
     async def _begin_job(self, command: BeginJob) -> None:
         """Run this job, and train in no run: nobody may have been left to say that one is over."""
@@ -316,6 +325,13 @@ class Agent:
                 role.signal(what)
                 return
         raise TransientError(f"no chief of {run} runs on this VM")
+
+
+def _parts(assignment: Assignment) -> Iterator[Assignment]:
+    """The processes that make up what a VM is to be: beside the chief of a run with preparation VMs its dispatcher."""
+    yield assignment
+    if assignment.role == "ps" and assignment.index == 0 and assignment.dispatcher:
+        yield replace(assignment, role=DISPATCHER, name=DISPATCHER)
 
 
 def available_memory() -> int:

@@ -77,7 +77,8 @@ async def serve(directory: Path, files: list[dict[str, Any]], name: str, writer:
 def copy(chief: str, token: str, directory: Path, what: What = "records", tries: int = _TRIES) -> None:
     """Fetch the records from the chief into `directory`; waits until they are made. Raises TrainingError.
 
-    With `what` graphs it fetches those that are there by now.
+    With `what` graphs it fetches those that are there by now; with `whole` the records whoever else reads them. Of
+    records that are read on other VMs alone a worker has the names.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for attempt in range(tries):
@@ -106,6 +107,8 @@ def _copy(chief: str, token: str, directory: Path, what: What) -> None:
         for name in told.get("streamed") or ():
             (directory / checked_file(name)).touch(mode=0o600)  # what looks for record files finds their names
             write_atomically(directory / blocks.NAME, "")
+        for name in told.get("elsewhere") or ():
+            (directory / checked_file(name)).touch(mode=0o600)
         write_atomically(directory / MARKER, json.dumps({"files": files}))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,7 +104,8 @@ def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
     """The examples of `pipeline` in the default graph; `batch` is declared. A queue is the only one of that `name`."""
     tf = tensorflow()
     dataset = pipeline.dataset
-    if not pipeline.batched:  # of a chunk each example is read once, which beginning twice would not do
+    if not (pipeline.batched or pipeline.grouped):
+        # Of a chunk each example is read once, which beginning twice would not do.
         dataset = _in_blocks(dataset, batch) if pipeline.files is None else dataset.batch(batch)
     iterator = iterator_of(dataset)
     values, names = iterator.get_next(), sorted(pipeline.types)
@@ -144,6 +146,8 @@ class Examples:
         self._ended = threading.Event()
         self._stepped = 0
         self._thread: threading.Thread | None = None
+        self.added_at = 0.0
+        """When the last examples came, by `time.monotonic`."""
         self.failure: BaseException | None = None
         """Why no examples come any more; steps then fail with OutOfRangeError, or with this."""
 
@@ -196,6 +200,7 @@ class Examples:
             call = session.make_callable(self._source.enqueue)
             while not ended.is_set():
                 call()
+                self.added_at = time.monotonic()
         except (errors.OpError, RuntimeError, TransientError) as error:
             if self._lost(error, ended):
                 return
@@ -229,6 +234,7 @@ class Examples:
             assert self._regrouped is not None
             while not ended.is_set():
                 batch = call()
+                self.added_at = time.monotonic()
                 while not ended.is_set() and not self._regrouped.add(batch, _PAUSE):
                     pass
 

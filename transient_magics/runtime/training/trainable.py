@@ -22,7 +22,7 @@ class Pipeline:
 
     `feeds` are for the initializer of its iterator. `directory`: all that it reads are the files there; empty where
     it may be something else. `files`: of records in blocks, the names of the files of one chunk, to be fed when reading
-    begins; the dataset ends with them.
+    begins; the dataset ends with them. `grouped`: its elements are mini-batches out of which single examples are taken.
     """
 
     dataset: Any
@@ -32,6 +32,7 @@ class Pipeline:
     feeds: Mapping[Any, Any] = field(default_factory=dict)
     directory: str = ""
     files: Any = None
+    grouped: bool = False
 
 
 @dataclass(frozen=True)

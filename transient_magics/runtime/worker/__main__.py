@@ -178,7 +178,7 @@ class Worker:
         still = time.monotonic() - training.alive
         if self._link.connected.is_set() and still < limit * _LOOK_FROM:
             return
-        if not self._servers_answer():
+        if training.starved or not self._servers_answer():
             training.alive, self._steps_when_away = time.monotonic(), steps
         elif still >= limit:
             log(f"no step for {limit:.0f} s although the parameter servers answer: ending, to start anew")

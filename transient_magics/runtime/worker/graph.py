@@ -6,6 +6,7 @@ runs graphs. Whatever is wrong with a file, the graph can be built.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from ..training.define import define, import_tensorflow
 from ..training.examples import Source, source
 from ..training.graph.file import GraphFile
 from ..training.graph.worker import WorkerGraph, build
+from ..training.prepared import prepared
 from ..training.trainable import Trainable
 from ..training.usercode import sentence
 
@@ -38,8 +40,10 @@ class Made:
 class GraphMaker:
     """Makes the graph of one worker, whose run has that many parameter servers; `watch` sees what takes how long."""
 
-    def __init__(self, folder: RunFolder, spec: RunSpec, servers: int, watch: Stopwatch) -> None:
+    def __init__(self, folder: RunFolder, spec: RunSpec, servers: int, watch: Stopwatch, dispatcher: str = "") -> None:
+        """`dispatcher`: where its mini-batches are had from, if other VMs prepare them."""
         self._folder, self._spec, self._servers, self._watch = folder, spec, servers, watch
+        self._dispatcher = dispatcher
         self._trainable: Trainable | None = None
         self._file: GraphFile | None = None
 
@@ -91,7 +95,10 @@ class GraphMaker:
     def _define(self) -> Trainable:
         import_tensorflow(self._spec)
         self._watch.lap("tensorflow")
-        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
+        directory = self._folder.data_directory(self._spec)
+        if self._dispatcher:  # the names of files are read on other VMs
+            directory = os.path.relpath(directory, self._folder.path) if not self._spec.data_folder else directory
+        self._trainable = define(self._folder, self._spec, directory)
         self._watch.lap("code")
         return self._trainable
 
@@ -118,7 +125,10 @@ class GraphMaker:
             trainable.prepare()
             with tf.device(f"{device}/cpu:0"):
                 pipeline, uneven = trainable.training_pipeline(), self._spec.batching != "uniform"
-                examples = source(pipeline, f"examples_{number}", max(trainable.batch, SMALLEST), uneven)
+                batch = max(trainable.batch, SMALLEST)
+                if self._dispatcher:
+                    pipeline = prepared(pipeline, self._dispatcher, self._spec.name, batch)
+                examples = source(pipeline, f"examples_{number}", batch, uneven)
             built = step(examples.features, device)
         graph.finalize()
         return Made(graph, built, examples)

@@ -67,7 +67,12 @@ class Training:
         """Sessions in a row that were ready and made no step."""
         self._pace = Pace(spec.pace_seconds)
         self._tracer = Tracer(folder, assignment.name)
-        self._maker = GraphMaker(folder, spec, len(assignment.ps), watch)
+        self._maker = GraphMaker(folder, spec, len(assignment.ps), watch, assignment.dispatcher)
+
+    @property
+    def starved(self) -> bool:
+        """Whether it waits for mini-batches that other VMs prepare: none has come since the last step."""
+        return bool(self._spec.prep) and self._examples.added_at <= self.alive
 
     def define(self) -> None:
         """Import TensorFlow and what the run names, and run the cell, as far as its graph needs it."""

@@ -84,6 +84,8 @@ class Chief:
         self._records: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
         self._index = blocks.Index(())
         """Of the records that come in blocks."""
+        self._elsewhere: tuple[str, ...] = ()
+        """The names of record files that preparation VMs read, and no worker."""
         self._finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._thread = ThreadPoolExecutor(1, "chief")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -231,6 +233,9 @@ class Chief:
         Who measures stalls reads files that lie on its VM, warm or cold.
         """
         paths = () if self._spec.stalls else self._keeper.record_files()
+        if self._spec.prep:
+            self._elsewhere = tuple(str(path.relative_to(self._folder.data)) for path in paths)
+            return blocks.Index(())
         wanted = paths and (self._spec.cache or blocks.large(paths))
         return blocks.indexed(self._folder.data, paths) if wanted else blocks.Index(())
 
@@ -471,9 +476,11 @@ class Chief:
             await serving.serve(directory, self._index, reader, writer)
             return
         streamed = self._index.files if asked.what == "records" else ()
-        if streamed:  # of the other splits workers read nothing
+        elsewhere = self._elsewhere if asked.what == "records" else ()
+        if streamed or elsewhere:  # of the other splits workers read nothing
             files = [file for file in files if not blocks.is_shard(file["name"])]
-        writer.write(encode({"ok": True, "files": files, "streamed": list(streamed)}))
+        answer = {"files": files, "streamed": list(streamed), "elsewhere": list(elsewhere)}
+        writer.write(encode({"ok": True, **answer}))
         while line := await reader.readline():
             await data_files.serve(directory, files, messages.read_fetch(line).name, writer)
 

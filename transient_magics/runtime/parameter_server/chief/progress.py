@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....protocol.measures.step_parts import step_parts
 from ....protocol.vm_events import TrainProgress
 from .events import Emit
 
@@ -28,6 +29,8 @@ class Progress:
         """In steps per second, as it was told last; 0 before that."""
         self._time: float | None = None
         self._step, self._samples = 0, 0
+        self._waited, self._stepping = 0.0, 0.0
+        """Seconds of steps: for mini-batches, and in all."""
         self._told = False
         self._not_finite = 0
         self.diverged = 0, ""
@@ -46,6 +49,8 @@ class Progress:
     def measured(self, line: Mapping[str, Any]) -> bool:
         """A line of metrics; False once the loss has stopped being a number."""
         self._samples += int(line.get("samples") or 0)
+        if split := step_parts(line.get("split")):
+            self._waited, self._stepping = self._waited + split.input, self._stepping + split.step
         loss = line.get("loss")
         if loss is not None:
             self.loss, self._not_finite = loss, 0
@@ -72,5 +77,7 @@ class Progress:
             steps_per_second=round(steps / seconds, 3),
             samples_per_second=round(samples / seconds, 3),
             active=active,
+            waiting=round(min(self._waited / self._stepping, 1.0), 3) if self._stepping else 0.0,
         )
+        self._waited, self._stepping = 0.0, 0.0
         return [Emit(progress)]

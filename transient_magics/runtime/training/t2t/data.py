@@ -18,7 +18,7 @@ from ..trainable import Pipeline
 from . import bridges, order
 from .registry import Definition
 
-_AS_MANY_AS_CORES = -1
+AS_MANY_AS_CORES = -1
 """What tf.data calls AUTOTUNE; pipelines are not tuned here."""
 
 
@@ -35,7 +35,7 @@ def training_pipeline(definition: Definition, directory: str, threads: int = 0) 
     problem, hparams = definition.problem, definition.hparams
     files = None
     if blocks.are_streamed(Path(directory)):
-        examples, files = order.chunk_examples(tf, problem, directory, hparams, threads or _AS_MANY_AS_CORES)
+        examples, files = order.chunk_examples(tf, problem, directory, hparams, threads or AS_MANY_AS_CORES)
     else:
         examples = order.training_examples(tf, problem, directory, hparams, threads or 1)
     shapes = tf.data.get_output_shapes(examples)

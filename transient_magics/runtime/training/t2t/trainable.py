@@ -23,7 +23,8 @@ class RegisteredModel:
     def __init__(self, folder: RunFolder, spec: RunSpec, directory: str) -> None:
         """Run the cell and find what the run names. Raises CellError or DeclarationError."""
         self._definition = registry.define(folder, spec, directory)
-        self._directory, self._threads = directory, spec.prep_threads
+        self._directory = directory
+        self._threads = spec.prep_threads or (data.AS_MANY_AS_CORES if spec.prep else 0)
 
     @property
     def batch(self) -> int:

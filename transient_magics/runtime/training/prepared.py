@@ -1,0 +1,47 @@
+"""Mini-batches that other VMs prepare: a pipeline whose dataset is run by tf.data service.
+
+The worker registers its dataset with the dispatcher once for all (the first worker's stays), and takes elements of it
+from whichever preparation VM has some. Every file of records goes to one of these at a time: an element comes once or,
+where a preparation VM is lost, not at all in that epoch. Names of files are below the run's folder, in which the
+processes of a run are started on every VM.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ...errors import DeclarationError
+from ..tf.graph_mode import tensorflow
+from .trainable import Pipeline
+
+_DATASET = "examples"
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+
+def prepared(pipeline: Pipeline, dispatcher: str, run: str, batch: int) -> Pipeline:
+    """The same examples, in mini-batches of `batch` where they come one by one, from the service at `dispatcher`.
+
+    Raises DeclarationError where only the worker's own Python can make them.
+    """
+    tf = tensorflow()
+    if python := next(_python_operations(tf.get_default_graph()), ""):
+        what = f"the problem decodes its records in Python ({python}), which preparation VMs cannot run"
+        raise DeclarationError(what, where="--prep", fix="Leave --prep out, or decode with TensorFlow's operations.")
+    service = importlib.import_module("tensorflow").data.experimental.service
+    dataset = pipeline.dataset if pipeline.batched else pipeline.dataset.batch(batch)
+    address = f"grpc://{dispatcher}"
+    identity = service.register_dataset(address, dataset, dataset_id=_DATASET)
+    spec = tf.data.experimental.get_structure(dataset)
+    policy = service.ShardingPolicy.DYNAMIC
+    come = service.from_dataset_id(policy, address, identity, element_spec=spec, job_name=run)
+    return replace(pipeline, dataset=come, grouped=not pipeline.batched, directory="")
+
+
+def _python_operations(graph: Any) -> Iterator[str]:
+    definition = graph.as_graph_def()
+    functions = (function.node_def for function in definition.library.function)
+    for nodes in (definition.node, *functions):
+        yield from (node.op for node in nodes if node.op in _PYTHON)
