@@ -94,7 +94,8 @@ def test_vms_are_added_while_steps_wait_and_given_back_when_nobody_does() -> Non
 def test_while_one_is_missing_nothing_is_concluded_and_it_is_replaced() -> None:
     story = Prepared()
     story.scale()
-    story.happens(events.VmRevoked(vm="prep-0", signal="notice")).waits(1.0, 3)
+    story.happens(events.VmRevoked(vm="prep-0", signal="notice"))
+    story.waits(1.0, 3)
     assert not scaled(story.state)
     (request,) = (each for each in story.decisions() if isinstance(each, RequestVm) and each.role == "prep")
     assert (request.vm, request.replaces, request.zone) == ("prep-1", "prep-0", "us-west1-b")

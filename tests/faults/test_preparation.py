@@ -30,6 +30,8 @@ def test_training_goes_on_without_the_vm_and_without_the_dispatcher(home: Path) 
     said = status(state, bill(state, now()), now())
     assert "prepared on 1 VM of 2" in said
     assert f"prepares for {run.name}" in said
+    records = patient.home("worker-0") / "transient" / "runs" / run.name / "data"
+    assert {path.stat().st_size for path in records.glob("*train*")} == {0}, "the worker reads none"
     assert bill(state, now()).by_vm["prep-0"] > 0
     assert set(run_costs(state, now())) == {run.name}
 
