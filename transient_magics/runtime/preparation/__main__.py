@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import time
-from pathlib import Path
 from typing import Any, NoReturn
 
 from ...errors import TrainingError
@@ -15,13 +14,12 @@ from ..files import data_files
 from ..protocol import host_and_port
 from ..role import Role, log
 from ..tf.graph_mode import prepare
-from ..worker.chief_link import answer
 
 _JOURNAL = "preparation"
 _SILENT_SECONDS = 10.0
 """Without a word of a preparation VM for so long, what it had is another's."""
 _HEARTBEAT_SECONDS = 1.0
-_CHIEF_SECONDS, _LOOK_SECONDS = 900.0, 0.5
+_CHIEF_SECONDS = 900.0
 
 
 def play(role: Role) -> NoReturn:
@@ -59,13 +57,14 @@ def preparer(role: Role) -> Any:
 
 def _have_records(role: Role) -> None:
     """Copy the records from the chief, unless every VM has them. Raises TrainingError."""
-    given, deadline = role.assignment, time.monotonic() + _CHIEF_SECONDS
-    while not answer([given.chief]):
-        if time.monotonic() > deadline:
-            raise TrainingError("the chief does not answer", where=given.chief)
-        time.sleep(_LOOK_SECONDS)
-    if role.spec.data_folder is None:
-        data_files.copy(given.chief, role.spec.token, Path(role.folder.data), "whole")
+    deadline = time.monotonic() + _CHIEF_SECONDS
+    while role.spec.data_folder is None:
+        try:
+            return data_files.copy(role.assignment.chief, role.spec.token, role.folder.data, "whole")
+        except TrainingError as error:  # a chief may be away for longer than a copy tries
+            if time.monotonic() > deadline:
+                raise
+            log(str(error))
 
 
 def _service() -> Any:
