@@ -60,7 +60,8 @@ def _have_records(role: Role) -> None:
     deadline = time.monotonic() + _CHIEF_SECONDS
     while role.spec.data_folder is None:
         try:
-            return data_files.copy(role.assignment.chief, role.spec.token, role.folder.data, "whole")
+            data_files.copy(role.assignment.chief, role.spec.token, role.folder.data, "whole")
+            return
         except TrainingError as error:  # a chief may be away for longer than a copy tries
             if time.monotonic() > deadline:
                 raise
