@@ -59,8 +59,8 @@ export interface Proposal {
   until: number;
 }
 
-/** A run. `facts`: names and values in words; `proposal`: what can be agreed to; `end`: where the curves end
- * (`curves.end_of`). */
+/** A run. `facts`: names and values in words; `data`: how it reads records that come in blocks, empty for others;
+ * `proposal`: what can be agreed to; `end`: where the curves end (`curves.end_of`). */
 export interface Training {
   name: string;
   title: string;
@@ -71,6 +71,7 @@ export interface Training {
   steps: number;
   forecast: string;
   facts: [string, string][];
+  data: string;
   proposal: Proposal | null;
   end: End | null;
   stoppable: boolean;

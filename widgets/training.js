@@ -105,6 +105,7 @@ export function trainingSection(send, focus) {
   const agree = element("button", { type: "button", text: "Agree", ...ASKS, title: "Have these workers", onclick: () => send({ do: "agree", run: training?.name, number: training?.proposal?.number }) });
   const proposal = element("div", { class: "transient-notice transient-tools", "data-tone": "warn", role: "group", "aria-label": "Proposal", hidden: "" }, proposed, agree);
   const facts = element("div", { class: "transient-facts" });
+  const data = element("div", { class: "transient-about", role: "note", "aria-label": "Data", hidden: "" });
   const axis = sharedAxis();
   const height = focus ? 170 : 104;
   const charts = {
@@ -142,7 +143,7 @@ export function trainingSection(send, focus) {
   const evaluate = element("button", { type: "button", text: "Evaluate now", ...ASKS, title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });
   state.append(name);
   const node = element("section", { "aria-label": "Training" },
-    element("div", { class: "transient-run-head" }, state, title, words), bar, ends, proposal, facts, ...(focus ? [tools] : []), grid, legend, split, ...(focus ? [logs] : []));
+    element("div", { class: "transient-run-head" }, state, title, words), bar, ends, proposal, facts, data, ...(focus ? [tools] : []), grid, legend, split, ...(focus ? [logs] : []));
   node.actions = [save, evaluate, stop];
 
   function redraw() {
@@ -184,6 +185,8 @@ export function trainingSection(send, focus) {
       made.update = (now) => made.set(now[1]);
       return made;
     });
+    setText(data, next.data ? `data: ${next.data}` : "");
+    data.hidden = !next.data;
     logs.update(next.phase === "declared" ? [] : logged(vms, next.name));
     stale = true;
     if (drawn) node.tick();

@@ -130,7 +130,8 @@ def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chro
     jobs = [{"name": "job-1", "phase": "running", "words": "running on worker-1"},
             {"name": "", "phase": "declared", "words": "and 3 more jobs"}]  # fmt: skip
     dasks = [{"name": "dask-1", "phase": "running", "words": "Dask on 4 workers"}]
-    more = {"beside": beside, "cost": cost, "jobs": jobs, "dasks": dasks}
+    training = {**whole["view"]["training"], "data": "2.1 GB in 1,011 blocks"}
+    more = {"beside": beside, "cost": cost, "jobs": jobs, "dasks": dasks, "training": training}
     with bare(chrome, "cluster", {**whole, "view": {**whole["view"], **more}}) as page:
         listed = page.get_by_role("list", name="Jobs of this cluster").get_by_role("listitem")
         expect(listed).to_have_text(["job-1running on worker-1", "and 3 more jobs"])
@@ -142,6 +143,12 @@ def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chro
         expect(page.get_by_role("progressbar", name="Training steps of run-2")).to_have_attribute("aria-valuenow", "3")
         expect(page.get_by_role("progressbar", name="Training steps of run-3")).to_have_count(0)
         expect(page.get_by_role("region", name="Cost")).to_contain_text("at the end of run-1")
+        data = page.get_by_role("note", name="Data")
+        expect(data).to_have_text("data: 2.1 GB in 1,011 blocks")
+        page.evaluate(
+            "() => model.set('view', { ...model.values.view, training: {...model.values.view.training, data: ''} })"
+        )
+        expect(data).to_have_count(0)
         page.evaluate("() => model.set('view', { ...model.values.view, beside: [] })")
         expect(runs).to_have_count(0)
         expect(page.get_by_role("region", name="Cost")).to_contain_text("at the run's end")

@@ -106,8 +106,9 @@ def test_how_a_run_reads_its_data_is_told() -> None:
     ]
     state = replay([*begin, told])
     assert (
-        "data: 2.1 GB in 1,011 blocks, a worker 26 of them at a time at most; 3 epochs read; 2.9 GB copied, "
-        "4.1 GB (59%) from caches, each byte 1.4 times; 20 blocks read again; 12 s waited for records"
+        "data: 2.1 GB in 1,011 blocks, a worker 26 of them at a time at most; 3 epochs read; 1,930 blocks (58%) "
+        "from caches, 4.1 GB saved; 1,400 blocks copied, 2.9 GB, each byte 1.4 times; 20 blocks read again; "
+        "12 s waited for records"
     ) in text.status(state, bill(state, 1.0), 1.0)
     lost = events.TrainReread(run="run-1", worker="worker-2", blocks=20, bound=26)
     assert event_words(lost) == "run-1 reads the 20 blocks that worker-2 held again (26 at most)"

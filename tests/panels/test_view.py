@@ -167,6 +167,23 @@ def test_training_shows_progress_curves_and_where_a_worker_was_taken() -> None:
     assert (drawn["below"], curves(state, quiet)["below"]) == (0.8, 0.0), "an alarm that is off calls nothing slow"
 
 
+def test_records_that_come_in_blocks_have_a_line_and_others_none() -> None:
+    snapshot, now, state = at("short")
+    assert snapshot["training"]["data"] == ""
+    assert "data:" not in html(snapshot)
+    told = events.TrainData(
+        run="run-1", blocks=10, records=80, bytes=8_000_000, bound=24, epochs=2, hits=6, misses=14,
+        saved_bytes=4_800_000, fetched_bytes=11_200_000,
+    )  # fmt: skip
+    state, before = replay([told], state), state
+    assert state.recent == before.recent, "they come every half minute, and are no news"
+    snapshot = view(state, bill(state, now), now)
+    said = "2 epochs read; 6 blocks (30%) from caches, 4.8 MB saved; 14 blocks copied, 11.2 MB, each byte 1.4 times"
+    assert said in snapshot["training"]["data"]
+    assert f"data: {snapshot['training']['data']}" in html(snapshot)
+    assert said in text.status(state, bill(state, now), now)
+
+
 def seconds_of(history: list[events.Event]) -> ClusterState:
     """The state after these events, one second after the other."""
     return replay(replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1))

@@ -13,6 +13,7 @@ from .dasks import dask_words
 from .deadlines import declared_words, outlook_facts
 from .events import QUIET, event_line, event_words, group_words, grouped
 from .jobs import job_words
+from .records import data_words
 from .screens import listing, listing_row, status
 from .states import (
     NOTHING_TO_DELETE,
@@ -60,6 +61,7 @@ __all__ = [
     "clock",
     "count",
     "dask_words",
+    "data_words",
     "declared_words",
     "deleted_words",
     "destination",

@@ -7,13 +7,15 @@ from .words import count, size
 
 
 def data_words(told: events.TrainData) -> str:
-    """Data, epochs, caches, and how often each byte has crossed the network so far."""
+    """Data, epochs, hits and misses of the caches, and how often each byte has been copied so far."""
     words = f"{size(told.bytes)} in {count(told.blocks, 'block')}, a worker {told.bound} of them at a time at most"
     if told.epochs:
         words += f"; {count(told.epochs, 'epoch')} read"
-    if read := told.saved_bytes + told.fetched_bytes:
-        words += f"; {size(told.fetched_bytes)} copied"
-        words += f", {size(told.saved_bytes)} ({100 * told.saved_bytes / read:.0f}%) from caches" if told.hits else ""
+    if told.hits:
+        share = f"{100 * told.hits / (told.hits + told.misses):.0f}%"
+        words += f"; {count(told.hits, 'block')} ({share}) from caches, {size(told.saved_bytes)} saved"
+    if told.misses:
+        words += f"; {count(told.misses, 'block')} copied, {size(told.fetched_bytes)}"
     if told.bytes and told.fetched_bytes > told.bytes:
         words += f", each byte {told.fetched_bytes / told.bytes:.1f} times"
     words += f"; {count(told.again, 'block')} read again" if told.again else ""

@@ -24,6 +24,7 @@ MOST_LOST = 1_000_000
 RECENT = 60
 _MANY = (
     e.TrainProgress,
+    e.TrainData,
     e.VmTraffic,
     e.DeadlineOutlook,
     e.Unknown,

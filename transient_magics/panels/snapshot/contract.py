@@ -85,8 +85,8 @@ class Proposal(TypedDict):
 
 
 class Training(TypedDict):
-    """A run. `facts`: names and values in words; `proposal`: what can be agreed to; `end`: where the curves end
-    (`curves.end_of`)."""
+    """A run. `facts`: names and values in words; `data`: how it reads records that come in blocks, empty for others;
+    `proposal`: what can be agreed to; `end`: where the curves end (`curves.end_of`)."""
 
     name: str
     title: str
@@ -97,6 +97,7 @@ class Training(TypedDict):
     steps: int
     forecast: str
     facts: list[tuple[str, str]]
+    data: str
     proposal: Proposal | None
     end: End | None
     stoppable: bool

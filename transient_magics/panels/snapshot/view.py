@@ -161,6 +161,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "steps": run.train_steps,
         "forecast": forecast,
         "facts": _facts(state, run, now),
+        "data": text.data_words(run.data) if run.data else "",
         "proposal": _proposal(run, now),
         "end": end_of(run),
         "stoppable": bool(focus) and not run.over and not state.over,

@@ -83,12 +83,13 @@ def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
     )
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID)
     ends = f"; {escape(training['forecast'])}" if training["forecast"] else ""
+    data = f"<div style='{FAINT}'>data: {escape(training['data'])}</div>" if training["data"] else ""
     proposal = training["proposal"]
     proposed = f"<div>{_dot('leaving')}Proposed for {escape(proposal['text'])}</div>" if proposal else ""
     return (
         f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
         f"{escape(training['words'])}{ends}{bar}{proposed}<div style='{FAINT}'>{facts}</div>"
-        f"{_curves(curves)}</div>"
+        f"{data}{_curves(curves)}</div>"
     )
 
 
