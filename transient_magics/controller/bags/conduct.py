@@ -7,15 +7,12 @@ files, bounded; one counts when it is here, with the digest that was told, and n
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ...bags.arrays import read_arrays
-from ...bags.surrogate import stored
 from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
 from ...files import write_atomically
 from ...journal import ClusterState, now, read, run_costs
@@ -25,6 +22,7 @@ from ...protocol import checks, layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ...protocol.dask.spec import DaskSpec
+from ...protocol.names import is_name
 from ...remote import Connection, follow_across
 from ..dask.conduct import Dasks
 from ..foreign import Refusals
@@ -32,13 +30,13 @@ from ..record import Recorder
 from ..runs.packages import gather
 from ..tasks import Tasks
 from ..vms.link import Link
+from .arrivals import MOST_SURROGATE, can_read, take_arrays, take_surrogate
 from .decisions import Begin, End, EndDask, Say, decide
 
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_SECONDS, _LINK_SECONDS = 1.0, 2.0
 _MOST_EVENTS = 256 * 2**20
-_MOST_SURROGATE = 64 * 2**20
 
 
 class Bags:
@@ -59,12 +57,24 @@ class Bags:
             return
         if name in state.runs or name in state.jobs:
             raise ClusterError(f"{self._directory.name} has a run or a job {name} already")
-        path = self.folder(name) / layout.BAG
-        try:
-            spec = BagSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": name})
-        except (OSError, ValueError) as error:
-            raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
-        self._recorder.record(events.BagDeclared(bag=name, spec=spec.to_dict()))
+        if not can_read():
+            raise ClusterError(
+                f"The controller of {self._directory.name} has no NumPy, which reads what a bag returns",
+                fix='pip install "transient-magics[bags]"',
+            )
+        self._recorder.record(events.BagDeclared(bag=name, spec=self._declared(name).to_dict()))
+
+    def take_back(self) -> None:
+        """After a time in which a VM wrote the journal: end those that it tells otherwise than this machine knows."""
+        for bag in self._state.active_bags:
+            try:
+                known = self._declared(bag.name) == bag.spec
+            except ClusterError as error:
+                log.warning("%s", error)
+                known = False
+            if not known:
+                ended = events.BagEnded(bag=bag.name, state="failed", reason="this machine has not declared it so")
+                self._recorder.record(ended)
 
     def stop(self, name: str) -> None:
         """Have it end. One that is over, or nobody knows, is none."""
@@ -74,12 +84,11 @@ class Bags:
 
     def declare_waiting(self) -> None:
         """Declare those whose folder is there, and of which no controller has heard."""
-        for path in sorted((self._directory / layout.BAGS).glob(f"*/{layout.BAG}")):
-            if path.parent.name not in self._state.bags:
-                try:
-                    self.declare(path.parent.name)
-                except ClusterError as error:
-                    log.warning("%s", error)
+        for name in waiting_bags(self._directory, self._state):
+            try:
+                self.declare(name)
+            except ClusterError as error:
+                log.warning("%s", error)
 
     def look(self, tasks: Tasks, at: float) -> None:
         """Write down and do what is due."""
@@ -136,6 +145,14 @@ class Bags:
         else:
             tasks.do(key, lambda: _Follower(self, bag.name, dask.name, dask.vm).conduct())
 
+    def _declared(self, name: str) -> BagSpec:
+        """What this machine's user declared. Raises ClusterError."""
+        path = self.folder(name) / layout.BAG
+        try:
+            return BagSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": name})
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
+
     # What a follower takes of it
 
     def folder(self, name: str) -> Path:
@@ -154,6 +171,12 @@ class Bags:
     def note(self, name: str, what: str) -> None:
         """Say what is in the way, or nothing any more."""
         self._recorder.note(f"bag {name}", what)
+
+
+def waiting_bags(directory: Path, state: ClusterState) -> list[str]:
+    """Bags that nobody has heard of yet: their folder in the cluster's says that they are wanted."""
+    names = sorted(path.parent.name for path in (directory / layout.BAGS).glob(f"*/{layout.BAG}"))
+    return [name for name in names if is_name(name) and name not in state.bags]
 
 
 class _Follower:
@@ -201,19 +224,10 @@ class _Follower:
         fresh = target.with_name(f".{target.name}.part")
         connection = await self._connection()
         await connection.get(f"{self._there}/{layout.RESULTS}/{event.arrays}", fresh, most=b.MOST_ARRAY_BYTES)
-        await asyncio.to_thread(self._counted, fresh, target, event.digest)
-
-    def _counted(self, fresh: Path, target: Path, digest: str) -> None:
-        packed = fresh.read_bytes()
         try:
-            if hashlib.sha256(packed).hexdigest() != digest:
-                raise ValueError("it is not what was told")
-            read_arrays(packed)
+            await asyncio.to_thread(take_arrays, fresh, target, event.digest)
         except ValueError as error:
-            fresh.unlink(missing_ok=True)
             self._bags.note(self._bag, f"The arrays {target.name} of {self._bag} were not taken: {error}")
-        else:
-            fresh.replace(target)
 
     async def _surrogate(self) -> None:
         """Bring the newest surrogate; one that is being replaced meanwhile comes with the next word of it."""
@@ -221,16 +235,13 @@ class _Follower:
         connection = await self._connection()
         for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE):
             fresh = folder / f".{name}.part"
-            await connection.get(f"{self._there}/{name}", fresh, most=_MOST_SURROGATE)
+            await connection.get(f"{self._there}/{name}", fresh, most=MOST_SURROGATE)
             found[name] = fresh.read_bytes()
             fresh.unlink()
         try:
-            await asyncio.to_thread(stored.read, found[layout.SURROGATE], found[layout.SURROGATE_ARRAYS])
+            await asyncio.to_thread(take_surrogate, folder, found[layout.SURROGATE], found[layout.SURROGATE_ARRAYS])
         except ValueError as error:
             self._bags.note(self._bag, f"The surrogate of {self._bag} was not taken: {error}")
-            return
-        for name, content in found.items():
-            write_atomically(folder / name, content)
 
     async def _connection(self) -> Connection:
         while True:
