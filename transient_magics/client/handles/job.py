@@ -12,7 +12,7 @@ from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, JobState, now, run_costs
 from ...protocol import layout
 from ...protocol.cluster_commands import StopJob
-from ...runtime.jobs.archive import unpack
+from ...runtime.jobs.archive import newest, path_of, unpack
 from .. import commands, text
 from ..following.follower import follower
 from ..shown import Log
@@ -130,7 +130,9 @@ class Job:
         """
         target = Path(folder).expanduser()
         kept = self.state.kept
-        if kept is None:
+        # With the controller on a VM an archive comes here after the word of it.
+        here = newest(self.directory, kept.number) if kept else 0
+        if not here:
             why = "nothing of it is here yet" if self.state.spec.keep else "it was declared without --keep"
             raise ClusterError(f"{self.name} has nothing to fetch: {why}", where=self.cluster.name)
         try:
@@ -138,7 +140,7 @@ class Job:
                 target.rmdir()
             elif target.exists():
                 raise ClusterError(f"{target} is no folder", fix="Name another one.")
-            unpack(self.directory / layout.KEPT / layout.archive(kept.number), target)
+            unpack(path_of(self.directory, here), target)
         except (OSError, ValueError) as error:
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             raise ClusterError(f"{target} cannot be made: {why}", fix="Name a folder that is not there yet.") from error

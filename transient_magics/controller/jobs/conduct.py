@@ -1,15 +1,13 @@
 """The jobs of a cluster: what `decisions` decides is written down and done, for each VM a part of an attempt at a time.
 
 A VM's part is given to its agent and then followed: what the VM tells goes into the journal, what the command says into
-files of the job's folder here, and each archive of the folder that is kept comes here. An archive counts once all of
-it is here, on disk, with the digest that was told, and nothing but plain files in it; until then the one before does.
-Everything can be done again from the journal and the files by another controller.
+files of the job's folder here, and each archive of the folder that is kept comes here (`archives`). Everything can be
+done again from the journal and the files by another controller.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,11 +18,11 @@ from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
 from ...journal import ClusterState, JobState, events, metrics, now
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob, EndJob
-from ...protocol.job import MOST_KEPT_BYTES, JobSpec
+from ...protocol.job import JobSpec
 from ...protocol.names import is_name
 from ...protocol.vm_events import from_job
 from ...remote import Connection, follow_across, room
-from ...runtime.jobs.archive import look_through
+from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
 from ..foreign import Refusals
 from ..record import Recorder
@@ -32,16 +30,16 @@ from ..runs.packages import gather
 from ..runs.sending import is_plain
 from ..tasks import Tasks
 from ..vms.link import Link
+from . import archives
 from .decisions import Begin, End, Interrupt, StopOn, Stopping, decide
 
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_SECONDS = 1.0
 _LINK_SECONDS = 2.0
+_LAST_WORDS_SECONDS = 1.0
 _MOST_EVENTS, MOST_OUTPUT = 16 * 2**20, 24 * 2**20
 """Bytes that are taken from a VM about an attempt, and of what the command says there."""
-_SPARE = 64 * 2**20
-"""Of an archive, for the names of its files."""
 
 
 class Jobs:
@@ -65,14 +63,23 @@ class Jobs:
 
     def declare_waiting(self) -> None:
         """Begin those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
-        found = (self._directory / layout.JOBS).glob(f"*/{layout.JOB}")
-        waiting = [path for path in found if is_name(path.parent.name) and path.parent.name not in self._state.jobs]
-        for path in sorted(waiting, key=lambda each: each.stat().st_mtime):
-            name = path.parent.name
+        for name in waiting_jobs(self._directory, self._state):
             try:
                 self.declare(name)
             except ClusterError as error:
                 self._recorder.note(f"job {name}", str(error))
+
+    def take_back(self) -> None:
+        """After a time in which a VM wrote the journal: end those that it tells otherwise than this machine knows."""
+        for job in self._state.active_jobs:
+            try:
+                known = self._declared(job.name) == job.spec
+            except ClusterError as error:
+                log.warning("%s", error)
+                known = False
+            if not known:
+                ended = events.JobEnded(job=job.name, state="failed", reason="this machine has not declared it so")
+                self._recorder.record(ended)
 
     def stop(self, name: str) -> None:
         """End a job, its folder shipped once more. Raises ClusterError where there is none."""
@@ -180,15 +187,24 @@ class Jobs:
             raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
 
 
+def waiting_jobs(directory: Path, state: ClusterState) -> list[str]:
+    """Jobs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
+    found = (directory / layout.JOBS).glob(f"*/{layout.JOB}")
+    waiting = [path for path in found if is_name(path.parent.name) and path.parent.name not in state.jobs]
+    return [path.parent.name for path in sorted(waiting, key=lambda each: each.stat().st_mtime)]
+
+
 class _Part:
     """One VM's part in an attempt of a job."""
 
     def __init__(self, jobs: Jobs, job: JobState, vm: str, rank: int) -> None:
         self._jobs, self._name, self._attempt, self._vm, self._rank = jobs, job.name, job.attempt, vm, rank
-        self._spec, self._kept = job.spec, job.kept
+        self._spec = job.spec
         self._addresses = jobs.addresses(job)
         self._there = layout.job_on_vm(job.name)
         self._folder = jobs.folder(job.name)
+        self._kept = newest(self._folder, job.kept.number) if job.kept else 0
+        """The archive that it goes on from (0: none): the last one that came, unless that was lost with its machine."""
         self._since = int(job.declared_at * 1e9)
         self._refusals = Refusals(f"{vm}, about {job.name}", lambda what: jobs.note(job.name, what))
 
@@ -211,7 +227,7 @@ class _Part:
                 attempt=self._attempt,
                 rank=self._rank,
                 addresses=self._addresses,
-                kept=self._kept.number if self._kept else 0,
+                kept=self._kept,
             )
             await link.ask(given)
 
@@ -224,7 +240,7 @@ class _Part:
         if is_plain(cell := self._folder / layout.CELL):
             files[layout.CELL] = cell
         if self._kept:
-            archive = self._folder / layout.KEPT / layout.archive(self._kept.number)
+            archive = path_of(self._folder, self._kept)
             files[f"{layout.KEPT}/{archive.name}"] = archive
         await connection.put_files(files, below=self._there)
         await connection.put_files({layout.JOB: self._folder / layout.JOB}, below=self._there)
@@ -258,8 +274,8 @@ class _Part:
                 case events.JobUnkept() if self._rank == 0 and event.reason != job.unkept:
                     self._jobs.record(event)
                 case events.JobExited():
-                    if not event.noticed:  # of one that leaves there is no time to lose
-                        await self._take_rest()
+                    # Of one that leaves there is little time to lose: the next attempt waits for this word.
+                    await self._take_rest(_LAST_WORDS_SECONDS if event.noticed else 5 * _LINK_SECONDS)
                     self._jobs.record(replace(event, time=min(event.time, int(now() * 1e9))))
                     return
                 case _:
@@ -267,20 +283,19 @@ class _Part:
 
     async def _take(self, told: events.JobPacked) -> None:
         """Bring an archive here, whole and of plain files, or not at all; the VM has those of last time yet."""
-        name = layout.archive(told.number)
-        folder = self._folder / layout.KEPT
-        folder.mkdir(exist_ok=True, mode=0o700)
-        arriving = folder / f".{name}"
+        target = path_of(self._folder, told.number)
+        target.parent.mkdir(exist_ok=True, mode=0o700)
+        arriving = target.with_name(f".{target.name}")
         try:
-            most = MOST_KEPT_BYTES + _SPARE
-            if told.bytes > room(folder):
-                raise ForeignError(f"this machine's disk has no room for {told.bytes:,} bytes more", where=str(folder))
+            if told.bytes > room(target.parent):
+                what = f"this machine's disk has no room for {told.bytes:,} bytes more"
+                raise ForeignError(what, where=str(target.parent))
             connection = await self._connection()
-            if not await connection.exists(path := f"{self._there}/{layout.KEPT}/{name}"):
+            if not await connection.exists(path := f"{self._there}/{layout.KEPT}/{target.name}"):
                 return  # a newer one follows
-            await connection.get(path, arriving, most=most)
-            await asyncio.to_thread(_look_at, arriving, told)
-            arriving.replace(folder / name)
+            await connection.get(path, arriving, most=archives.MOST_BYTES)
+            await asyncio.to_thread(archives.look_at, arriving, told.digest)
+            arriving.replace(target)
         except (ForeignError, ValueError) as error:
             self._jobs.note(self._name, f"The folder of {self._name} was not taken from {self._vm}: {error}")
             return
@@ -292,9 +307,7 @@ class _Part:
         )  # fmt: skip
         self._jobs.record(kept)
         self._jobs.note(self._name, "")
-        for each in folder.glob("*.tar"):
-            if each.stem.isdecimal() and int(each.stem) < told.number:
-                each.unlink(missing_ok=True)
+        archives.forget_older(self._folder, told.number)
 
     async def _follow_output(self) -> None:
         path = self._folder / layout.OUTPUT / layout.output(self._attempt, self._rank)
@@ -304,13 +317,13 @@ class _Part:
         async for _, line in follow_across(self._connection, there, offset, most=MOST_OUTPUT):
             metrics.append(path, line + b"\n")
 
-    async def _take_rest(self) -> None:
-        """The last of what it said, which the follower may not have seen yet."""
+    async def _take_rest(self, seconds: float) -> None:
+        """The last of what it said, which the follower may not have seen yet; as much as comes in so many seconds."""
         self._output.cancel()
         await asyncio.wait([self._output])
         path = self._folder / layout.OUTPUT / layout.output(self._attempt, self._rank)
         with suppress(RemoteError, OSError):
-            async with asyncio.timeout(_LINK_SECONDS * 5):
+            async with asyncio.timeout(seconds):
                 connection = await self._connection()
                 await connection.get(f"{self._there}/{layout.OUTPUT}/{path.name}", path, most=MOST_OUTPUT)
 
@@ -322,11 +335,3 @@ class _Part:
                         return await link.connection()
             else:
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
-
-
-def _look_at(path: Path, told: events.JobPacked) -> None:
-    """Raises ForeignError or ValueError where the archive is not what was told of it, or holds what no folder may."""
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != told.digest:
-            raise ForeignError("it is not what the VM said that it is", where=str(path))
-    look_through(path)

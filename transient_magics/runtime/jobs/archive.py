@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from ...protocol import layout
 from ...protocol.job import MOST_KEPT_BYTES, MOST_KEPT_FILES
 from ...protocol.names import checked_file, is_path
 
@@ -67,6 +68,21 @@ def pack(folder: Path, target: Path) -> Packed:
         target.unlink(missing_ok=True)
         time.sleep(_PAUSE)
     raise ValueError("it changes while it is packed: write files beside it and rename them into it")
+
+
+def path_of(folder: Path, number: int) -> Path:
+    """Where the archive of that number is in the folder of a job, or would be."""
+    return folder / layout.KEPT / layout.archive(number)
+
+
+def newest(folder: Path, most: int) -> int:
+    """The number of the newest archive in the folder of a job, of those up to `most`; 0: there is none."""
+    return max((each for each in numbers(folder) if each <= most), default=0)
+
+
+def numbers(folder: Path) -> list[int]:
+    """Those of the archives in the folder of a job."""
+    return [int(path.stem) for path in (folder / layout.KEPT).glob("*.tar") if path.stem.isdecimal()]
 
 
 def look_through(archive: Path) -> None:
