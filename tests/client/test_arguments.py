@@ -553,11 +553,14 @@ def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_
         "t4x2", name="n", project="mine", service_account="robot", purpose="jobs", ssh_from=("10.0.0.0/8",)
     )
     spec, trains = specify(mine), specify(replace(mine, purpose="training"))
-    assert (spec.controller, spec.bucket, spec.parameter_server_cores) == ("local", None, 2)
+    assert (spec.controller, spec.bucket, spec.parameter_server_cores) == ("cluster", trains.bucket, 2)
+    alone = specify(replace(mine, controller="local"))
+    assert (alone.controller, alone.bucket) == ("local", None)
     assert spec == type(spec).from_dict(spec.to_dict())
     shown = Preview(spec)
-    (row,) = [row for row in shown.rows if row["model"] == "standard"]
+    seat, row = [row for row in shown.rows if row["model"] == "standard"]
     assert (row["count"], row["role"], row["machine_type"]) == (1, "scheduler", "e2-standard-2")
+    assert seat["role"] == "controller"
     assert row["hourly"] < trains.prices["parameter-server"].hourly / 2
     assert "Its VMs boot in some 7 min, without TensorFlow; with it they take 10 (estimates)." in str(shown)
     assert "some 3 min, without TensorFlow; with it they take 5" in str(Preview(specify(replace(mine, spec="cpu"))))
@@ -572,7 +575,6 @@ def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_
     for wrong, why in (
         ({"ps": 2}, r"A cluster for jobs trains nothing.* \(--ps\)\. Leave out --ps, or --for jobs\."),
         ({"chief": "worker"}, r"\(--chief\)"),
-        ({"controller": "cluster"}, "runs no jobs yet"),
         ({"purpose": "training", "image": "family/transient-magics-jobs"}, r"no TensorFlow \(--image\)"),
         ({"purpose": "fun"}, r"Unknown purpose 'fun' \(--for\)\. Choose from training, jobs\."),
     ):

@@ -20,7 +20,6 @@ from transient_magics.client import commands
 from transient_magics.cloud import CloudStorage, Vm
 from transient_magics.controller.__main__ import _look_after
 from transient_magics.controller.cluster import Controller
-from transient_magics.controller.deadlines.conduct import Deadlines
 from transient_magics.controller.decisions.core import RequestVm, Situation, decide
 from transient_magics.controller.opening import Opening
 from transient_magics.controller.placement import attaching
@@ -33,6 +32,7 @@ from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
 from transient_magics.journal import Journal, RunState, declared, events, fold, read, replay, unknown_run
+from transient_magics.journal.bags.events import BagDeclared
 from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
@@ -84,18 +84,13 @@ def attack(folder: Path) -> None:
         journal.append(events.ControllerMoved(vm=""))
 
 
-def _unasked(run: str) -> None:
-    raise AssertionError(f"{run} has no deadline")
-
-
 @contextmanager
 def taken_back(folder: Path) -> Iterator[Controller]:
     """A controller on this machine that takes charge, up to where it asks Compute Engine."""
     controller = Controller(folder)
     with Journal(folder / "journal.jsonl") as journal:
         history = read(journal.path)
-        controller._recorder = Recorder(journal, replay(history))
-        controller._deadlines = Deadlines(controller._recorder, _unasked, _unasked)
+        controller._take_up(Recorder(journal, replay(history)))
         assert declared.was_elsewhere(history)
         controller._hold_to_what_was_declared(declared.agreed(folder, history))
         yield controller
@@ -118,6 +113,26 @@ def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: boo
         assert {each.accelerator for each in wanted} == {"k80"}
         assert len(wanted) == known.worker_count
     assert replay(read(home / "journal.jsonl")).spec == known
+
+
+def test_what_only_the_journal_tells_of_jobs_and_bags_is_ended_when_a_cluster_is_taken_back(home: Path) -> None:
+    job: dict[str, Any] = {"name": "job-1", "command": "true", "declared_at": 1.0}
+    space = [{"name": "x", "kind": "float", "low": 0.0, "high": 1.0}]
+    bag: dict[str, Any] = {"name": "bag-1", "jobs": 3, "space": space, "declared_at": 1.0}
+    for place, name, known in (("jobs", "job", job), ("bags", "bag", bag)):
+        (home / place / f"{name}-1").mkdir(parents=True)
+        (home / place / f"{name}-1" / f"{name}.json").write_text(json.dumps(known))
+    with Journal(home / "journal.jsonl") as journal:
+        journal.append(events.JobDeclared(job="job-1", spec=job))
+        journal.append(events.JobDeclared(job="job-2", spec={**job, "name": "job-2", "pip": ["numpy"]}))
+        journal.append(BagDeclared(bag="bag-1", spec={**bag, "pip": ["numpy"]}))
+        journal.append(events.DaskDeclared(dask="dask-1", spec={"name": "dask-1", "workers": 1, "declared_at": 1.0}))
+        journal.append(events.ControllerMoved(vm=""))
+    with taken_back(home) as controller:
+        state = controller._state
+        assert [each.name for each in state.active_jobs] == ["job-1"]
+        assert state.jobs["job-2"].reason == state.bags["bag-1"].reason == "this machine has not declared it so"
+        assert "its keys were lost" in cast("events.DaskStopping", state.dasks["dask-1"].stop).reason
 
 
 @pytest.mark.parametrize("noted", [True, False])
@@ -301,9 +316,9 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
         journal.append(events.ClusterResized(spec=EVIL.to_dict()))
     mirror = Mirror(home)
     assert mirror._spec == SPEC
-    before = mirror._state
+    before = mirror.state
     size, asked = mirror._journal.stat().st_size, []
-    mirror._have_run = asked.append  # type: ignore[method-assign]
+    mirror.do = lambda what, _: asked.append(what)  # type: ignore[method-assign]
     for line in (
         b"[1]", b"[" * 100_000, b'{"kind":"train.declared","run":"../../../../../..","spec":{}}',
         b'{"kind":"train.declared","run":"/etc","spec":{}}', b'{"kind":"cluster.resized","spec":{"name":"x"}}',
@@ -314,7 +329,7 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
         mirror._copy(size, line)
     size += 2_000_000 + 5  # a line that was too long came before this one
     mirror._copy(size, b"last")
-    assert (mirror._state, asked) == (before, [])
+    assert (mirror.state, asked) == (before, [])
     assert mirror._journal.stat().st_size == size
     assert mirror._journal.read_bytes().endswith(b"\nlast\n")
     told = replay(read(mirror._journal))  # what everybody else reads

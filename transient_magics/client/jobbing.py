@@ -43,9 +43,6 @@ def declare_job(
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     refuse_when_ending(chosen)
     spec = chosen.state.spec
-    if spec and spec.controller != "local":
-        what = f"{chosen.name} has its controller on a VM, which runs no jobs yet"
-        raise DeclarationError(what, fix="Declare a cluster with --controller local.")
     folders = chosen.directory / layout.JOBS
     name = parse_name(name, "--name") if name else free_name(folders, "job")
     if (folders / name).exists():

@@ -46,7 +46,7 @@ from ..protocol.cluster_commands import (
     Train,
 )
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
-from ..spec import WORKER, ClusterSpec, run_store
+from ..spec import WORKER, ClusterSpec, cluster_store, run_store
 from ..version import VERSION
 from . import skew
 from .bags.conduct import Bags
@@ -71,6 +71,7 @@ from .jobs.conduct import Jobs
 from .metering import Metering
 from .opening import Opening
 from .place import command_socket, here
+from .placement.copies import EVERY_SECONDS, Copies, keep_copies
 from .placement.seat import Seat
 from .record import Recorder
 from .relocation import Mover
@@ -112,6 +113,7 @@ class Controller:
         self._bags: Bags
         self._deadlines: Deadlines
         self._mover: Mover
+        self._copies: Copies | None = None
         self._tasks: Tasks
 
     @property
@@ -126,15 +128,7 @@ class Controller:
         path = self._directory / layout.JOURNAL
         with Journal(path) as journal:
             history = read(path)
-            self._recorder = Recorder(journal, replay(history))
-            self._runs = Runs(self._directory, self._declared, self._recorder)
-            self._studies = Studies(self._directory, self._recorder, partial(run_store, self._declared))
-            self._jobs = Jobs(self._directory, self._recorder, self._link)
-            refused = lambda: self._fleet.training_refused if self._fleet else ""  # noqa: E731
-            self._dasks = Dasks(self._directory, self._recorder, self._link, refused)
-            self._bags = Bags(self._directory, self._recorder, self._dasks, self._link)
-            self._deadlines = Deadlines(self._recorder, self._runs.save_run, partial(self._runs.stop_trial, save=True))
-            self._mover = Mover(self._directory, self._recorder, self._runs)
+            self._take_up(Recorder(journal, replay(history)))
             if self._state.over:
                 return
             if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
@@ -157,6 +151,18 @@ class Controller:
                         await adviser.keep_asking(now())  # before the first VM is asked for
                         await self._govern(access, adviser)
             journal.sync()
+
+    def _take_up(self, recorder: Recorder) -> None:
+        """Have somebody for each kind of work that the cluster may have."""
+        self._recorder = recorder
+        self._runs = Runs(self._directory, self._declared, recorder)
+        self._studies = Studies(self._directory, recorder, partial(run_store, self._declared))
+        self._jobs = Jobs(self._directory, recorder, self._link)
+        refused = lambda: self._fleet.training_refused if self._fleet else ""  # noqa: E731
+        self._dasks = Dasks(self._directory, recorder, self._link, refused)
+        self._bags = Bags(self._directory, recorder, self._dasks, self._link)
+        self._deadlines = Deadlines(recorder, self._runs.save_run, partial(self._runs.stop_trial, save=True))
+        self._mover = Mover(self._directory, recorder, self._runs)
 
     async def _turn_comes(self) -> bool:
         """Wait until the clusters of a study that come before this one are done; False where that is never.
@@ -196,6 +202,9 @@ class Controller:
             if not vm.running_at:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
         self._deadlines.decide_anew()
+        self._jobs.take_back()
+        self._bags.take_back()
+        self._dasks.take_back()
 
     async def _govern(self, access: Access, adviser: Adviser) -> None:
         async with asyncio.TaskGroup() as group:
@@ -208,6 +217,7 @@ class Controller:
             self._tasks.do("write", recorder.keep_writing)
             if here():
                 self._tasks.do("journal", fleet.keep_journal)
+                self._tasks.do("copies", lambda: self._keep_copies(fleet))
             while not self._state.over and self._state.seat == here():
                 recorder.changed.clear()
                 if adviser.due(now()):
@@ -233,10 +243,21 @@ class Controller:
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._runs.end_all)
                 if self._state.phase == "deleting" and not self._state.living:
+                    await self._keep_copies(fleet, once=True)
                     await fleet.verify_gone()
                 elif not recorder.changed.is_set():
                     await recorder.change(_TICK_SECONDS)
             self._tasks.cancel_all()
+
+    async def _keep_copies(self, fleet: Fleet, *, once: bool = False) -> None:
+        """Have what jobs and bags left on this VM in the bucket too, where a user can have it when the VM is gone."""
+        store = cluster_store(self._declared)
+        while here() and store and fleet.storage:
+            self._copies = self._copies or Copies(fleet.storage, store)
+            await keep_copies(self._copies, self._directory)
+            if once:
+                return
+            await asyncio.sleep(EVERY_SECONDS)
 
     def _situation(self, at: float, access: Access, fleet: Fleet) -> Situation:
         return Situation(

@@ -60,9 +60,6 @@ def declare_bag(
     spec = chosen.state.spec
     if spec is None:
         raise ClusterError(f"{chosen.name} is not declared yet", fix="Try again in a moment.")
-    if spec.controller != "local":
-        what = f"{chosen.name} has its controller on a VM, which has no bags yet"
-        raise DeclarationError(what, fix="Declare a cluster with --controller local.")
     if (workers := options.get("workers") or 0) > spec.worker_count:
         what = f"{chosen.name} has {text.count(spec.worker_count, 'worker')}, not {workers}"
         raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")

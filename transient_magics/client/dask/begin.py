@@ -80,9 +80,6 @@ def _known(cluster: Cluster, workers: int | None) -> VmClient | None:
 def _declare(cluster: Cluster, workers: int | None, options: Mapping[str, int]) -> str:
     refuse_when_ending(cluster)
     spec = cluster.state.spec
-    if spec and spec.controller != "local":
-        what = f"{cluster.name} has its controller on a VM, which has no Dask yet"
-        raise DeclarationError(what, fix="Declare a cluster with --controller local.")
     most = spec.worker_count if spec else 0
     if workers is not None and workers > most:
         what = f"{cluster.name} has {text.count(most, 'worker')}, not {workers}"

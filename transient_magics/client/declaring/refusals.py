@@ -60,16 +60,13 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
 
 
 def _refuse_for_jobs(declaration: Declaration) -> None:
-    """Raise DeclarationError for what only training knows, and for a controller that runs no jobs."""
+    """Raise DeclarationError for what only training knows."""
     for option, given in (
         ("--ps", declaration.ps != 1), ("--ps-zone", declaration.ps_zone), ("--chief", declaration.chief != "ps"),
     ):  # fmt: skip
         if given:
             what = "A cluster for jobs trains nothing, and has one VM on demand beside its workers"
             raise DeclarationError(what, where=option, fix=f"Leave out {option}, or --for jobs.")
-    if declaration.controller == "cluster":
-        what = "A controller on a VM of its own runs no jobs yet"
-        raise DeclarationError(what, where="--controller cluster", fix="Leave it out, or --for jobs.")
 
 
 def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None:

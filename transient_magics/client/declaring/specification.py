@@ -178,8 +178,6 @@ def _default_controller(declaration: Declaration) -> str:
     """With a project: on a VM, so that a closed laptop changes nothing, where there is an account for it and the
     results have somewhere else to go than this machine."""
     possible = declaration.project and declaration.service_account and declaration.bucket != "none"
-    if declaration.purpose == JOBS:  # whose folders come to this machine
-        return "local"
     return "cluster" if possible else "local"
 
 
@@ -195,9 +193,10 @@ def _account(declaration: Declaration) -> str | None:
 def _bucket(declaration: Declaration, home_zone: str) -> str | None:
     if declaration.bucket:
         return None if declaration.bucket == "none" else parse_bucket(declaration.bucket, "--bucket")
-    if declaration.purpose == JOBS:  # nothing of theirs goes there
+    on_a_vm = (declaration.controller or _default_controller(declaration)) == "cluster"
+    if declaration.purpose == JOBS and not on_a_vm:  # what they keep comes to this machine
         return None
-    if declaration.project or declaration.controller == "cluster":
+    if declaration.project or on_a_vm:
         return own_bucket(declaration.project or EMULATED_PROJECT, region(home_zone))
     return None
 

@@ -19,6 +19,7 @@ from ...protocol.agent_commands import BeginDask, EndDask
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import from_dask
 from ...remote import Connection, follow_across, push_bundle
+from ...spec import ClusterSpec
 from ..foreign import Refusals
 from ..record import Recorder
 from ..runs.sending import is_plain
@@ -33,6 +34,11 @@ _TRY_AGAIN_SECONDS, _LINK_SECONDS = 1.0, 2.0
 _MOST_EVENTS = 16 * 2**20
 _SPARE_SECONDS = 86_400.0
 """For which certificates hold after the cluster's own end."""
+
+
+def until(spec: ClusterSpec) -> float:
+    """The moment until which certificates hold on a cluster, in seconds since 1970."""
+    return spec.declared_at + spec.max_seconds + _SPARE_SECONDS
 
 
 class Dasks:
@@ -70,6 +76,13 @@ class Dasks:
         dask = self._state.dasks.get(name)
         if dask and not dask.over and not dask.stop:
             self._recorder.record(events.DaskStopping(dask=name, reason=reason))
+
+    def take_back(self) -> None:
+        """After a time in which another machine was in charge: end those of which this one has no keys."""
+        for dask in self._state.active_dasks:
+            if not dask.stop and not (self._folder(dask.name) / layout.TLS_CA_KEY).exists():
+                reason = "its keys were lost with the VM of its controller"
+                self._recorder.record(events.DaskStopping(dask=dask.name, reason=reason, failed=True))
 
     def look(self, tasks: Tasks, at: float) -> None:
         """Write down and do what is due."""
@@ -123,8 +136,7 @@ class Dasks:
 
     @property
     def _until(self) -> float:
-        spec = self._recorder.spec
-        return spec.declared_at + spec.max_seconds + _SPARE_SECONDS
+        return until(self._recorder.spec)
 
     def files(self, dask: DaskState, vm: VmState) -> dict[str, bytes | Path]:
         """What the VM needs for its part, but the declaration. Raises OSError."""

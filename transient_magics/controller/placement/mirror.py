@@ -30,26 +30,27 @@ from ...errors import (
     TransientError,
     granted,
 )
-from ...journal import ClusterState, Event, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
-from ...journal.declared import ATTACHED, agree, agreed, note_brought, resized, run_folder
+from ...journal import ClusterState, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
+from ...journal.declared import ATTACHED, agree, agreed, resized
 from ...protocol import layout
-from ...protocol.checks import LONGEST_LINE
-from ...protocol.cluster_commands import Command, Delete, Ping, Resize, Study, Train
-from ...protocol.measures.trace import MOST_BYTES
-from ...remote import Connection, follow_across
+from ...protocol.cluster_commands import Bag, Command, Dask, Delete, Job, Ping, Resize, Study, Train
+from ...remote import Connection
 from ...runtime.files.manifest import split
-from ...spec import ClusterSpec, cluster_store, run_store
+from ...spec import ClusterSpec, cluster_store
+from ..bags.conduct import waiting_bags
 from ..commands import serve
+from ..dask import certificates
+from ..dask.conduct import until
+from ..jobs.conduct import waiting_jobs
 from ..place import command_socket
 from ..runs.conduct import waiting_runs
-from ..runs.results import thin_metrics
-from ..runs.training import MOST_METRICS
 from ..studies.conduct import waiting_studies
-from ..studies.trial_folder import declared, make
 from ..tasks import Tasks
 from ..vms.access import Access
 from ..vms.machines import instance_name, labels
 from .attaching import copy, find, fitting, the_seat
+from .copies import Copies
+from .homecoming import Homecoming, cut_torn_line
 from .seat import Seat
 
 log = logging.getLogger(__name__)
@@ -79,9 +80,10 @@ class Mirror:
         self._directory = directory
         self._journal = directory / layout.JOURNAL
         history = read(self._journal)
-        self._state: ClusterState = replay(history)
+        self.state: ClusterState = replay(history)
         self._spec = agreed(directory, history)  # whatever the journal says of it since it was written elsewhere
-        self._vm = self._state.vms[self._state.seat]
+        self._home = Homecoming(directory, self._spec, self)
+        self._vm = self.state.vms[self.state.seat]
         self._access = Access(self._spec)
         self._there: tuple[Connection, Seat] | None = None
         self._connected = asyncio.Event()
@@ -91,7 +93,7 @@ class Mirror:
         """What cannot be written here now, and why, in one sentence."""
         self._parted = ""
         """That the VM has lost the end of its journal, in one sentence."""
-        self._tasks: Tasks
+        self._tasks: Tasks | None = None
 
     async def run(self) -> None:
         """Follow until the controller's VM is gone; the journal says then that the cluster is this machine's again."""
@@ -115,7 +117,7 @@ class Mirror:
     @property
     def _known_trouble(self) -> str:
         no_room = next(iter(self._no_room.values()), "")
-        return self._trouble or no_room or self._trouble_there or self._state.trouble or self._parted
+        return self._trouble or no_room or self._trouble_there or self.state.trouble or self._parted
 
     # When nobody is there
 
@@ -142,6 +144,7 @@ class Mirror:
         own VM last. Else the machine that declared the cluster takes it back, and only that: there are never two.
         """
         await self._complete_journal()
+        await self._complete_work()
         gone = instance_name(self._spec, self._vm.name)
         left = [vm for vm in await self._access.engine.list(labels(self._spec)) if vm.name != gone]
         if left and (self._directory / ATTACHED).exists():
@@ -150,7 +153,7 @@ class Mirror:
         reason = self._to_end or ("" if left else f"{self._vm.name}, on which its controller ran, was its last VM")
         with Journal(self._journal) as journal:
             journal.append(events.ControllerMoved(vm=""))
-            if reason and self._state.phase != "deleting":
+            if reason and self.state.phase != "deleting":
                 journal.append(events.ClusterDeleting(reason=reason))
             journal.sync()
         return True
@@ -170,14 +173,14 @@ class Mirror:
             if state.seat not in state.vms:
                 raise ControllerError(f"{seat.name} does not say that it is in charge of {name}", fix="Try again.")
             (Path(fresh) / layout.JOURNAL).replace(self._journal)
-        self._state, self._vm = state, state.vms[state.seat]
+        self.state, self._vm = state, state.vms[state.seat]
 
     async def _complete_journal(self) -> None:
         """What the controller wrote while nobody followed it, from the cluster's bucket."""
         store = cluster_store(self._spec)
         if not store or not self._access.storage:
             return
-        _cut_torn_line(self._journal)
+        cut_torn_line(self._journal)
         bucket, path = split(store)
         name, whole = f"{path}{layout.JOURNAL}", self._journal.with_name(f".{layout.JOURNAL}.whole")
         try:
@@ -190,8 +193,14 @@ class Mirror:
         ours, theirs = self._journal.read_bytes(), whole.read_bytes()
         if theirs.startswith(ours) and not any(map(_is_forged, theirs[len(ours) :].splitlines())):
             whole.replace(self._journal)
-            self._state = replay(read(self._journal))
+            self.state = replay(read(self._journal))
         whole.unlink(missing_ok=True)
+
+    async def _complete_work(self) -> None:
+        """What jobs and bags left on the VM that is gone, as far as it is in the bucket."""
+        store = cluster_store(self._spec)
+        if store and self._access.storage:
+            await self._home.bring_all(Copies(self._access.storage, store))
 
     # When somebody is
 
@@ -206,17 +215,16 @@ class Mirror:
             self._connected.set()
             try:
                 async with asyncio.TaskGroup() as group:
-                    self._tasks = Tasks(group, lambda: None, lambda key, what: log.warning("%s: %s", key, what))
-                    self._tasks.do("controller", lambda: self._look_after(seat))
+                    tasks = Tasks(group, lambda: None, lambda key, what: log.warning("%s: %s", key, what))
+                    self._tasks = tasks
+                    tasks.do("controller", lambda: self._look_after(seat))
                     following = group.create_task(self._with_room("journal", lambda: self._follow_journal(connection)))
-                    for run in self._state.runs.values():
-                        self._have_run(run.name)
-                        if run.phase == "running":
-                            self._follow_metrics(run.name)
+                    self._home.catch_up()
                     await connection.closed.wait()
                     following.cancel()
-                    self._tasks.cancel_all()
+                    tasks.cancel_all()
             finally:
+                self._tasks = None
                 self._connected.clear()
 
     async def _look_after(self, seat: Seat) -> None:
@@ -226,17 +234,41 @@ class Mirror:
                 self._trouble_there = await seat.start()
                 if self._to_end:
                     granted(await seat.ask(Delete(reason=self._to_end)))
-                for name in waiting_runs(self._directory, self._state):
-                    await seat.bring_run(self._directory, name)
-                    granted(await seat.ask(Train(run=name)))
-                for name in waiting_studies(self._directory, self._state):
-                    await seat.bring_study(self._directory, name)
-                    granted(await seat.ask(Study(study=name)))
+                for command in self._unheard():
+                    await self._bring_declared(seat, command)
+                    granted(await seat.ask(command))
             except (TransientError, OSError) as error:
                 log.warning("%s", error)
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _live(self) -> Connection:
+    def _unheard(self) -> list[Command]:
+        """Commands of which no controller has heard: what they declare is in the cluster's folder."""
+        return [
+            *(Train(run=name) for name in waiting_runs(self._directory, self.state)),
+            *(Study(study=name) for name in waiting_studies(self._directory, self.state)),
+            *(Job(job=name) for name in waiting_jobs(self._directory, self.state)),
+            *(Bag(bag=name) for name in waiting_bags(self._directory, self.state)),
+        ]
+
+    async def _bring_declared(self, seat: Seat, command: Command) -> None:
+        """Bring the folder of what the command declares, if it declares something."""
+        match command:
+            case Train():
+                await seat.bring(self._directory, layout.RUNS, command.run)
+            case Study():
+                await seat.bring(self._directory, layout.STUDIES, command.study)
+            case Job():
+                await seat.bring(self._directory, layout.JOBS, command.job)
+            case Bag():
+                await seat.bring(self._directory, layout.BAGS, command.bag)
+            case Dask():
+                # Its keys are made here: whoever connects needs one, and this machine may be in charge again.
+                certificates.make(self._directory / layout.DASKS / command.dask, command.dask, until(self._spec))
+                await seat.bring(self._directory, layout.DASKS, command.dask)
+            case _:
+                pass
+
+    async def live(self) -> Connection:
         """The live connection, waiting for it."""
         await self._connected.wait()
         assert self._there
@@ -247,7 +279,7 @@ class Mirror:
             return {"pid": os.getpid(), "trouble": self._known_trouble}
         new = self._spec
         if isinstance(command, Resize):  # what is passed on is nothing that this machine would not take back
-            new = resized(self._spec, ClusterSpec.from_dict(command.spec), self._state, now())
+            new = resized(self._spec, ClusterSpec.from_dict(command.spec), self.state, now())
             command = Resize(spec=new.to_dict())
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -268,13 +300,10 @@ class Mirror:
     async def _pass_on(self, command: Command) -> dict[str, Any]:
         """The controller's answer. It may be starting at this moment."""
         while True:
-            await self._live()
+            await self.live()
             assert self._there
             try:
-                if isinstance(command, Train):
-                    await self._there[1].bring_run(self._directory, command.run)
-                if isinstance(command, Study):
-                    await self._there[1].bring_study(self._directory, command.study)
+                await self._bring_declared(self._there[1], command)
                 return await self._there[1].ask(command)
             except RemoteError as error:
                 log.info("%s", error)
@@ -282,8 +311,10 @@ class Mirror:
 
     # What it writes
 
-    def _do(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.do(what, lambda: self._with_room(what, work))
+    def do(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin it, unless it is under way, and begin it again while this machine has no room for what it writes."""
+        if self._tasks:
+            self._tasks.do(what, lambda: self._with_room(what, work))
 
     async def _with_room(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do the work, and again while there is no room for what it writes: commands are passed on meanwhile."""
@@ -300,14 +331,20 @@ class Mirror:
         finally:
             self._no_room.pop(what, None)
 
-    def _append(self, what: str, path: Path, lines: bytes) -> None:
+    def cancel(self, what: str) -> None:
+        """End what is under way."""
+        if self._tasks:
+            self._tasks.cancel(what)
+
+    def append(self, what: str, path: Path, lines: bytes) -> None:
+        """Add lines to a file here: there is room for `what` then."""
         metrics.append(path, lines)
         self._no_room.pop(what, None)
 
     async def _follow_journal(self, connection: Connection) -> None:
         """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
-        _cut_torn_line(self._journal)
-        there = f"{Seat.folder(self._state.name)}/{layout.JOURNAL}"
+        cut_torn_line(self._journal)
+        there = f"{Seat.folder(self.state.name)}/{layout.JOURNAL}"
         content = self._journal.read_bytes()
         start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
         while True:
@@ -340,7 +377,7 @@ class Mirror:
             path.unlink(missing_ok=True)
             metrics.append(path, lines)
         common.replace(self._journal)  # another file: whoever follows it begins anew
-        self._state = state
+        self.state = state
         self._parted = (
             f"The journal on {self._vm.name} has lost its end, and the cluster goes on from what is left: "
             f"what only this machine has of it is in {kept}"
@@ -359,92 +396,14 @@ class Mirror:
         if _is_forged(line):
             log.warning("%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80])
             line = _as_copied(line)
-        self._append("journal", self._journal, line + b"\n")
+        self.append("journal", self._journal, line + b"\n")
         try:
             event = decode(line)
-            self._state = fold(self._state, event)
+            self.state = fold(self.state, event)
         except JournalError as error:  # as one that a crash tore apart; everybody who reads it passes it over
             log.warning("%s", error)
             return
-        self._react(event)
-
-    def _react(self, event: Event) -> None:
-        match event:
-            case events.TrainDeclared():
-                self._have_run(event.run)
-            case events.TrainStarted():
-                self._follow_metrics(event.run)
-            case events.TrainTraced() if not event.reason:
-                self._do(f"trace of {event.run}", lambda: self._bring_trace(event.run, event.worker))
-            case events.TrainFinished() | events.TrainFailed():
-                self._tasks.cancel(f"progress of {event.run}")
-                self._do(f"result of {event.run}", lambda: self._bring_results(event.run))
-            case _:
-                pass
-
-    def _have_run(self, run: str) -> None:
-        """The folder of a run that another machine declared."""
-        folder = run_folder(self._directory, run)
-
-        async def bring() -> None:
-            if self._is_own_trial(run):
-                return
-            note_brought(self._directory, run)
-            await (await self._live()).get_tree(f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", folder)
-
-        if not (folder / layout.RUN).exists():
-            self._do(f"folder of {run}", bring)
-
-    def _is_own_trial(self, run: str) -> bool:
-        """Whether it is of a study that this machine declared. Then its folder is made here, as it was made there: no
-        code comes from a VM. Values that the study does not try are another machine's word, and so is all of it."""
-        for study in self._state.studies.values():
-            for trial in study.trials.values():
-                if run not in trial.runs or not (self._directory / layout.STUDIES / study.name).is_dir():
-                    continue
-                spec = declared(self._directory, study.name)
-                if run in spec.run_names(trial.number) and spec.tries(trial.params):
-                    repeat = spec.run_names(trial.number).index(run)
-                    store = run_store(self._spec, run)
-                    make(self._directory, study.name, trial.number, repeat, trial.params, store)
-                    return True
-        return False
-
-    def _follow_metrics(self, run: str) -> None:
-        path, what = run_folder(self._directory, run) / layout.METRICS, f"progress of {run}"
-
-        async def follow() -> None:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if path.exists():
-                _cut_torn_line(path)
-            size = path.stat().st_size if path.exists() else 0
-            there = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}/{path.name}"
-            async for offset, line in follow_across(self._live, there, size, most=MOST_METRICS):
-                if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
-                    self._append(what, path, line + b"\n")
-                    size = offset
-
-        self._do(what, follow)
-
-    async def _bring_trace(self, run: str, worker: str) -> None:
-        there, path = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", layout.trace_of(worker)
-        await (await self._live()).get(f"{there}/{path}", run_folder(self._directory, run) / path, most=MOST_BYTES)
-
-    async def _bring_results(self, run: str) -> None:
-        """The run's own files as they are at its end; its checkpoints are in the bucket."""
-        connection, there = await self._live(), f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}"
-        for name in (layout.METRICS, layout.EVENTS):
-            if await connection.exists(f"{there}/{name}"):  # a run without a step has no metrics
-                await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name, most=MOST_METRICS)
-        await thin_metrics(run_folder(self._directory, run))
-
-
-def _cut_torn_line(path: Path) -> None:
-    """An earlier mirror may have been killed while it wrote, and a full disk may have taken the begin of a line."""
-    with path.open("rb+") as file:
-        begin = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE)
-        file.seek(begin)
-        file.truncate(begin + file.read().rfind(b"\n") + 1)
+        self._home.react(event)
 
 
 def _read(path: Path) -> str:

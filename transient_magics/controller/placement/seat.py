@@ -13,18 +13,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConnectionLostError, RemoteError
-from ...journal.declared import run_folder
+from ...errors import ClusterError, ConnectionLostError, RemoteError
 from ...journal.lock import LOCK
 from ...protocol import layout
 from ...protocol.checks import parsed_object
 from ...protocol.cluster_commands import Command, Ping
+from ...protocol.names import is_name
 from ...remote import Connection, push_bundle
 from ...spec import ClusterSpec
 from ..place import HERE
 from ..vms.owner import OWNER, user
 from ..vms.startup import controller_unit
 
+_DECLARATIONS = {
+    layout.RUNS: layout.RUN, layout.STUDIES: layout.STUDY, layout.JOBS: layout.JOB, layout.DASKS: layout.DASK,
+    layout.BAGS: layout.BAG,
+}  # fmt: skip
+"""What a user declares in a cluster: the place of its folders, and the file that is written last."""
 _HOME = f"{layout.ON_VM}/controller"
 _USER_WITH_SYSTEMD = "if test -d /run/systemd/system && sudo -n true 2>/dev/null; then id -un; fi"
 _INSTALL_UNIT = (
@@ -57,23 +62,20 @@ class Seat:
         """Bring what the controller goes on from: once, as it is in `directory` at the end of the one before it."""
         if await self._connection.exists(f"{self._folder}/{layout.JOURNAL}"):
             return
-        for run in sorted(path.parent.name for path in (directory / layout.RUNS).glob(f"*/{layout.RUN}")):
-            await self.bring_run(directory, run)
-        for study in sorted(path.parent.name for path in (directory / layout.STUDIES).glob(f"*/{layout.STUDY}")):
-            await self.bring_study(directory, study)
+        for place, last in _DECLARATIONS.items():
+            for name in sorted(path.parent.name for path in (directory / place).glob(f"*/{last}")):
+                await self.bring(directory, place, name)
         for name in filter(lambda name: (directory / name).exists(), (layout.SPEC, OWNER, layout.KEY, layout.JOURNAL)):
             await self._connection.put_files({name: directory / name}, below=self._folder)
 
-    async def bring_run(self, directory: Path, run: str) -> None:
-        """Bring a run's folder; its run.json, by which it is known, comes last."""
-        await self._bring(run_folder(directory, run), f"{self._folder}/{layout.RUNS}/{run}", layout.RUN)
+    async def bring(self, directory: Path, place: str, name: str) -> None:
+        """Bring the folder of what was declared: of a run, a study, a job (`place`: JOBS), called `name`.
 
-    async def bring_study(self, directory: Path, study: str) -> None:
-        """Bring a study's folder, as that of a run is brought."""
-        folder = directory / layout.STUDIES / study
-        await self._bring(folder, f"{self._folder}/{layout.STUDIES}/{study}", layout.STUDY)
-
-    async def _bring(self, folder: Path, there: str, last: str) -> None:
+        Its declaration, by which it is known, comes last.
+        """
+        if not is_name(name):
+            raise ClusterError(f"{name!r} is no name")
+        folder, there, last = directory / place / name, f"{self._folder}/{place}/{name}", _DECLARATIONS[place]
         if await self._connection.exists(f"{there}/{last}"):
             return
         files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,83 @@
+"""What the work of a cluster has left on the VM of its controller, in the cluster's bucket: that VM may be lost.
+
+Runs keep their checkpoints there by themselves. Archives of jobs, what jobs said, and what bags returned and learnt are
+copied beside the journal, under the names that they have in the cluster's folder.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...cloud import CloudStorage
+from ...errors import CloudError, GoneError
+from ...protocol import layout
+from ...runtime.files.manifest import split
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 60.0
+_PLACES = (layout.JOBS, layout.BAGS)
+_COPIED = (
+    f"{layout.JOBS}/*/{layout.KEPT}/*.tar", f"{layout.JOBS}/*/{layout.OUTPUT}/*.log",
+    f"{layout.BAGS}/*/{layout.RESULTS}/*", f"{layout.BAGS}/*/{layout.SURROGATE}",
+    f"{layout.BAGS}/*/{layout.SURROGATE_ARRAYS}",
+)  # fmt: skip
+
+
+class Copies:
+    """Copies of files of a cluster's folder in its place in a bucket, `store` (`gs://bucket/path`)."""
+
+    def __init__(self, storage: CloudStorage, store: str) -> None:
+        self._storage = storage
+        self._bucket, self._path = split(store)
+        self._there: dict[str, tuple[int, int]] = {}
+        """By name: the size and the moment of change of what was copied."""
+
+    async def renew(self, directory: Path) -> None:
+        """Copy what has changed since the last time, and forget archives that newer ones have replaced.
+
+        Raises CloudError.
+        """
+        found = dict(_found(directory))
+        for name, known in found.items():
+            if self._there.get(name) != known:
+                try:
+                    await self._storage.upload(self._bucket, f"{self._path}{name}", directory / name)
+                except FileNotFoundError:  # an archive that a newer one has just replaced
+                    continue
+                self._there[name] = known
+        for name in [each for each in self._there if each not in found]:
+            await self._storage.delete(self._bucket, f"{self._path}{name}")
+            del self._there[name]
+
+    async def get(self, name: str, target: Path, *, most: int) -> bool:
+        """Bring one as `target`; False where it is not there, or larger than `most` bytes. Raises CloudError."""
+        full = f"{self._path}{name}"
+        found = await self._storage.list(self._bucket, full, most=1)
+        if not found or found[0].name != full or found[0].size > most:
+            return False
+        try:
+            await self._storage.download(self._bucket, full, target, generation=found[0].generation)
+        except GoneError:
+            return False
+        return True
+
+
+async def keep_copies(copies: Copies, directory: Path) -> None:
+    """Renew them once. Where the bucket does not answer, the next time has to do: the work goes on."""
+    try:
+        await copies.renew(directory)
+    except CloudError as error:
+        log.warning("what jobs keep is not in the bucket: %s", error)
+
+
+def _found(directory: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    for path in sorted(path for pattern in _COPIED for path in directory.glob(pattern)):
+        if not path.name.startswith("."):
+            try:
+                known = path.stat()
+            except FileNotFoundError:
+                continue
+            yield str(path.relative_to(directory)), (known.st_size, known.st_mtime_ns)

@@ -1,0 +1,319 @@
+"""What the work of a cluster leaves on the VM of its controller, brought into the cluster's folder here.
+
+The journal says what there is. It is brought when it is told of, or when that VM is reached again, and from the bucket
+where it is gone; and is checked here as it was there, for that VM is trusted no more than the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from ...errors import ForeignError
+from ...journal import ClusterState, Event, JobState, events
+from ...journal.bags.state import DeclaredBag
+from ...journal.declared import note_brought, run_folder
+from ...protocol import layout
+from ...protocol.bag import events as b
+from ...protocol.checks import LONGEST_LINE
+from ...protocol.measures.trace import MOST_BYTES
+from ...remote import Connection, follow_across, room
+from ...runtime.jobs.archive import path_of
+from ...spec import ClusterSpec, run_store
+from ..bags.arrivals import MOST_SURROGATE, can_read, take_arrays, take_surrogate
+from ..dask import certificates
+from ..jobs import archives
+from ..jobs.conduct import MOST_OUTPUT
+from ..runs.results import thin_metrics
+from ..runs.training import MOST_METRICS
+from ..studies.trial_folder import declared, make
+from .seat import Seat
+
+log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Where a cluster's folder is that is not on this machine."""
+
+    async def get(self, name: str, target: Path, *, most: int) -> bool:
+        """Have the file of that name in the folder as `target`; False where there is none."""
+        ...
+
+
+class OnVm:
+    """The cluster's folder on the VM of its controller."""
+
+    def __init__(self, live: Callable[[], Awaitable[Connection]], cluster: str) -> None:
+        self._live, self._folder = live, Seat.folder(cluster)
+
+    async def get(self, name: str, target: Path, *, most: int) -> bool:
+        """As `Source` says. Raises RemoteError, ForeignError or OSError."""
+        connection, there = await self._live(), f"{self._folder}/{name}"
+        if not await connection.exists(there):
+            return False
+        await connection.get(there, target, most=most)
+        return True
+
+
+class Host(Protocol):
+    """Who follows the controller: its connection, its copy of the journal as it is now, and its tasks."""
+
+    @property
+    def state(self) -> ClusterState: ...
+
+    async def live(self) -> Connection: ...
+
+    def do(self, what: str, work: Callable[[], Awaitable[None]]) -> None: ...
+
+    def cancel(self, what: str) -> None: ...
+
+    def append(self, what: str, path: Path, lines: bytes) -> None: ...
+
+
+class Homecoming:
+    """Brings home what the cluster in `directory` has of its work elsewhere."""
+
+    def __init__(self, directory: Path, spec: ClusterSpec, host: Host) -> None:
+        self._directory, self._spec, self._host = directory, spec, host
+        self._refused: set[str] = set()
+        """Files that were not what was told of them."""
+        self._whole: set[str] = set()
+        """Files of what jobs have said that are all here."""
+        self._learnt: set[str] = set()
+        """Bags whose surrogate is to be brought."""
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._host.state
+
+    def catch_up(self) -> None:
+        """Bring what was told of before the VM was reached, and follow what goes on there."""
+        for run in self._state.runs.values():
+            self._have_run(run.name)
+            if run.phase == "running":
+                self._follow_metrics(run.name)
+        for job in self._state.jobs.values():
+            self._follow_outputs(job.name)
+        there = OnVm(self._host.live, self._state.name)
+        self._host.do("what jobs and bags left", lambda: self.bring_all(there))
+
+    def react(self, event: Event) -> None:
+        """Bring what a line of the journal has just told of."""
+        there = OnVm(self._host.live, self._state.name)
+        match event:
+            case events.TrainDeclared():
+                self._have_run(event.run)
+            case events.TrainStarted():
+                self._follow_metrics(event.run)
+            case events.TrainTraced() if not event.reason:
+                self._host.do(f"trace of {event.run}", lambda: self._bring_trace(event.run, event.worker))
+            case events.TrainFinished() | events.TrainFailed():
+                self._host.cancel(f"progress of {event.run}")
+                self._host.do(f"result of {event.run}", lambda: self._bring_results(event.run))
+            case events.JobBegan():
+                self._follow_outputs(event.job)
+            case events.JobKept():
+                self._host.do(f"folder of {event.job}", lambda: self._bring_kept(event.job, there))
+            case events.JobInterrupted() | events.JobEnded():
+                self._host.do(f"end of {event.job}", lambda: self._bring_outputs(event.job, there))
+            case events.DaskEnded():
+                certificates.forget(self._directory / layout.DASKS / event.dask)
+            case b.BagResult() if event.arrays and can_read():
+                self._host.do(f"arrays of {event.bag}", lambda: self._bring_arrays(event.bag, there))
+            case b.BagLearnt() if can_read():
+                self._learnt.add(event.bag)
+                self._host.do(f"surrogate of {event.bag}", lambda: self._bring_surrogate(event.bag, there))
+            case _:
+                pass
+
+    async def bring_all(self, source: Source) -> None:
+        """Bring what jobs and bags have left and is not here. Raises what the source does."""
+        for job in self._state.jobs.values():
+            await self._bring_kept(job.name, source)
+            if job.over:
+                await self._bring_outputs(job.name, source)
+        for bag in self._state.bags.values() if can_read() else ():
+            await self._bring_arrays(bag.name, source)
+            self._learnt.add(bag.name)
+            await self._bring_surrogate(bag.name, source)
+
+    # Runs
+
+    def _have_run(self, run: str) -> None:
+        """The folder of a run that another machine declared."""
+        folder = run_folder(self._directory, run)
+
+        async def bring() -> None:
+            if self._is_own_trial(run):
+                return
+            note_brought(self._directory, run)
+            await (await self._host.live()).get_tree(f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", folder)
+
+        if not (folder / layout.RUN).exists():
+            self._host.do(f"folder of {run}", bring)
+
+    def _is_own_trial(self, run: str) -> bool:
+        """Whether it is of a study that this machine declared. Then its folder is made here, as it was made there: no
+        code comes from a VM. Values that the study does not try are another machine's word, and so is all of it."""
+        for study in self._state.studies.values():
+            for trial in study.trials.values():
+                if run not in trial.runs or not (self._directory / layout.STUDIES / study.name).is_dir():
+                    continue
+                spec = declared(self._directory, study.name)
+                if run in spec.run_names(trial.number) and spec.tries(trial.params):
+                    repeat = spec.run_names(trial.number).index(run)
+                    store = run_store(self._spec, run)
+                    make(self._directory, study.name, trial.number, repeat, trial.params, store)
+                    return True
+        return False
+
+    def _follow_metrics(self, run: str) -> None:
+        path, what = run_folder(self._directory, run) / layout.METRICS, f"progress of {run}"
+
+        async def follow() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if path.exists():
+                cut_torn_line(path)
+            size = path.stat().st_size if path.exists() else 0
+            there = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}/{path.name}"
+            async for offset, line in follow_across(self._host.live, there, size, most=MOST_METRICS):
+                if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
+                    self._host.append(what, path, line + b"\n")
+                    size = offset
+
+        self._host.do(what, follow)
+
+    async def _bring_trace(self, run: str, worker: str) -> None:
+        there, path = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", layout.trace_of(worker)
+        await (await self._host.live()).get(f"{there}/{path}", run_folder(self._directory, run) / path, most=MOST_BYTES)
+
+    async def _bring_results(self, run: str) -> None:
+        """The run's own files as they are at its end; its checkpoints are in the bucket."""
+        connection, there = await self._host.live(), f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}"
+        for name in (layout.METRICS, layout.EVENTS):
+            if await connection.exists(f"{there}/{name}"):  # a run without a step has no metrics
+                await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name, most=MOST_METRICS)
+        await thin_metrics(run_folder(self._directory, run))
+
+    # Jobs
+
+    def _follow_outputs(self, name: str) -> None:
+        """Have what the job says now come here as it is said."""
+        job = self._state.jobs[name]
+        for rank in range(len(job.vms)):
+            self._follow_output(name, layout.output(job.attempt, rank))
+
+    def _follow_output(self, job: str, name: str) -> None:
+        relative, what = f"{layout.JOBS}/{job}/{layout.OUTPUT}/{name}", _following(job, name)
+        path = self._directory / relative
+
+        async def follow() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            size = path.stat().st_size if path.exists() else 0
+            there = f"{Seat.folder(self._state.name)}/{relative}"
+            async for _, line in follow_across(self._host.live, there, size, most=MOST_OUTPUT):
+                self._host.append(what, path, line + b"\n")
+
+        self._host.do(what, follow)
+
+    async def _bring_outputs(self, name: str, source: Source) -> None:
+        """What its processes have said in attempts that are over, whole."""
+        while (job := self._state.jobs[name]) and (left := _outputs(job) - self._whole):
+            for relative in sorted(left):
+                target = self._directory / relative
+                self._host.cancel(_following(name, target.name))
+                target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                await source.get(relative, target, most=MOST_OUTPUT)  # a process that never began has said nothing
+                self._whole.add(relative)
+
+    async def _bring_kept(self, name: str, source: Source) -> None:
+        """The newest archive of what the job keeps, whole and of plain files, or not at all."""
+        folder = self._directory / layout.JOBS / name
+        while (told := self._state.jobs[name].kept) and not (target := path_of(folder, told.number)).exists():
+            relative = str(target.relative_to(self._directory))
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            arriving = target.with_name(f".{target.name}")
+            try:
+                if told.bytes > room(target.parent):
+                    raise ForeignError(f"this machine's disk has no room for {told.bytes:,} bytes more")
+                if relative in self._refused or not await source.get(relative, arriving, most=archives.MOST_BYTES):
+                    if self._state.jobs[name].kept == told:
+                        return  # none, or another one by the next word of it
+                    continue
+                await asyncio.to_thread(archives.look_at, arriving, told.digest)
+                arriving.replace(target)
+            except (ForeignError, ValueError) as error:
+                self._refused.add(relative)
+                log.warning("the folder of %s was not taken: %s", name, error)
+                return
+            finally:
+                arriving.unlink(missing_ok=True)
+            archives.forget_older(folder, told.number)
+
+    # Bags
+
+    async def _bring_arrays(self, name: str, source: Source) -> None:
+        while missing := self._missing(self._state.bags[name]):
+            for relative, digest in missing.items():
+                target = self._directory / relative
+                target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                fresh = target.with_name(f".{target.name}.part")
+                try:
+                    if not await source.get(relative, fresh, most=b.MOST_ARRAY_BYTES):
+                        self._refused.add(relative)
+                        continue
+                    await asyncio.to_thread(take_arrays, fresh, target, digest)
+                except (ForeignError, ValueError) as error:
+                    self._refused.add(relative)
+                    log.warning("%s was not taken: %s", relative, error)
+
+    def _missing(self, bag: DeclaredBag) -> dict[str, str]:
+        """Files of arrays that were told of and are not here, each with its digest."""
+        told = [job.result for job in bag.state.jobs.values() if job.result and job.result.arrays]
+        names = {f"{layout.BAGS}/{bag.name}/{layout.RESULTS}/{each.arrays}": each.digest for each in told}
+        return {
+            name: digest for name, digest in names.items()
+            if name not in self._refused and not (self._directory / name).exists()
+        }  # fmt: skip
+
+    async def _bring_surrogate(self, name: str, source: Source) -> None:
+        folder = self._directory / layout.BAGS / name
+        while name in self._learnt:
+            self._learnt.discard(name)
+            found = list[bytes]()
+            for each in (layout.SURROGATE, layout.SURROGATE_ARRAYS):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                fresh = folder / f".{each}.part"
+                try:
+                    if await source.get(f"{layout.BAGS}/{name}/{each}", fresh, most=MOST_SURROGATE):
+                        found.append(fresh.read_bytes())
+                finally:
+                    fresh.unlink(missing_ok=True)
+            if len(found) == 2:
+                try:
+                    await asyncio.to_thread(take_surrogate, folder, *found)
+                except ValueError as error:  # one that was just being replaced comes with the next word of it
+                    log.warning("the surrogate of %s was not taken: %s", name, error)
+
+
+def cut_torn_line(path: Path) -> None:
+    """An earlier mirror may have been killed while it wrote, and a full disk may have taken the begin of a line."""
+    with path.open("rb+") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE)
+        file.seek(begin)
+        file.truncate(begin + file.read().rfind(b"\n") + 1)
+
+
+def _outputs(job: JobState) -> set[str]:
+    """The files of its attempts that are over, from the cluster's folder."""
+    over = job.attempt if job.over or not job.vms else job.attempt - 1
+    names = (layout.output(attempt, rank) for attempt in range(1, over + 1) for rank in range(job.spec.workers))
+    return {f"{layout.JOBS}/{job.name}/{layout.OUTPUT}/{each}" for each in names}
+
+
+def _following(job: str, name: str) -> str:
+    return f"output of {job}, {name}"
