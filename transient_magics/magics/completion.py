@@ -18,7 +18,7 @@ from ..cli.option import Option
 from ..protocol import layout
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|weather|measure|lifetimes|plan|image|doctor)|train|sweep|job|bag)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|weather|deflate|inflate|measure|lifetimes|plan|image|doctor)|train|sweep|job|bag)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
