@@ -108,17 +108,20 @@ SHOWN = """
 %load_ext transient_magics
 from tests.panels.stalls_story import Measured
 from transient_magics import panels
-panels.show_stalls(Measured())
+panels.show_stalls(Measured(coming=True))
 """
 
 
-def test_in_jupyterlab_the_kernel_answers_and_the_notebook_keeps_the_picture(lab: Lab, tmp_path: Path) -> None:
+def test_in_jupyterlab_it_follows_the_measure_the_kernel_answers_and_the_notebook_keeps_the_picture(
+    lab: Lab, tmp_path: Path
+) -> None:
     path = lab.notebook("stalls", SHOWN.strip())
     page = lab.open("stalls", width=1400)
     lab.run_all(page)
     panel = page.get_by_role("region", name="Stalls stalls-1")
     whatif = panel.get_by_role("region", name="What if")
-    expect(whatif).to_contain_text("as measured: 35", timeout=150_000)
+    expect(panel.get_by_role("table", name="Parts of a step on V100")).to_be_visible(timeout=150_000)
+    expect(whatif).to_contain_text("as measured: 35")
     link = whatif.get_by_role("slider", name="GPU")
     link.focus()
     page.keyboard.press("End")
@@ -126,5 +129,7 @@ def test_in_jupyterlab_the_kernel_answers_and_the_notebook_keeps_the_picture(lab
     page.screenshot(path=Path(os.environ.get("SCREENSHOTS", tmp_path)) / "stalls-lab.png")
     lab.save(page)
     (output,) = json.loads(path.read_text())["cells"][0]["outputs"]
-    assert "43% of a step is fetch" in "".join(output["data"]["text/html"])
+    html = "".join(output["data"]["text/html"])
+    assert "43% of a step is fetch" in html
+    assert "46% of a step is network" in html, "as the last of the measures left it"
     assert "K80 on n1-standard-4 (2 workers" in "".join(output["data"]["text/plain"])

@@ -16,6 +16,7 @@ from transient_magics.client.planning.learning import store_of
 from transient_magics.errors import DeclarationError
 from transient_magics.journal import events
 from transient_magics.panels import stalls_html
+from transient_magics.planner.plan import Plan
 from transient_magics.protocol.measures.stalls import MEASURES
 
 SLEEP = 0.015
@@ -89,9 +90,13 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
             client.plan("cpux2", workload="stalls-1", train_steps=1000, revocations="none", machine_type=machine)
             for machine in ("", "n1-standard-16")
         ]
-        assert plans[1].steps_per_second > 1.5 * plans[0].steps_per_second
+        small, large = (each.steps_per_second for each in plans if isinstance(each, Plan))
+        assert large > 1.5 * small
         assert "as stalls-1 measured on 4 vCPUs in 4 repeats" in str(plans[0])
         assert "computed from the stalls that stalls-1 measured" in str(plans[1])
+        offered = verbs.act(parse("cluster", ["cpux2", "--dry-run"]))
+        assert "With the model of stalls-1: Steps on the CPU wait for their mini-batches" in str(offered)
+        assert "as stalls-1 measured on 4 vCPUs" in str(offered)
         assert client.stalls().name == stalls.name == "stalls-1"
         with pytest.raises(DeclarationError, match="not both"):
             client.declare_stalls("stalls-1", source=CELL)

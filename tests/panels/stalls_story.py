@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 from tests.planner.test_stalls import one, step, told
@@ -30,12 +32,13 @@ def report(kinds: int = 2, *, bytes: int = 10**10) -> Report:
 
 
 class Measured:
-    """A handle whose report is known."""
+    """A handle whose report is known; or, if it is `coming`, of a measure that its cluster has not heard of yet."""
 
     name = "stalls-1"
 
-    def __init__(self) -> None:
-        self.cluster = SimpleNamespace(name="shared", state=SimpleNamespace(runs={self.name: None}))
+    def __init__(self, *, coming: bool = False) -> None:
+        runs = {} if coming else {self.name: None}
+        self.cluster = SimpleNamespace(name="shared", state=SimpleNamespace(runs=runs))
         self.report = report()
 
     def __str__(self) -> str:
@@ -43,6 +46,11 @@ class Measured:
 
     def is_over(self, state: object) -> bool:
         return True
+
+    def changes(self) -> Iterator[Report]:
+        for kinds in (0, 1, 2):
+            time.sleep(0.5)
+            yield report(kinds)
 
     def what_if(self, vm: str = "", **change: float) -> Prediction:
         bars = {each.label: each for each in self.report.bars}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -86,6 +87,13 @@ def test_a_stall_lands_in_its_part_and_where_there_is_none_none_is_claimed(made:
     assert where in said if where else said.startswith("No stall stands out")
     if where == "contention":
         assert "--ps 2" in said
+
+
+def test_a_part_that_takes_long_and_is_too_uneven_to_be_claimed_is_told_to_be_measured_again() -> None:
+    """Seen of a disk that others used: most of a step in the mean, and one repeat of four without any of it."""
+    found = one(told([step(cold=each) for each in (0.1, 0.4, 0.5, 0.9)]))
+    assert not found.stalled
+    assert re.search(r"but fetch took 7\d% of a step in the mean, and not evenly: take more --repeats", advice(found))
 
 
 def test_of_twenty_steps_without_a_stall_at_most_one_has_one_by_chance() -> None:

@@ -9,6 +9,8 @@ from .parts import Estimate, Stalls
 from .terms import Terms
 from .what_if import Change
 
+_UNEVEN = 0.1
+"""Of a step: a part within the noise that takes more in the mean may be a stall all the same."""
 _MENDS: Mapping[str, str] = {
     "serialisation": "bigger mini-batches have fewer steps to send (--hparams batch_size=..., or batch_size in the "
     "cell), and --wire bf16 halves what is sent",
@@ -31,6 +33,10 @@ def advice(stalls: Stalls, servers: int = 1) -> str:
     if once:
         fits = f"the data ({stalls.bytes / 1e6:,.0f} MB) fit into the VM's memory"
         return f"Fetching is paid in the first pass only: {fits}. There is no other stall."
+    uneven = max(stalls.parts, key=lambda each: each.share)
+    if uneven.share >= _UNEVEN:
+        often = f"{uneven.name} took {uneven.share:.0%} of a step in the mean, and not evenly"
+        return f"No stall stands out of the noise, but {often}: take more --repeats, or longer --seconds."
     share = f"{min(stalls.compute.share, 1):.0%} of a step is computing"
     return f"No stall stands out of the noise: {share}. A faster GPU is what would help."
 
