@@ -136,6 +136,16 @@ def test_a_change_of_what_made_the_step_is_predicted_exactly(
         assert math.isclose(seconds(repeat, change), then["S4"], rel_tol=1e-6)
 
 
+@given(MEASURED, some.sampled_from(("cores", "disk", "link")))
+def test_no_prediction_is_shorter_than_what_is_left(measured: Mapping[Measure, float], what: str) -> None:
+    """However unevenly it was measured: a step with a hundred times as much of one thing has the rest of it still."""
+    repeat = one(told([measured] * 3)).repeats[0]
+    after = seconds(repeat, Change(**{what: 100.0}))
+    at = repeat.seconds
+    rest = min(at["S3"], at["S4"], at["S5"]) - (max(at["S2"] - at["S1"], 0.0) if what == "link" else 0.0)
+    assert after >= rest - 1e-9
+
+
 def test_a_cache_brings_what_the_published_model_says() -> None:
     """speed = min(F, G) with F = D / (D x / C + D (1 - x) / S), where input is hidden beneath the step as in CoorDL."""
     found = one(told([step(0.05, warm=0.01, cold=0.2)] * 3))

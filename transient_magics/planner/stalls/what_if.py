@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from ...errors import DeclarationError
+from ...protocol.measures.stalls import Measure
 from .parts import Estimate, Repeat, Stalls
 
 
@@ -75,11 +76,9 @@ def parts(stalls: Stalls, change: Change) -> dict[str, Estimate]:
 
 def seconds(repeat: Repeat, change: Change) -> float:
     """A step with the change, by the measures of one repeat; without one, the measured step itself."""
-    at = repeat.seconds
-    busy = sum(_busy(repeat, change).values())
-    # Input is no longer by itself than the step that it is a part of: where it was measured so, others were busy then.
-    warm, cold = min(at["R4"], at["S4"]), min(max(at["R5"], at["R4"]), at["S5"])
-    cold = max(cold, warm)
+    at = _possible(repeat)
+    busy = sum(_busy(at, change).values())
+    warm, cold = at["R4"], at["R5"]
     prepared = warm * change.batch / change.cores
     fetched = (1 - change.cache) * (cold - warm) * change.batch / change.disk
     unhidden = change.cache * _unhidden(at["S4"], at["S3"], warm) + (1 - change.cache) * _unhidden(
@@ -88,8 +87,14 @@ def seconds(repeat: Repeat, change: Change) -> float:
     return _beside(max(busy, 0.0), prepared + fetched, unhidden)
 
 
-def _busy(repeat: Repeat, change: Change) -> dict[str, float]:
+def _possible(repeat: Repeat) -> dict[Measure, float]:
+    """The measures, of which none is longer than one that has it in it: where it was, others were busy then."""
     at = repeat.seconds
+    warm = min(at["R4"], at["S4"], at["S5"])
+    return {**at, "S3": min(at["S3"], at["S4"], at["S5"]), "R4": warm, "R5": min(max(at["R5"], warm), at["S5"])}
+
+
+def _busy(at: Mapping[Measure, float], change: Change) -> dict[str, float]:
     return {
         "computing": at["S0"] * change.batch / change.gpu, "serialisation": at["S1"] - at["S0"],
         "network": (at["S2"] - at["S1"]) / change.link, "contention": (at["S3"] - at["S2"]) / change.ps,
@@ -97,7 +102,7 @@ def _busy(repeat: Repeat, change: Change) -> dict[str, float]:
 
 
 def _parts(repeat: Repeat, change: Change) -> dict[str, float]:
-    busy = _busy(repeat, change)
+    busy = _busy(_possible(repeat), change)
     return {**busy, "waiting for input": seconds(repeat, change) - sum(busy.values())}
 
 
@@ -106,6 +111,5 @@ def _beside(busy: float, input: float, unhidden: float) -> float:
 
 
 def _unhidden(step: float, busy: float, input: float) -> float:
-    """Of what could go on beside the other, the share that did not, as the step says; below 0 where it was measured
-    faster than either."""
+    """Of what could go on beside the other, the share that did not, as the step says."""
     return (step - max(busy, input)) / min(busy, input) if min(busy, input) > 0 else 0.0
