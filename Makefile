@@ -59,9 +59,10 @@ test: lint browser $(FRONT)
 quick: $(FRONT)
 	@$(BIN)/python -m pytest --quick -n 6 --dist worksteal
 
-# Every fault at every moment: `make test` runs one case of each kind.
-faults: $(FRONT)
+# Every fault at every moment, and further cases of what else takes long: `make test` runs one case of each kind.
+faults: browser $(FRONT)
 	@$(BIN)/python -m pytest --matrix -n 2 --dist loadfile --no-loadscope-reorder tests/faults
+	@$(BIN)/python -m pytest --matrix -m matrix -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/faults
 
 # The pages, in docs/_build/index.html; a warning is an error.
 docs: $(READY)

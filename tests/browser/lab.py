@@ -55,7 +55,8 @@ class Lab:
 
     def __init__(self, url: str, token: str, folder: Path, home: Path, browser: Browser) -> None:
         self.url, self.folder, self.home = url, folder, home
-        self._token, self._browser = token, browser
+        self._token = token
+        self._context = browser.new_context()  # one: each would fetch and compile all of JupyterLab anew
         self._pages: list[Page] = []
 
     def notebook(self, name: str, *cells: str) -> Path:
@@ -84,7 +85,8 @@ class Lab:
 
     def open(self, name: str, *, width: int = 1180, height: int = 900) -> Page:
         """Open the notebook in a page of its own and wait until its kernel is idle."""
-        page = self._browser.new_page(viewport={"width": width, "height": height})
+        page = self._context.new_page()
+        page.set_viewport_size({"width": width, "height": height})
         page.set_default_timeout(PATIENCE)
         self._pages.append(page)
         page.goto(

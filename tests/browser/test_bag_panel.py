@@ -46,7 +46,14 @@ def asked(page: Page) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("theme", "width"), [("light", 1400), ("dark", 1400), ("light", 900), ("dark", 900), ("light", 560)]
+    ("theme", "width"),
+    [
+        ("light", 1400),
+        ("dark", 900),
+        ("light", 560),
+        pytest.param("dark", 1400, marks=pytest.mark.matrix),
+        pytest.param("light", 900, marks=pytest.mark.matrix),
+    ],
 )
 def test_a_bag_is_read_and_stopped_with_keys(chrome: Browser, theme: str, width: int, tmp_path: Path) -> None:
     with bare(chrome, "cluster", sent(BagStory(specification(200), done=130)), theme=theme, width=width) as page:

@@ -107,8 +107,10 @@ ARRAYS = "import numpy\ndef input_fn(mode): return numpy.zeros((4, 2)), numpy.ze
     ("options", "body", "words"),
     [
         ({"model": "resnett"}, CELL, ["resnett", "resnet"]),
-        ({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"]),
-        ({"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"]),
+        pytest.param({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"], marks=pytest.mark.matrix),
+        pytest.param(
+            {"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"], marks=pytest.mark.matrix
+        ),
         ({}, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
         ({"pip": ("/nowhere/tiny-1.0-py3-none-any.whl",)}, CELL, ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
         ({"model": "", "hparams_set": "", "problem": ""}, f"{ARRAYS}model = 3\n", ["no Keras model"]),

@@ -237,6 +237,7 @@ def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Pa
     patient.goes_on()
 
 
+@pytest.mark.matrix
 def test_a_worker_revoked_before_its_first_step_is_replaced(patient: Patient) -> None:
     mark = patient.mark()
     first = patient.workers()[0]

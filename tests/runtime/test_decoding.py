@@ -80,7 +80,7 @@ class Alternating(algorithmic.AlgorithmicIdentityBinary40):
 def small_transformer():
     hparams = transformer.transformer_tiny()
     hparams.hidden_size, hparams.filter_size, hparams.num_hidden_layers = 32, 64, 1
-    hparams.batch_size, hparams.learning_rate_warmup_steps = 512, 50
+    hparams.batch_size, hparams.learning_rate_warmup_steps = 256, 50
     hparams.label_smoothing = hparams.layer_prepostprocess_dropout = 0.0  # so that it learns it by heart
     hparams.attention_dropout = hparams.relu_dropout = 0.0
     return hparams

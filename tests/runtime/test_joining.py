@@ -82,8 +82,11 @@ TEXT = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "r
 
 @pytest.mark.parametrize(
     ("cell", "declared"),
-    [(DIGITS, {"wire": "bf16", "most_workers": 1}), (DIGITS, {"mode": "sync"}), (REVERSE, TEXT)],
-    ids=["images, alone", "synchronous", "text"],
+    [
+        pytest.param(DIGITS, {"wire": "bf16", "most_workers": 1}, id="images, alone"),
+        pytest.param(DIGITS, {"mode": "sync"}, id="synchronous", marks=pytest.mark.matrix),
+        pytest.param(REVERSE, TEXT, id="text"),
+    ],
 )
 def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining, cell: str, declared: dict[str, Any]):
     cell += """\nimport sys\nif '"role":"worker"' in ' '.join(sys.argv): raise SystemExit(1)\n"""

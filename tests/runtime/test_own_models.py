@@ -215,7 +215,13 @@ def test_a_keras_model_is_trained_evaluated_used_and_exported(
     assert numpy.allclose(numpy.load(tmp_path / "scores.npy"), scores, atol=1e-5)
 
 
-@pytest.mark.parametrize(("run", "cell", "servers"), [("function", MODEL_FN, 1), ("table", TABLE, 2)])
+@pytest.mark.parametrize(
+    ("run", "cell", "servers"),
+    [
+        pytest.param("function", MODEL_FN, 1, id="one server", marks=pytest.mark.matrix),
+        pytest.param("table", TABLE, 2, id="two servers"),
+    ],
+)
 def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     shared_room: MachineRoom, tmp_path: Path, run: str, cell: str, servers: int
 ) -> None:

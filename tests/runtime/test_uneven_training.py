@@ -173,7 +173,10 @@ def test_a_notice_on_the_vm_of_the_chief_saves_at_once(text: Story) -> None:
     assert list(text.room.run_folder("ps-0").glob(f"{marks['saved']['path']}.index"))
 
 
-@pytest.mark.parametrize("masked", [[], ["masked"]], ids=["tokens", "masked tokens"])
+@pytest.mark.parametrize(
+    "masked",
+    [pytest.param([], id="tokens", marks=pytest.mark.matrix), pytest.param(["masked"], id="masked tokens")],
+)
 def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_process(
     tmp_path: Path, masked: list[str]
 ) -> None:
