@@ -91,7 +91,7 @@ function render({ model, el }) {
   const zones = [{ name: "", label: "where most workers are" }, ...menu.zones.map((name) => ({ name, label: name }))];
   const serverZone = select(zones, first.ps_zone ?? "", changed, "Zone of the parameter servers");
   const servers = labelled("parameter servers", ps);
-  const serversAt = labelled("their zone", serverZone);
+  const serversAt = labelled("parameter servers' zone", serverZone);
   const trains = () => purpose.value !== "jobs";  // else there is nothing to serve
   const options = element("div", { class: "transient-fields", role: "group", "aria-label": "Options" },
     labelled("for", purpose), labelled("rented", model_), servers, labelled("ends after", hours),

@@ -233,6 +233,52 @@ def test_what_is_offered_stands_beside_its_price_and_not_on_it(chrome: Browser) 
         assert right < left
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_machines_and_disks_are_chosen_with_keys_and_the_price_follows(
+    chrome: Browser, theme: str, tmp_path: Path
+) -> None:
+    first = {"groups": [{"gpu": "t4", "count": "2", "zone": "us-central1-a"}]}
+    with bare(
+        chrome, "declare", {"menu": menu(), "choices": first, "offer": offer(first)}, theme=theme, width=900
+    ) as page:
+        asked = 0
+
+        def answered() -> Mapping[str, Any]:
+            """What the kernel answers to what was chosen last, once that was sent."""
+            nonlocal asked
+            page.wait_for_function("count => model.sent.length > count", arg=asked)
+            page.wait_for_timeout(300)
+            asked = page.evaluate("model.sent.length")
+            last = page.evaluate("model.sent[model.sent.length - 1]")
+            page.evaluate("made => model.set('offer', made)", {**offer(last["choices"]), "asked": last["asked"]})
+            return last["choices"]
+
+        price = page.locator(".transient-facts").inner_text()
+        expect(page.get_by_label("boot disks")).to_be_hidden()
+        page.get_by_text("Machines and disks", exact=True).focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        expect(page.get_by_label("workers' machine type")).to_be_focused()
+        page.keyboard.type("n1-standard-16")
+        page.keyboard.press("Tab")
+        page.keyboard.type("200GB:ssd")
+        page.keyboard.press("Tab")
+        expect(page.get_by_label("Zone of the parameter servers")).to_be_focused()
+        page.keyboard.type("us-west1-b")
+        assert answered()["ps_zone"] == "us-west1-b"
+        expect(page.locator(".transient-line")).to_have_text(
+            "%transient_cluster t4x2@us-central1-a --machine-type n1-standard-16 --disk 200GB:ssd --ps-zone us-west1-b"
+        )
+        assert page.locator(".transient-facts").inner_text() != price
+        expect(page.get_by_text("Traffic between us-central1-a")).to_be_visible()
+        page.screenshot(path=Path(os.environ.get("SCREENSHOTS", tmp_path)) / f"declare-{theme}.png", full_page=True)
+        assert page.evaluate(SMALL) == []
+        page.get_by_label("It is for").select_option("jobs")
+        assert answered()["ps_zone"] == "", "a cluster for jobs has no parameter servers"
+        expect(page.get_by_label("Zone of the parameter servers")).to_be_hidden()
+        assert page.evaluate("failures") == []
+
+
 def event_clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
