@@ -67,7 +67,10 @@ class Shipments:
         """Have the chief save now, and ship. Raises RemoteError, TrainingError or OSError."""
         self._saved.clear()
         self._unsaved = ""
-        await self._chief.ask(Save(run=self._name))
+        try:
+            await self._chief.ask(Save(run=self._name))
+        except TrainingError as refused:  # no chief runs there yet, or any more: that says nothing of saving
+            raise RemoteError(refused.what, where=refused.where) from refused
         try:
             async with asyncio.timeout(_LAST_SAVE_SECONDS):
                 await self._saved.wait()

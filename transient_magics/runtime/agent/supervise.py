@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol import layout
-from ...protocol.agent_commands import Assignment
+from ...protocol.agent_commands import DISPATCHER, Assignment
 from ...protocol.vm_events import AgentLine, ProcessExited, ProcessGaveUp, ProcessStarted, ProcessUnfit
 from ..folder import RunFolder
 from ..protocol import DONE, FAILED, UNFIT
@@ -191,8 +191,9 @@ class RoleProcess:
         if known := await self._there():
             return known
         logs.mkdir(exist_ok=True, mode=0o700)
-        for left in (exit_file(logs, given.name), self.folder.prepared):
-            left.unlink(missing_ok=True)
+        exit_file(logs, given.name).unlink(missing_ok=True)
+        if given.role != DISPATCHER:  # beside one that may have all ready
+            self.folder.prepared.unlink(missing_ok=True)
         Record(given).write(logs)
         arguments = [*given.arguments(), "--asked", str(time.time())]
         server = self._server(given)
