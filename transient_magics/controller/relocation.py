@@ -94,8 +94,8 @@ class Mover:
     async def _followed(self, wanted: ClusterSpec, fleet: Fleet | None) -> tuple[int, float]:
         """How many bytes of the runs that go on follow the cluster, and what they cost.
 
-        A checkpoint comes through the bucket, or through this machine; records come from the bucket where they are
-        shared, and are made anew where they are not. Nothing follows where the parameter servers stay in their zone.
+        A checkpoint comes through the bucket, or through this machine; data come from the bucket where records are
+        shared there, else from the parameter server. Nothing follows where the parameter servers stay in their zone.
         """
         known = self._recorder.spec
         between = transfer_price(known.home_zone, wanted.home_zone).dollars_per_gib
@@ -117,9 +117,9 @@ class Mover:
         return sum(path.stat().st_size for path in files) or run.variable_bytes
 
     async def _data_bytes(self, run: RunState, fleet: Fleet | None) -> int:
-        """Of its records that come from a bucket, as its parameter server says, which has no room for more."""
+        """Of its data, as its parameter server says, which has no room for more."""
         first = next((vm for vm in self._state.serving if (vm.role, vm.slot) == (PARAMETER_SERVER, 0)), None)
-        link = fleet.link(first.name) if fleet and first and run.spec.records else None
+        link = fleet.link(first.name) if fleet and first else None
         if link is None:
             return 0
         try:

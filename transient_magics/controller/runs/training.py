@@ -132,7 +132,7 @@ class Training:
         Where the parameter servers go there, the VMs have the work that they will have, but for its beginning. Else
         they import what that takes: a chief that lives would let workers begin.
         """
-        new = sum(vm.role == PARAMETER_SERVER and bool(vm.address) for vm in vms) == servers
+        new = sum(vm.role == PARAMETER_SERVER and vm.state == "ready" for vm in vms) == servers
         self._expect(vms, warm=not new)
         if new:
             self._assign_all(vms, servers, port, standby=True)

@@ -21,6 +21,7 @@ from ....errors import TrainingError
 from ....files import write_atomically
 from ....protocol import chief_messages as messages
 from ....protocol.agent_commands import Assignment
+from ....protocol.chief_messages import What
 from ....protocol.events import Event
 from ....protocol.measures.objective import Best, Objective
 from ....protocol.run import RunSpec
@@ -97,7 +98,8 @@ class Chief:
         if "finished" in self._kept:
             return DONE  # killed between the last event and its exit
         delivery.forget(self._folder.path)
-        await asyncio.to_thread(self._copy_graphs)  # workers ask for them first, and build what is not there
+        # Workers ask for them first, and build what is not there.
+        await asyncio.to_thread(self._copy, "graphs", self._folder.graphs)
         host, port = host_and_port(self._assignment.chief)
         server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())
@@ -133,8 +135,7 @@ class Chief:
             self._stopwatch.lap("process")
             await asyncio.gather(self._serve_and_define(), self._restore())
             if self._spec.data_folder is None:
-                making = lambda: data_files.make(self._folder.data, self._fill)  # noqa: E731
-                files = await self._on_thread(making)
+                files = await self._on_thread(self._have_data)
                 self._index = await self._on_thread(self._indexed)
                 if self._index.blocks:
                     self._happened(events.Indexed(self._index))
@@ -168,15 +169,15 @@ class Chief:
         self._happened(events.Prepared(step, self._keeper.batch, self._best_here()))
         await self._on_thread(self._keeper.keep_graph)
 
-    def _copy_graphs(self) -> None:
-        """Where the run is to move here: have the graphs that its chief has, if it can be reached."""
+    def _copy(self, what: What, directory: Path) -> None:
+        """Where the run is to move here: have what its chief has, if that can be reached."""
         standby = self._folder.standby
-        before = standby.read_text() if standby.exists() else ""
-        if before:
-            try:
-                data_files.copy(before, self._spec.token, self._folder.graphs, "graphs", tries=1)
-            except TrainingError as error:
-                log(f"graphs are built anew: {error}")
+        if not standby.exists() or not (before := standby.read_text()):
+            return
+        try:
+            data_files.copy(before, self._spec.token, directory, what, tries=1)
+        except TrainingError as error:
+            log(f"{what} are made anew: {error}")
 
     async def _until_wanted(self) -> None:
         """Where the run is to move here: wait until it is handed over, and go on behind what was told of it."""
@@ -214,6 +215,12 @@ class Chief:
     def _rounds_failed(self, error: BaseException) -> None:
         _trace(error)
         self._happened(events.Failed(reason(error, self._spec.line_offset)))
+
+    def _have_data(self) -> list[dict[str, Any]]:
+        """The files of the data: made, or those that are here, or where the run moves here, those of its chief."""
+        if not self._spec.records:
+            self._copy("whole", self._folder.data)
+        return data_files.make(self._folder.data, self._fill)
 
     def _fill(self, directory: Path, temporary: Path) -> None:
         """Get the records from the bucket where they are shared, or make them, and share them."""
