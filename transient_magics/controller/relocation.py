@@ -85,6 +85,9 @@ class Mover:
             log.warning("the runs are not handed over yet: %s", error)
             fleet.recall(decision.leaves)
             await asyncio.sleep(_PAUSE_SECONDS)
+        except asyncio.CancelledError:  # the move is given up
+            fleet.recall(decision.leaves)
+            raise
         else:
             agree(self._directory, relocation.spec)
             self._recorder.record(

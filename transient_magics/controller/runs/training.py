@@ -49,6 +49,7 @@ _NOT_BUILT = (
     "your machine (pip wheel) and name those with --pip"
 )
 _CATCH_UP_SECONDS, _LOOK_SECONDS = 3.0, 0.1
+_CONNECTED_WITHIN = 10.0
 _MOST_GIVEN_UP = 3
 """So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
 _MOST_EVENTS, MOST_METRICS = 64 * 2**20, 4 * 2**30
@@ -220,7 +221,9 @@ class Training:
         Raises RemoteError or OSError.
         """
         if link := self._link(vm):
-            connection, there = await link.connection(), layout.run_on_vm(self.name)
+            async with asyncio.timeout(_CONNECTED_WITHIN):  # the link may be one of a VM that is gone
+                connection = await link.connection()
+            there = layout.run_on_vm(self.name)
             await send_newest(connection, self.folder / layout.CHECKPOINTS, f"{there}/{layout.CHECKPOINTS}")
             for name in (layout.EVENTS, layout.METRICS):
                 await send_rest(connection, self.folder / name, f"{there}/{name}")
