@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from tests.runtime.test_chief_state import Story, saved
 from transient_magics.errors import DeclarationError, TrainingError
 from transient_magics.protocol.cache import Cache
 from transient_magics.protocol.chief_messages import Files, Lease, read_first
@@ -25,6 +26,7 @@ from transient_magics.runtime.files.block_cache import BlockCache, Content
 from transient_magics.runtime.parameter_server.blocks import serving
 from transient_magics.runtime.parameter_server.blocks.leases import Leases
 from transient_magics.runtime.parameter_server.blocks.lending import EVERY, Lending
+from transient_magics.runtime.parameter_server.chief import events as chief_events
 from transient_magics.runtime.worker import blocks as worker_blocks
 from transient_magics.runtime.worker.blocks import Blocks, Chunk
 
@@ -209,6 +211,63 @@ def test_a_run_tells_of_its_data_now_and_then_and_of_each_loss() -> None:
     now = lending.due(3.0 + EVERY)
     assert now is not None
     assert (now.again, now.misses, now.fetched_bytes) == (20, 24, 240)
+
+
+def blocks_of(many: int) -> blocks.Index:
+    return blocks.Index(tuple(blocks.Block("p", 10 * number, 10, 2, 0) for number in range(many)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    many=some.integers(1, 30),
+    bound=some.integers(1, 9),
+    before=some.lists(some.tuples(some.sampled_from("af"), some.integers(0, 2), some.integers(1, 4)), max_size=60),
+    since=some.lists(some.tuples(some.sampled_from("af"), some.integers(0, 2), some.integers(1, 4)), max_size=60),
+)
+def test_back_at_a_checkpoint_what_was_read_since_is_read_again(
+    many: int, bound: int, before: list[tuple[str, int, int]], since: list[tuple[str, int, int]]
+) -> None:
+    world = World(many, bound)
+
+    def play(acts: list[tuple[str, int, int]]) -> None:
+        for act, worker, number in acts:
+            world.ask(worker) if act == "a" else world.finish(worker, number)
+
+    play(before)
+    kept, read = world.leases.to_dict(), world.read.copy()
+    play(since)
+    world.leases.rewind(kept)
+    assert world.leases.to_dict() == kept
+    world.read, world.held = read, {}  # what workers hold yet comes back to them with their next words, or to others
+    for worker in range(3):
+        world.ask(worker)
+    while world.leases.complete < kept["begun"] + 1:
+        for worker in range(3):
+            world.finish(worker, bound)
+            world.ask(worker)
+    assert min(world.read[number] for number in range(many)) >= kept["begun"] + 1, "none is lost"
+
+
+def test_a_second_parameter_server_that_is_lost_takes_the_leases_back() -> None:
+    story = Story()
+    story(chief_events.Prepared(0))
+    story(chief_events.Indexed(blocks_of(12)))
+    story.joins(1, "worker-1")
+
+    def asks(serial: int, held: tuple[int, ...], done: tuple[int, ...], wanted: int) -> tuple[int, ...]:
+        lease = Lease(serial=serial, held=held, done=done, wanted=wanted, bound=24)
+        (told,) = story(chief_events.Leasing(1, lease))
+        return tuple(block.number for block in told.message.blocks)
+
+    first = asks(1, (), (), 12)
+    asks(2, first[4:], first[:4], 0)
+    story(chief_events.StepSeen(40))
+    story(saved(40))
+    asks(3, first[8:], first[4:8], 0)
+    story(chief_events.StepSeen(60))
+    story(chief_events.StepSeen(45))  # restored, and trained on
+    again = asks(4, first[8:], (), 4)
+    assert sorted(again) == sorted(first[4:8]), "the others it holds yet"
 
 
 # --- caching ---------------------------------------------------------------------------------------------------------

@@ -23,13 +23,18 @@ class Leases:
     def __init__(self, blocks: int, seed: int = 0, kept: Mapping[str, Any] | None = None) -> None:
         """`kept`: what `to_dict` gave, of the same data; what was held then is to be read again, or still is."""
         self.blocks, self._seed = blocks, seed
-        self._pending: dict[int, list[int]] = {}
-        self._held: dict[int, dict[int, int]] = {}
         self._cached: dict[int, set[int]] = {}
         self._serials: dict[int, int] = {}
+        self.returned = 0
+        self.rewind(kept)
+
+    def rewind(self, kept: Mapping[str, Any] | None) -> None:
+        """Go back to `kept`, or to the begin: what was read since is to be read again. Caches have what they had."""
+        self._pending: dict[int, list[int]] = {}
+        self._held: dict[int, dict[int, int]] = {}
         self._left: dict[int, int] = {}
-        self._begun = self.complete = self.returned = 0
-        if kept and kept.get("blocks") == blocks:
+        self._begun = self.complete = 0
+        if kept and kept.get("blocks") == self.blocks:
             self._begun, self.complete = int(kept["begun"]), int(kept["complete"])
             self._pending = {int(epoch): [int(each) for each in those] for epoch, those in kept["pending"].items()}
             self._left = {epoch: len(those) for epoch, those in self._pending.items()}

@@ -75,6 +75,10 @@ class Lending:
         self._told, self._told_at = told, now
         return told
 
+    def rewind(self, kept: Mapping[str, Any] | None) -> None:
+        """The run is back at the checkpoint with which `saved` gave `kept`; None: at its begin."""
+        self._leases.rewind(kept)
+
     def saved(self) -> Mapping[str, Any]:
         """What a chief needs that goes on from the checkpoint that was written now."""
         return self._leases.to_dict()

@@ -421,6 +421,8 @@ class ChiefState:
         if self._turns:  # its steps are made to be measured; the chief looks because a lost server's values go missing
             return []
         before, self.step = self.step, step
+        if step < before and self._lending:  # another parameter server was lost, and all are as they were saved last
+            self._lending.rewind(self._lending_saved)
         if self.phase is not Phase.TRAINING:
             return []
         done: list[Instruction] = [*self._progress.tell(step, self.active, now)]
