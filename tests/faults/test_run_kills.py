@@ -320,3 +320,13 @@ def test_a_full_disk_of_one_worker(room: MachineRoom) -> None:
     ward.wait("it joins", "worker.joined", worker="worker-2")
     healed("full disk of a worker", "copying data to join", time.time() - began)
     assert not ward.events("train.failed")
+
+
+@pytest.mark.matrix
+def test_a_problem_without_records_ends_the_run_in_a_sentence(room: MachineRoom) -> None:
+    empty = "\n    def generator(self, data_dir, tmp_dir, is_training):\n        return iter(())\n"
+    cell = f"{DIGITS}\n\n@registry.register_problem\nclass NoDigits(ImageDigits):{empty}"
+    ward = Ward(room, cell=cell, model="resnet", hparams_set="resnet_digits", problem="no_digits")
+    ward.assign("ps-0")
+    failed = until(lambda: ward.events("train.failed"), "the failure")[0]
+    assert failed["reason"] == "no_digits generates no training records. Look at its generator."

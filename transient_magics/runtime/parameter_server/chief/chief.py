@@ -231,6 +231,8 @@ class Chief:
             return
         vocabularies.lay_out(self._folder.checkpoints, directory)
         self._keeper.generate(directory, temporary)
+        if problem and not self._keeper.has_records():
+            raise TrainingError(f"{problem} generates no training records", fix="Look at its generator.")
         if place:
             shared_records.run("put", place, problem, directory, self._folder.bucket_token)
 

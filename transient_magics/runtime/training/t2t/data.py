@@ -79,10 +79,11 @@ def placeholders(definition: Definition) -> dict[str, Any]:
 
 
 def has_records(definition: Definition, directory: str) -> bool:
-    """Whether the training files of the problem are in `directory` (which may be a bucket)."""
+    """Whether training files of the problem with anything in them are in `directory` (which may be a bucket)."""
     tf = bridges.cross()
 
-    return bool(tf.gfile.Glob(definition.problem.filepattern(directory, tf.estimator.ModeKeys.TRAIN)))
+    found = tf.gfile.Glob(definition.problem.filepattern(directory, tf.estimator.ModeKeys.TRAIN))
+    return any(tf.gfile.Stat(name).length for name in found)
 
 
 def generate(definition: Definition, directory: str, temporary: str) -> None:
