@@ -49,7 +49,8 @@ def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: p
         assignment=SimpleNamespace(ps=[f"127.0.0.1:{port}"]), end=ended.append
     )
     meter = SimpleNamespace(steps=7, usual=0.01)
-    watched._training = SimpleNamespace(stop=threading.Event(), meter=meter, alive=time.monotonic())  # type: ignore[assignment]
+    training = SimpleNamespace(stop=threading.Event(), meter=meter, alive=time.monotonic(), starved=False)
+    watched._training = training  # type: ignore[assignment]
     watched._steps_when_away = 0
     watched._link.connected.set()
 
@@ -64,5 +65,9 @@ def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: p
     with socket.create_server(("127.0.0.1", port)):
         look(2 * limit)
         assert not ended, "it has come back, and variables are restored"
+        training.starved = True
+        look(2 * limit)
+        assert not ended, "it waits for mini-batches that other VMs prepare"
+        training.starved = False
         look(60)
         assert ended == [STUCK], "it answers, and still there is no step"
