@@ -1,8 +1,9 @@
 """Mini-batches prepared on VMs of their own (`--prep`): speed and dollars against decoding on the worker.
 
 One worker with a K80 at list prices, on the emulator; its steps take as long as an emulated accelerator says. Decoding
-an example is a sleep on one thread, so that each VM has a core for it of its own, which this machine has not. Of slow
-decoding, and of that which a worker does in passing: there the other VMs can only cost.
+an example is a sleep, of eight at once as Tensor2Tensor interleaves them, so that each VM has cores for it of its own,
+which this machine has not. Of slow decoding, and of that which a worker does in passing: there the other VMs can only
+cost.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import argparse
 import time
 
-from _common import CELL, all_in, own_home, say, start, step_rate
+from _common import CELL, all_in, own_home, rows_between, say, start, step_rate
 
 from transient_magics import client
 from transient_magics.client import Declaration, Run
 from transient_magics.journal import ClusterState
+from transient_magics.protocol.measures.step_parts import step_parts
 
 BATCH, PACE = 32, 0.1
-SLOW, QUICK = 0.010, 0.0005
-"""Seconds of decoding an example: three times as long as the step takes for it, and a sixth."""
+SLOW, QUICK = 0.080, 0.004
+"""Seconds of decoding an example: a mini-batch takes three times as long as its step, and a sixth of it."""
 SETTLE_SECONDS = 5.0
 PROBLEM = (
     CELL
@@ -42,10 +44,9 @@ def measured(seconds: float, vms: int, span: float) -> tuple[float, float, float
     """Steps per second, the share of them that waits for mini-batches, and US dollars an hour of all VMs."""
     with own_home():
         cluster = client.declare(Declaration("k80", name="bench"))
-        more = {"prep": f"cpux{vms}"} if vms else {}
         run = start(
             cluster, source=PROBLEM.replace("MICROSECONDS", str(round(1e6 * seconds))), problem="slow_digits",
-            hparams=f"batch_size={BATCH}", pace_seconds=PACE, prep_threads=1, **more,
+            hparams=f"batch_size={BATCH}", pace_seconds=PACE, prep=f"cpux{vms}" if vms else "",
         )  # fmt: skip
         all_in(cluster, 1)
         run.reach(5, 600)
@@ -55,7 +56,8 @@ def measured(seconds: float, vms: int, span: float) -> tuple[float, float, float
         began = time.time()
         time.sleep(span)
         state = cluster.state
-        found = step_rate(run, began, time.time()), _waiting(state), sum(vm.hourly for vm in state.living)
+        ended = time.time()
+        found = step_rate(run, began, ended), _waiting(run, began, ended), sum(vm.hourly for vm in state.living)
         cluster.delete(120)
         return found
 
@@ -71,9 +73,9 @@ def _have_all(run: Run, vms: int) -> None:
     run.reach(before + 40, 600)
 
 
-def _waiting(state: ClusterState) -> float:
-    known = state.active_run.preparation.waited if state.active_run else ()
-    return known[-1][1] if known else float("nan")
+def _waiting(run: Run, since: float, until: float) -> float:
+    split = [parts for row in rows_between(run, since, until) if (parts := step_parts(row.get("split")))]
+    return sum(parts.input for parts in split) / sum(parts.step for parts in split)
 
 
 def main() -> None:
