@@ -116,7 +116,7 @@ def test_a_training_moves_to_another_zone_though_the_controller_is_killed_on_the
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_controller_killed_at_any_moment_of_a_move_leaves_one_whole_cluster(mover: Patient, moment: str) -> None:
     mover.settled()
-    mover.until(lambda _: len(losses(mover)) >= 20, "rows of its begin")
+    mover.sees(lambda: len(losses(mover)) >= 20, "rows of its begin")
     mark, zone, before = mover.mark(), another_zone(mover), losses(mover)
     mover.cluster.relocate(zone, yes=True)
     mover.sees(lambda: MOMENTS[moment](mover, mark), moment)
