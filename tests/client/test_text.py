@@ -167,6 +167,8 @@ def test_what_the_cluster_meets_is_told_in_words() -> None:
     spec = specify(Declaration("v100x6", name="c")).to_dict()
     advised = events.ClusterAdvised(accelerator="v100", zones={"us-west1-a": (0.4, 0.0), "us-west1-b": (0.9, 0.0)})
     assert event_words(events.ClusterResized(spec=spec)) == "the cluster is to be v100x6 from now on"
+    named = events.ClusterResized(spec=spec, gives_up=("worker-7", "worker-2"))
+    assert event_words(named) == "the cluster is to be v100x6 from now on, without worker-7, worker-2"
     assert event_words(advised) == "Compute Engine's advice on Spot V100s, best in us-west1-b (90% likely)"
     assert event_words(events.ClusterPriced(hourly=1.25, on_demand_hourly=3.5, spec=spec)) == (
         "Google's prices of today count: $1.25 per hour, $3.50 on demand"

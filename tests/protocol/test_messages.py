@@ -179,6 +179,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Revoke(vm="worker-1", seconds=7.0),
      {"do": "revoke", "vm": "worker-1", "seconds": 7.0}),
     (cluster_commands.read, cluster_commands.Resize(spec={"name": "one"}), {"do": "resize", "spec": {"name": "one"}}),
+    (cluster_commands.read, cluster_commands.Resize(spec={"name": "one"}, give_up="slowest"),
+     {"do": "resize", "spec": {"name": "one"}, "give_up": "slowest"}),
     (cluster_commands.read, cluster_commands.Relocate(spec={"name": "one"}, agreed=True),
      {"do": "relocate", "spec": {"name": "one"}, "agreed": True}),
     (cluster_commands.read, cluster_commands.Logs(vm="ps-0", lines=9), {"do": "logs", "vm": "ps-0", "lines": 9}),

@@ -16,6 +16,7 @@ from ..client import cell, foreground, text
 from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
+from ..protocol.cluster_commands import GiveUp
 from ..protocol.study import parse_space
 from .answers import Begun, Deleted, Launched, Listing, Measured, Opened, Sentence, Snapshot, Started
 from .arguments import Command
@@ -145,8 +146,8 @@ def _status(name: str | None = None) -> Snapshot:
     return Snapshot(state, forecast_line(cluster.run(run.name)) if run and not run.over else "")
 
 
-def _resize(name: str, spec: str = "", ps: int | None = None) -> Sentence:
-    client.cluster(name).resize(spec, ps=ps)
+def _resize(name: str, spec: str = "", ps: int | None = None, give_up: GiveUp | None = None) -> Sentence:
+    client.cluster(name).resize(spec, ps=ps, give_up=give_up)
     return Sentence(f"{name} will have {spec or text.count(ps or 0, 'parameter server')}.")
 
 

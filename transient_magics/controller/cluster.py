@@ -16,8 +16,8 @@ from typing import Any
 
 from ..errors import ClusterError, RemoteError
 from ..files import write_atomically
-from ..journal import ClusterState, Journal, events, now, read, replay
-from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
+from ..journal import ClusterState, Journal, events, metrics, now, read, replay
+from ..journal.declared import agree, agreed, differences, resized, run_folder, was_elsewhere
 from ..protocol import agent_commands, layout
 from ..protocol.agent_commands import DISPATCHER
 from ..protocol.cluster_commands import (
@@ -28,6 +28,7 @@ from ..protocol.cluster_commands import (
     Delete,
     Evaluate,
     ExtendStudy,
+    GiveUp,
     Job,
     Logs,
     Move,
@@ -67,6 +68,7 @@ from .decisions.core import (
     decide,
     wanted,
 )
+from .decisions.giving_up import lately, leaving
 from .jobs.conduct import Jobs
 from .metering import Metering
 from .opening import Opening
@@ -399,9 +401,7 @@ class Controller:
             case Revoke():
                 await self._revoke(command.vm, command.seconds)
             case Resize():
-                self._refuse_when_ending()
-                self._refuse_when_moving()
-                self._resize(ClusterSpec.from_dict(command.spec))
+                await self._resize(ClusterSpec.from_dict(command.spec), command.give_up)
             case Relocate():
                 self._refuse_when_ending()
                 wanted = ClusterSpec.from_dict(command.spec)
@@ -447,8 +447,22 @@ class Controller:
         if seconds <= 0:
             self._taken.add(name)
 
-    def _resize(self, wanted: ClusterSpec) -> None:
+    async def _resize(self, wanted: ClusterSpec, give_up: GiveUp | None) -> None:
+        rates = await self._rates() if give_up == "slowest" else {}
+        self._refuse_when_ending()
+        self._refuse_when_moving()
         assert self._state.spec
         spec = resized(self._state.spec, wanted, self._state, now())
+        gone = leaving(self._state, spec, give_up, rates) if give_up else ()
         agree(self._directory, spec)
-        self._recorder.record(events.ClusterResized(spec=spec.to_dict()))
+        self._recorder.record(events.ClusterResized(spec=spec.to_dict(), gives_up=gone))
+
+    async def _rates(self) -> dict[str, float]:
+        """Examples a second, by worker. ClusterError where no run tells."""
+        run = self._state.active_run
+        path = run_folder(self._directory, run.name) / layout.METRICS if run else None
+        rates = lately(await asyncio.to_thread(metrics.sample, path), now()) if path else {}
+        if not rates:
+            what = f"Nothing trains on {self._declared.name} by which its slowest workers are known"
+            raise ClusterError(what, where="--give-up", fix="Take youngest or dearest.")
+        return rates

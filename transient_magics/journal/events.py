@@ -76,9 +76,13 @@ class ClusterReady(Event):
 
 @_event("cluster.resized")
 class ClusterResized(Event):
-    """The user asked for other workers. `spec` is the whole new ClusterSpec.to_dict()."""
+    """The user asked for other workers. `spec` is the whole new ClusterSpec.to_dict().
+
+    `gives_up`: the workers that go, where the user said which are to; else who has no place in `spec` goes.
+    """
 
     spec: Mapping[str, object]
+    gives_up: tuple[str, ...] = ()
 
 
 @_event("cluster.relocating")

@@ -72,7 +72,8 @@ class VmState:
     coming: bool = False
     """Rented where the cluster is to be: until the move is done, no run has it."""
     left: bool = False
-    """Of the place that the cluster has left, or did not move to: it is deleted."""
+    """Of the place that the cluster has left, or did not move to, or given up as the cluster became smaller: it is
+    deleted."""
     gib_price: float | None = None
     """US dollars for each GiB of its traffic, of a VM that was gone or left before the cluster moved; None: as the
     cluster's declaration says."""

@@ -7,11 +7,14 @@ its parts (`errors.told`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 from . import messages
 from .checks import Amount, Count, Name, NameOrNone, at_least
 from .messages import Message, message
+
+GiveUp = Literal["youngest", "dearest", "slowest"]
+"""Which workers go where there are to be fewer."""
 
 
 @message("ping")
@@ -153,9 +156,13 @@ class Revoke(Message):
 
 @message("resize")
 class Resize(Message):
-    """Have what this declaration of the cluster says (`ClusterSpec.to_dict`)."""
+    """Have what this declaration of the cluster says (`ClusterSpec.to_dict`).
+
+    `give_up`: which workers go where there are more; None: those with the highest places.
+    """
 
     spec: Mapping[str, object]
+    give_up: GiveUp | None = None
 
 
 @message("relocate")

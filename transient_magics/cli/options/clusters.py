@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from ...errors import DeclarationError
+from ...protocol.cluster_commands import GiveUp
 from ...spec import PURPOSES, parse_name
 from ..option import (
     Option,
@@ -94,6 +95,9 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             CLUSTER_NAME,
             word("spec", "SPEC", "the workers that it is to have", many="*", completes="gpu"),
             flag("--ps", "or how many parameter servers; runs go on from a save", whole("--ps"), metavar="N"),
+            flag("--give-up", "which workers go where there are to be fewer: those that came last, that cost the most, "
+                  "or that make the fewest examples a second (those with the highest places)",
+                  **one_of("--give-up", get_args(GiveUp))),
         ),
         "relocate": (
             CLUSTER_NAME,
@@ -149,6 +153,8 @@ def check_resize(values: dict[str, Any], called: str) -> None:
         raise DeclarationError(f"{called} takes SPEC or --ps N", fix=f"For example: {called} k80x4 k80x6")
     if values.get("spec"):
         check_declare(values, called)
+    elif values.get("give_up"):
+        raise DeclarationError(f"{called} --give-up says which workers go", fix=f"For example: {called} k80x4 k80x2")
 
 
 def check_relocate(values: dict[str, Any], called: str) -> None:

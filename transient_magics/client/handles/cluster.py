@@ -13,7 +13,7 @@ from ...errors import ClusterError, DeclarationError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...protocol import layout
-from ...protocol.cluster_commands import Delete, Logs, Relocate, Resize, Revoke
+from ...protocol.cluster_commands import Delete, GiveUp, Logs, Relocate, Resize, Revoke
 from ...protocol.names import is_name
 from ...protocol.share import Share
 from ...spec import ClusterSpec
@@ -164,21 +164,22 @@ class Cluster:
 
         return weather(self, settings)
 
-    def resize(self, spec: str = "", *, ps: int | None = None) -> None:
+    def resize(self, spec: str = "", *, ps: int | None = None, give_up: GiveUp | None = None) -> None:
         """Have the workers of `spec` instead, or so many parameter servers: its runs go on from a checkpoint then.
 
+        `give_up`: who goes where there are to be fewer workers, the `youngest`, the `dearest` or the `slowest`.
         Raises DeclarationError and ClusterError.
         """
         from ..declaring import relocated, resized
 
-        if bool(spec) == bool(ps):
+        if bool(spec) == bool(ps) or (ps and give_up):
             raise DeclarationError("A resize takes either other workers or --ps N", fix="For example: k80x6")
         current = self._current
         if ps:
             command = Relocate(spec=relocated(current, servers=ps).to_dict(), agreed=True)
             commands.send(self.directory, command)
         else:
-            commands.send(self.directory, Resize(spec=resized(current, spec).to_dict()))
+            commands.send(self.directory, Resize(spec=resized(current, spec).to_dict(), give_up=give_up))
 
     def relocate(self, zone: str = "", *, gpus: str = "", yes: bool = False) -> Relocation:
         """Move to another zone, or to another GPU: new VMs first, then its runs go on there, then the old ones go.

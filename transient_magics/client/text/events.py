@@ -109,7 +109,8 @@ def event_words(event: Event) -> str:
         case events.ClusterDeclared():
             return "the cluster was declared"
         case events.ClusterResized():
-            return f"the cluster is to be {ClusterSpec.from_dict(event.spec).spec} from now on"
+            without = f", without {', '.join(event.gives_up)}" if event.gives_up else ""
+            return f"the cluster is to be {ClusterSpec.from_dict(event.spec).spec} from now on{without}"
         case events.ClusterRelocating():
             return f"the cluster moves to {destination(ClusterSpec.from_dict(event.spec))}"
         case events.ClusterRelocated():

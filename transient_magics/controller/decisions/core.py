@@ -228,14 +228,15 @@ def wanted(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Pl
             yield Place(PREPARATION, slot, CPU, (spec.home_zone,))
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
-    yield from _kept(situation.state, list(_workers(situation.state, spec)), _present(situation.state))
+    yield from _kept(situation.state, list(worker_places(situation.state, spec)), _present(situation.state))
 
 
 def _present(state: ClusterState) -> list[VmState]:
     return [vm for vm in state.serving if vm.role == WORKER]
 
 
-def _workers(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
+def worker_places(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
+    """The places of workers that `spec` has, or those that a deadline asks for."""
     slots = itertools.count()
     if state.steered is not None and (run := state.due or state.run):
         steered = [(gpu, terms) for gpu, terms, count in state.steered if gpu in spec.prices for _ in range(count)]

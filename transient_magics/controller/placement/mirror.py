@@ -280,7 +280,7 @@ class Mirror:
         new = self._spec
         if isinstance(command, Resize):  # what is passed on is nothing that this machine would not take back
             new = resized(self._spec, ClusterSpec.from_dict(command.spec), self.state, now())
-            command = Resize(spec=new.to_dict())
+            command = Resize(spec=new.to_dict(), give_up=command.give_up)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._pass_on(command)

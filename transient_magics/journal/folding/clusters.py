@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...spec import ClusterSpec
+from ...spec import WORKER, ClusterSpec
 from .. import events as e
 from ..clock import Clock
 from ..state import ClusterState
@@ -22,7 +22,11 @@ def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
 
 @rules.of(e.ClusterResized)
 def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
-    return changed(state, spec=ClusterSpec.from_dict(event.spec), failed_boots={}, unfit={})
+    vms = {
+        name: changed(vm, left=True) if name in event.gives_up and vm.role == WORKER and vm.living else vm
+        for name, vm in state.vms.items()
+    }
+    return changed(state, spec=ClusterSpec.from_dict(event.spec), vms=vms, failed_boots={}, unfit={})
 
 
 @rules.of(e.ClusterZonesFound, e.ClusterPriced)
