@@ -23,7 +23,7 @@ class World:
     """A cluster of VMs without a GPU: what `decide` says is done, and what has to be true of its conditions is.
 
     A start takes at most `begin` seconds, speeds vary by a twentieth, Spot VMs come and go as `capacity` says, and
-    what they made since the last save counts only when it is saved.
+    what they made since the last save counts only when it is saved. It is over when the last step is saved.
     """
 
     capacity: Capacity
@@ -34,6 +34,8 @@ class World:
     declared: int = 2
     begin: float = 200.0
     save_every: float = 300.0
+    save: float = 3.0
+    """Seconds from the last step until it is saved."""
     money: float = float("inf")
     hourly: float = HOURLY
     on_demand_hourly: float = ON_DEMAND_HOURLY
@@ -70,10 +72,15 @@ class World:
             if ready:
                 name = f"cpux{len(ready)}"
                 paces[name] = paces.get(name, Pace()).longer(PERIOD, speed * PERIOD)
+            lasts = min(PERIOD, (self.work - self.step) / speed) if speed else PERIOD
             self.step = min(self.step + speed * PERIOD, self.work)
             prices = {SPOT: self.hourly, ON_DEMAND: self.on_demand_hourly}
-            self.cost += PERIOD / 3600 * (self.kept + sum(prices[terms] for terms, *_ in vms))
-            self.now += PERIOD
+            if self.step >= self.work:
+                lasts += self.save
+            self.cost += lasts / 3600 * (self.kept + sum(prices[terms] for terms, *_ in vms))
+            self.now += lasts
+            if self.step >= self.work:
+                break
             if int(self.now / self.save_every) > int((self.now - PERIOD) / self.save_every):
                 self.saved = self.step
             on_demand = [(at, born) for terms, at, born in vms if terms == ON_DEMAND]
