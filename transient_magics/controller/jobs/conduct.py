@@ -21,7 +21,7 @@ from ...protocol.agent_commands import BeginJob, EndJob
 from ...protocol.job import JobSpec
 from ...protocol.names import is_name
 from ...protocol.vm_events import from_job
-from ...remote import Connection, follow_across, room
+from ...remote import Connection, follow_across
 from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
 from ..foreign import Refusals
@@ -283,24 +283,21 @@ class _Part:
 
     async def _take(self, told: events.JobPacked) -> None:
         """Bring an archive here, whole and of plain files, or not at all; the VM has those of last time yet."""
-        target = path_of(self._folder, told.number)
-        target.parent.mkdir(exist_ok=True, mode=0o700)
-        arriving = target.with_name(f".{target.name}")
-        try:
-            if told.bytes > room(target.parent):
-                what = f"this machine's disk has no room for {told.bytes:,} bytes more"
-                raise ForeignError(what, where=str(target.parent))
+        there = f"{self._there}/{layout.KEPT}/{layout.archive(told.number)}"
+
+        async def get(arriving: Path) -> bool:
             connection = await self._connection()
-            if not await connection.exists(path := f"{self._there}/{layout.KEPT}/{target.name}"):
+            if not await connection.exists(there):
+                return False
+            await connection.get(there, arriving, most=archives.MOST_BYTES)
+            return True
+
+        try:
+            if not await archives.bring(self._folder, told, get):
                 return  # a newer one follows
-            await connection.get(path, arriving, most=archives.MOST_BYTES)
-            await asyncio.to_thread(archives.look_at, arriving, told.digest)
-            arriving.replace(target)
         except (ForeignError, ValueError) as error:
             self._jobs.note(self._name, f"The folder of {self._name} was not taken from {self._vm}: {error}")
             return
-        finally:
-            arriving.unlink(missing_ok=True)
         kept = events.JobKept(
             job=self._name, attempt=self._attempt, number=told.number, files=told.files, bytes=told.bytes,
             digest=told.digest,

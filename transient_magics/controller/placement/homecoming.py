@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.checks import LONGEST_LINE
 from ...protocol.measures.trace import MOST_BYTES
-from ...remote import Connection, follow_across, room
+from ...remote import Connection, follow_across
 from ...runtime.jobs.archive import path_of
 from ...spec import ClusterSpec, run_store
 from ..bags.arrivals import MOST_SURROGATE, can_read, take_arrays, take_surrogate
@@ -233,25 +234,18 @@ class Homecoming:
     async def _bring_kept(self, name: str, source: Source) -> None:
         """The newest archive of what the job keeps, whole and of plain files, or not at all."""
         folder = self._directory / layout.JOBS / name
-        while (told := self._state.jobs[name].kept) and not (target := path_of(folder, told.number)).exists():
-            relative = str(target.relative_to(self._directory))
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            arriving = target.with_name(f".{target.name}")
+        while (told := self._state.jobs[name].kept) and not path_of(folder, told.number).exists():
+            relative = str(path_of(folder, told.number).relative_to(self._directory))
+            get = partial(source.get, relative, most=archives.MOST_BYTES)
             try:
-                if told.bytes > room(target.parent):
-                    raise ForeignError(f"this machine's disk has no room for {told.bytes:,} bytes more")
-                if relative in self._refused or not await source.get(relative, arriving, most=archives.MOST_BYTES):
+                if relative in self._refused or not await archives.bring(folder, told, get):
                     if self._state.jobs[name].kept == told:
                         return  # none, or another one by the next word of it
                     continue
-                await asyncio.to_thread(archives.look_at, arriving, told.digest)
-                arriving.replace(target)
             except (ForeignError, ValueError) as error:
                 self._refused.add(relative)
                 log.warning("the folder of %s was not taken: %s", name, error)
                 return
-            finally:
-                arriving.unlink(missing_ok=True)
             archives.forget_older(folder, told.number)
 
     # Bags
