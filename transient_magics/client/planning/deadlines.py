@@ -86,7 +86,8 @@ def refuse_untimely(cluster: Cluster, options: Mapping[str, Any]) -> None:
 
 
 def refuse_without_quota(cluster: Cluster, run: RunSpec) -> None:
-    """Raise ClusterError where the project has no quota left for as many VMs on demand as the cluster has workers.
+    """Raise ClusterError where the project has no quota left for as many VMs on demand as the cluster has workers,
+    of each GPU that the run may have them of.
 
     Of an emulated cluster where its weather has quotas. What cannot be told is no refusal: it is told when it is met.
     """
@@ -94,20 +95,23 @@ def refuse_without_quota(cluster: Cluster, run: RunSpec) -> None:
     assert spec
     if spec.emulated and not (cluster.state.vms and cluster.weather().settings.get("quota")):
         return
-    gpu = next(iter(run.gpus), spec.groups[0].accelerator)
-    spec = spec if gpu in spec.prices else widened(spec, run.gpus)
-    groups = (WorkerGroup(gpu, spec.worker_count, next(iter(run.zones), spec.zones_for(gpu)[0])),)
-    alone = replace(
-        spec, name=f"{spec.name[:30]}-due", id="", groups=groups, provisioning_model="standard", parameter_servers=0,
-        controller="local",
-    )  # fmt: skip
-    answer = ask("preflight", "The examination of quotas", stdin=json.dumps(alone.to_dict()))
-    for finding in answer["findings"]:
-        if not finding["good"] and str(finding["subject"]).startswith("quotas"):
-            raise ClusterError(
-                f"{spec.worker_count} {gpu.upper()} VMs on demand could not be had, and with them the deadline might "
-                f"not be kept: {finding['said']}", where=_OPTION,
-            )  # fmt: skip
+    count = spec.worker_count
+    for gpu in run.gpus or dict.fromkeys(each.accelerator for each in spec.groups):
+        if accelerator(gpu).spot_only:
+            continue
+        known = spec if gpu in spec.prices else widened(spec, run.gpus)
+        groups = (WorkerGroup(gpu, count, next(iter(run.zones), known.zones_for(gpu)[0])),)
+        alone = replace(
+            known, name=f"{spec.name[:30]}-due", id="", groups=groups, provisioning_model="standard",
+            parameter_servers=0, controller="local",
+        )  # fmt: skip
+        answer = ask("preflight", "The examination of quotas", stdin=json.dumps(alone.to_dict()))
+        for finding in answer["findings"]:
+            if not finding["good"] and str(finding["subject"]).startswith("quotas"):
+                raise ClusterError(
+                    f"{count} {gpu.upper()} VMs on demand could not be had, and with them the deadline might "
+                    f"not be kept: {finding['said']}", where=_OPTION,
+                )  # fmt: skip
 
 
 def refuse_impossible(cluster: Cluster, run: RunSpec, source: str, made: int = 0) -> None:
