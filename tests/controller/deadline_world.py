@@ -93,7 +93,7 @@ class World:
                     (Kind("cpu", self.hourly / 3600, self.on_demand_hourly / 3600),), workers,
                     {("cpu", terms): ready.count(terms) for terms in set(ready)}, self.begin, begun, 0.8 * self.begin,
                     3 * 3600.0 / self.rate, self.kept / 3600, 2 * self.declared, self.money - self.cost,
-                    self.now - acted,
+                    self.now - acted, end=2 * self.save,
                 )
             )  # fmt: skip
             self.told_late = self.told_late or (self.now if verdict.late else 0.0)

@@ -45,6 +45,8 @@ class DeadlineState:
     """By machines, as `k80x2+t4x1`."""
     joins: tuple[float, ...] = ()
     """Seconds that each of the last workers took from its VM's readiness, or the run's declaration, until then."""
+    save_seconds: float = 0.0
+    """How long the longest save took."""
     mark: tuple[float, int] | None = None
     """When progress was told last, and the step, where nobody joined or left since."""
 
@@ -55,9 +57,9 @@ class DeadlineState:
             paces[machines] = paces.get(machines, Pace()).longer(at - self.mark[0], step - self.mark[1])
         return replace(self, paces=paces, mark=(at, step))
 
-    def saved(self, step: int) -> Self:
-        """With all up to `step` saved, or begun from there."""
-        return replace(self, durable=step)
+    def saved(self, step: int, seconds: float = 0.0) -> Self:
+        """With all up to `step` saved, which took so many seconds, or begun from there."""
+        return replace(self, durable=step, save_seconds=max(self.save_seconds, seconds))
 
     def joined(self, seconds: float) -> Self:
         """With one more worker, which took so long."""

@@ -6,8 +6,9 @@
   start-up saved included. So no change is undone by the next.
 - Never late: VMs on demand are taken before the moment from which they alone could no longer do it, should all that is
   Spot be taken at once. For that, work counts up to the last durable save, speeds at their lower bound, the start with
-  its 99th percentile and with the waiting for capacity on demand that was seen. They are taken no earlier than that,
-  and given up when two starts are won. What is not saved yet is saved before they are taken.
+  its 99th percentile and with the waiting for capacity on demand that was seen; the last save is a part of the work.
+  They are taken no earlier than that, and given up when two starts are won. What is not saved yet is saved before they
+  are taken.
 - Money wins over time: on demand is not taken where what is left to spend does not pay for the rest of the work.
 """
 
@@ -52,7 +53,7 @@ def decide(seen: Seen) -> Verdict:
         if alone and first and sum(spots.values()) == sum(seen.workers.values()):
             return Verdict({**spots, (first.gpu, ON_DEMAND): 1}, unmeasured())
         return Verdict(seen.workers)
-    left, to_make = seen.deadline - seen.now, max(seen.steps - seen.unsaved, 0)
+    left, to_make = seen.deadline - seen.now - seen.end, max(seen.steps - seen.unsaved, 0)
     net = _net(seen, left)
     slack = left - seen.begin - seconds_of(seen.steps, net.speed) if net else math.inf
     holds = any(terms == ON_DEMAND for _, terms in seen.workers)
@@ -77,7 +78,7 @@ def decide(seen: Seen) -> Verdict:
         else:
             reason = priced(seen.workers, workers, worth, price, gpu)
     chance, ends = outlook(seen, net, workers, left, to_make, ready)
-    late = seen.now + soonest if soonest > left else 0.0
+    late = seen.now + soonest + seen.end if soonest > left else 0.0
     save = not holds and seen.unsaved > 0 and slack < 2 * PERIOD + seen.begin / 2
     return Verdict(workers, reason, chance, ends, worth, price, gpu, late, save)
 

@@ -24,6 +24,7 @@ _LATE = 2.326  # deviations: one start in a hundred takes longer
 _ROUGH = 0.1  # of a mean start: how far starts differ at least
 _FEW = 2.0  # the next of n starts is longer than all of them once in n + 1 times: few tell little of the longest
 _UNSEEN, _JOIN = 1.5, 15.0  # of a usual start where none was seen; seconds until a worker that is ready takes steps
+_LAST_SAVE, _SAVES_DIFFER = 5.0, 2.0  # seconds until the last step is saved, at least; of the longest save so far
 Workers = Mapping[tuple[str, str], int]
 """How many, by GPU and terms."""
 
@@ -52,11 +53,11 @@ class Kind:
 class Seen:
     """What a decision follows from. Seconds and US dollars; `now` and `deadline` since 1970.
 
-    `steps` are left behind the last durable save, `unsaved` of them are made. `workers` are asked for, `working` train.
-    `begin`: until VMs on demand that are asked for now take steps, at most; `begun`: until those that are asked for do;
-    `start`: what it takes a Spot worker; `life`: how long one is there. `kept`: what all but workers cost in a second.
-    `most`: workers at once; `money`: left to spend; `since`: seconds that they are asked for; `acts`: whether what is
-    decided is done.
+    `steps` are left behind the last durable save, `unsaved` of them are made; `end`: from the last step until it is
+    saved, at most. `workers` are asked for, `working` train. `begin`: until VMs on demand that are asked for now take
+    steps, at most; `begun`: until those that are asked for do; `start`: what it takes a Spot worker; `life`: how long
+    one is there. `kept`: what all but workers cost in a second. `most`: workers at once; `money`: left to spend;
+    `since`: seconds that they are asked for; `acts`: whether what is decided is done.
     """
 
     now: float
@@ -77,6 +78,7 @@ class Seen:
     money: float
     since: float = math.inf
     acts: bool = True
+    end: float = 0.0
 
 
 def seen(state: ClusterState, run: RunState, now: float) -> Seen:
@@ -109,7 +111,7 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
         kept=sum(vm.hourly for vm in state.living if vm.role != WORKER) * rate / 3600,
         most=min(run.spec.most_workers or 1000, spec.max_workers or spec.worker_count),
         money=min(spent, default=math.inf), since=now - known.acted.at if known.acted else math.inf,
-        acts=run.spec.adapt == "auto",
+        acts=run.spec.adapt == "auto", end=max(_LAST_SAVE, _SAVES_DIFFER * known.save_seconds),
     )  # fmt: skip
 
 

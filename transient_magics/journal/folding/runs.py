@@ -131,7 +131,7 @@ def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
     run = state.runs.get(event.run)
     checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
     known = {"checkpoint_step": event.step, "checkpoint": event.path, "checkpoints": checkpoints, "unsaved": None}
-    deadline = _timed(run, lambda known: known.saved(event.step))
+    deadline = _timed(run, lambda known: known.saved(event.step, event.seconds))
     # Progress is told every few seconds only: what was saved since is no less than that.
     return with_run(state, event.run, step=max(run.step if run else 0, event.step), deadline=deadline, **known)
 
