@@ -1,7 +1,7 @@
 """Mini-batches prepared on VMs of their own (`--prep`): speed and dollars against decoding on the worker.
 
 One worker with a K80 at list prices, on the emulator; its steps take as long as an emulated accelerator says. Decoding
-an example is a sleep, of eight at once as Tensor2Tensor interleaves them, so that each VM has cores for it of its own,
+an example is a sleep, of 24 at once as Tensor2Tensor interleaves them, so that each VM has cores for it of its own,
 which this machine has not. Of slow decoding, and of that which a worker does in passing: there the other VMs can only
 cost.
 """
@@ -19,7 +19,7 @@ from transient_magics.journal import ClusterState
 from transient_magics.protocol.measures.step_parts import step_parts
 
 BATCH, PACE = 32, 0.1
-SLOW, QUICK = 0.080, 0.004
+SLOW, QUICK = 0.240, 0.012
 """Seconds of decoding an example: a mini-batch takes three times as long as its step, and a sixth of it."""
 SETTLE_SECONDS = 5.0
 PROBLEM = (
