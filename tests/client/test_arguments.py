@@ -431,6 +431,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         (TRAIN + "--hparams 64", "Invalid --hparams '64'"),
         (TRAIN + "--lr-policy activ", "Did you mean active?"),
         (TRAIN + "--hparam a=1", "Did you mean --hparams?"),
+        (TRAIN + "--finish-by 6h --zones us-east1-x", "Unknown zone 'us-east1-x' (--zones)"),
     ],
 )
 def test_a_mistake_in_a_run_is_answered_with_one_clear_line(line: str, said: str) -> None:

@@ -123,8 +123,8 @@ def train() -> tuple[Option, ...]:
         flag("--confidence", "with it, the speed counts as what it is at least with this probability (0.95)",
               confidence, metavar="SHARE"),
         flag("--gpus", "with it, the GPUs that workers may have (the cluster's)", gpus, metavar="GPU,..."),
-        flag("--zones", "with it, where they may be (where the cluster's may)", zones, completes="zone",
-              metavar="ZONE,..."),
+        flag("--zones", "with it, where they may be (where the cluster's may)",
+              lambda text: zones(text, "--zones"), completes="zone", metavar="ZONE,..."),
         flag("--adapt", "with it, who changes the workers: auto: the controller; ask: it proposes that; off: it only "
               "tells (auto)", **one_of("--adapt", choices("adapt"))),
         flag("--seed", "what chance follows from: initial values; with one worker on CPUs and a cell's own model "

@@ -107,8 +107,8 @@ def measure() -> tuple[Option, ...]:
     return (
         word("gpu", "[GPU]", "the GPU that zones may have; without one: what was seen so far", many="?",
              completes="gpu"),
-        flag("--zones", "where VMs are asked for, and given back at once", zones, completes="zone",
-             metavar="ZONE,..."),
+        flag("--zones", "where VMs are asked for, and given back at once", lambda text: zones(text, "--zones"),
+             completes="zone", metavar="ZONE,..."),
         flag("--budget", "what that may cost in US dollars, a minute of each VM at least", positive("--budget"),
              metavar="DOLLARS"),
         flag("--every", "from one look to the next: 10m", duration("--every", "m"), metavar="TIME"),

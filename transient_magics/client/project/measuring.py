@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ... import places
-from ...catalog import ACCELERATORS, ZONES, has_gpu, price_list
+from ...catalog import ACCELERATORS, ZONES, accelerator, has_gpu, price_list
 from ...errors import ClusterError, DeclarationError
 from ...journal.lock import held
 from ...protocol import checks, layout
@@ -128,6 +128,7 @@ def measure(
         return known
     if budget is None or not zones:
         raise DeclarationError("A measurement needs --zones and --budget", fix="As --zones us-east1-c --budget 2.")
+    gpu = accelerator(gpu.lower()).name
     for zone in zones:
         parse_groups(f"{gpu}@{zone}", ACCELERATORS, ZONES)
         if not has_gpu(zone, gpu):
