@@ -394,9 +394,12 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         ("--train-steps 5 --checkpoint-every soon", "Invalid interval 'soon' (--checkpoint-every). Write 500 (steps)"),
         ("--train-steps 5 --pip", "--pip: a value must follow"),
         ("--train-steps 5 --cache 2GB", "Only a model of Tensor2Tensor takes --cache"),
-        ("--train-steps 5 --cache lots", "Invalid --cache: 'lots' is no size like 2GB or 500MB:memory"),
-        ("--train-steps 5 --cache 2GB:tape", "Invalid --cache: '2GB:tape' names none of memory, shm, disk"),
-        (TRAIN + "--prep t4x2", "Invalid --prep: 't4x2' names no VMs without a GPU: write cpux4"),
+        ("--train-steps 5 --cache lots", "Invalid --cache: 'lots' is no size: write 2GB or 500MB:memory"),
+        (
+            "--train-steps 5 --cache 2GB:tape",
+            "Invalid --cache: '2GB:tape' has an unknown place: write one of memory, shm, disk",
+        ),
+        (TRAIN + "--prep t4x2", "Invalid --prep: 't4x2' must be VMs without a GPU: write cpux4"),
         (TRAIN + "--prep cpux2 --cache 2GB", "--cache and --prep cannot be used together"),
         ("--train-steps 5 --prep cpux4", "Only a model of Tensor2Tensor takes --prep"),
         ("--train-steps 5 --hparams batch_size=4", "Only a model of Tensor2Tensor takes --hparams"),
@@ -659,7 +662,7 @@ def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
     [
         ("k08x4", "SPEC 'k08x4', column 1: unknown GPU 'k08' (--on). Did you mean k80?"),
         ("' '", "There is no configuration (--on)"),
-        ("k80x1,,k80x2", "Between two commas stands nothing (--on)"),
+        ("k80x1,,k80x2", "A configuration between two commas is empty (--on)"),
         ("k80x1,k80", "k80x1 is there twice (--on). --repeat 5 trains each point five times."),
         (
             "k80x2@us-west1-b",

@@ -139,7 +139,7 @@ def test_a_configuration_is_one_more_dimension_and_a_run_takes_exactly_its_machi
     run = spec.run_of(3, 0, points[3] or {})
     assert (run.machines, run.least_workers, run.most_workers, run.workers) == ("k80x2+p100x1", 3, 3, 3)
     assert (run.hparams, run.params) == ("lr=0.2", {"lr": 0.2}), "which no model has to know"
-    with pytest.raises(ValueError, match="'k80' says no workers: write GPUxCOUNT, as k80x4"):
+    with pytest.raises(ValueError, match="'k80' is no GPU with a count: write GPUxCOUNT, as k80x4"):
         StudySpec.from_dict({**spec.to_dict(), "on": ["k80"]})
 
 
@@ -157,5 +157,5 @@ def test_machines_are_read_as_they_are_written(machines: dict[str, int]) -> None
     "text", ["", "k80", "k80x", "k80x0", "x4", "k80x4@us-west1-b", "K80x4", "k80 x4", "k80x1++k80x1"]
 )
 def test_what_says_no_machines_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="says no workers: write GPUxCOUNT, as k80x4"):
+    with pytest.raises(ValueError, match="is no GPU with a count: write GPUxCOUNT, as k80x4"):
         parse_machines(text)

@@ -29,7 +29,9 @@ def parse_configurations(on: str | Sequence[str]) -> tuple[str, ...]:
     if not any(each.strip() for each in texts):
         raise DeclarationError("There is no configuration", where="--on", fix="For example: --on k80x1,k80x4")
     if not all(each.strip() for each in texts):
-        raise DeclarationError("Between two commas stands nothing", where="--on", fix="For example: --on k80x1,k80x4")
+        raise DeclarationError(
+            "A configuration between two commas is empty", where="--on", fix="For example: --on k80x1,k80x4"
+        )
     if len(texts) > MOST:
         raise DeclarationError(f"{len(texts)} configurations are more than {MOST}", where="--on")
     found: list[str] = []

@@ -25,11 +25,11 @@ class Cache:
         found = _FORM.fullmatch(text)
         size = float(found[1]) * _UNITS.get(found[2] or "", 0) if found else -1.0
         if not found or (not found[2] and float(found[1])) or size >= 2**62:
-            raise ValueError(f"'{text:.40}' is no size like 2GB or 500MB:memory")
+            raise ValueError(f"'{text:.40}' is no size: write 2GB or 500MB:memory")
         for place in get_args(Place):
             if place == (found[3] or "disk"):
                 return cls(int(size), place)
-        raise ValueError(f"'{text:.40}' names none of {', '.join(get_args(Place))}")
+        raise ValueError(f"'{text:.40}' has an unknown place: write one of {', '.join(get_args(Place))}")
 
 
 def cache_or_none(text: str) -> str:

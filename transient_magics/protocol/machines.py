@@ -23,7 +23,7 @@ def parse_machines(text: str) -> Mapping[str, int]:
     for part in text.split("+"):
         group = _GROUP.fullmatch(part)
         if not group:
-            raise ValueError(f"'{part:.40}' says no workers: write GPUxCOUNT, as k80x4")
+            raise ValueError(f"'{part:.40}' is no GPU with a count: write GPUxCOUNT, as k80x4")
         found[group[1]] = found.get(group[1], 0) + int(group[2])
     if (total := sum(found.values())) > MOST_WORKERS:
         raise ValueError(f"{total} workers are more than {MOST_WORKERS}")
@@ -49,7 +49,7 @@ def parse_preparation(text: str) -> int:
     """How many VMs prepare mini-batches, of `cpux4`; `cpu` is one. Raises ValueError, a clause."""
     machines = parse_machines(f"{CPU}x1" if text == CPU else text)
     if [*machines] != [CPU]:
-        raise ValueError(f"'{text:.40}' names no VMs without a GPU: write {CPU}x4")
+        raise ValueError(f"'{text:.40}' must be VMs without a GPU: write {CPU}x4")
     return machines[CPU]
 
 
