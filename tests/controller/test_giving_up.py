@@ -105,5 +105,6 @@ def test_speed_is_what_was_made_of_late() -> None:
     rows = [
         {"time": 100e9, "worker": "worker-0", "samples": 9000}, {"time": 155e9, "worker": "worker-0", "samples": 30},
         {"time": 156e9, "worker": "worker-1", "samples": 60}, {"time": 157e9, "worker": "worker-1"},
+        {"time": 158e9, "worker": "worker-1", "samples": None},
     ]  # fmt: skip
     assert lately(rows, 160.0) == pytest.approx({"worker-0": 1.0, "worker-1": 2.0})

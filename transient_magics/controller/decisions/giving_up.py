@@ -49,5 +49,5 @@ def lately(rows: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:
     made: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         if now - row["time"] / 1e9 <= _LATELY:
-            made[row["worker"]] += row.get("samples", 0.0) / _LATELY
+            made[row["worker"]] += (row.get("samples") or 0.0) / _LATELY
     return dict(made)
