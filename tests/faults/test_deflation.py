@@ -1,4 +1,5 @@
-"""A worker's VM shrinks: it trains on with fewer examples, nothing restarts, and its loss is one as any other."""
+"""A worker's VM shrinks: it trains on with fewer examples, nothing restarts, and its loss is one as any other. Where
+workers are to be fewer, the slow one goes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import pytest
 from tests.faults.conftest import CELL, Patient
 from transient_magics import client
 from transient_magics.cli import arguments, verbs
-from transient_magics.journal import ClusterState, events
+from transient_magics.controller.decisions.giving_up import lately
+from transient_magics.journal import ClusterState, events, metrics, now
 
 pytestmark = [pytest.mark.training, pytest.mark.matrix]
 SHRUNK = "worker-1"
@@ -73,5 +75,13 @@ def test_a_vm_that_shrinks_trains_on_with_fewer_examples_and_can_be_lost_like_an
 
     state = patient.until(there, "a worker in its place")
     assert state.vms[replaced.by].share.whole, "what comes in its place has all"
+    patient.goes_on()
+
+    said("deflate shrinks worker-0 --cpu 8%")
+    rates = lambda: lately(metrics.sample(run.directory / "metrics.jsonl"), now())  # noqa: E731
+    patient.sees(lambda: 0 < rates().get("worker-0", 0) < rates().get(replaced.by, 0) / 2, "who is slower")
+    said("resize shrinks cpu --give-up slowest")
+    patient.until(lambda state: not state.vms["worker-0"].living, "given up")
+    assert [vm.name for vm in cluster.state.living if vm.role == "worker"] == [replaced.by]
     patient.goes_on()
     cluster.delete()
