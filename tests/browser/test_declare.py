@@ -38,7 +38,7 @@ def test_a_cluster_is_put_together_and_launched(lab: Lab, shots: Path) -> None:
     expect(panel.locator(".transient-line")).to_have_text("%transient_cluster cpu --max-cost 2")
     panel.get_by_label("It is for").select_option("jobs")
     expect(panel.locator(".transient-line")).to_have_text("%transient_cluster cpu --max-cost 2 --for jobs")
-    expect(panel.get_by_label("parameter servers")).to_be_hidden()
+    expect(panel.get_by_label("parameter servers", exact=True)).to_be_hidden()
     panel.get_by_label("It is for").select_option("training")
     panel.get_by_label("Google Cloud project").fill("my-project")
     panel.get_by_role("button", name="Launch").click()

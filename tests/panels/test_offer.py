@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.catalog import ACCELERATORS, zones_with
+from transient_magics.catalog import ACCELERATORS, continent, zones_with
 from transient_magics.cli import arguments
 from transient_magics.client import Declaration, preview
 from transient_magics.panels.offer import FIRST, MAGIC, declaration, menu, offer, offer_text
@@ -41,6 +41,10 @@ def test_the_line_typed_declares_what_was_offered(choices):
     if choices.get("purpose") == "jobs" and (choices.get("ps", "1") != "1" or choices.get("ps_zone")):
         assert "A cluster for jobs trains nothing" in shown["error"]
         assert "Leave out --ps" in shown["error"]
+        return
+    server, zones = choices.get("ps_zone"), {each["zone"] for each in choices["groups"]} - {""}
+    if server and any(continent(zone) != continent(server) for zone in zones):
+        assert "is on another continent than workers" in shown["error"]
         return
     assert not shown["error"]
     words = arguments.split(shown["line"].removeprefix(MAGIC))

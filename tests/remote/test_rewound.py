@@ -80,7 +80,7 @@ async def test_the_copy_goes_on_from_what_both_have(
             following = asyncio.create_task(mirror._follow_journal(connection))
         await until(lambda: following.done() or here.read_bytes() == there.read_bytes())
         assert not following.done(), following
-        await until(lambda: set(told[-1][0].vms) == set(mirror._state.vms))
+        await until(lambda: set(told[-1][0].vms) == set(mirror.state.vms))
         with Journal(there) as journal:
             journal.append(events.VmRequested(vm="last", role="worker", **VM))
         await until(lambda: "last" in told[-1][0].vms)
@@ -90,8 +90,8 @@ async def test_the_copy_goes_on_from_what_both_have(
 
     assert (folder / LOST).read_bytes() == lost
     vms = {"ps-0", "worker-5", "last"}
-    assert vms <= set(mirror._state.vms) == set(told[-1][0].vms) == set(kept(here).read().vms)
-    assert "worker-4" not in mirror._state.vms
+    assert vms <= set(mirror.state.vms) == set(told[-1][0].vms) == set(kept(here).read().vms)
+    assert "worker-4" not in mirror.state.vms
     asked = [event.vm for _, new in told for event in new if isinstance(event, events.VmRequested)]
     assert len(asked) == len(set(asked)), "nobody is told anything twice"
     assert {*vms, "worker-4"} <= set(asked)
