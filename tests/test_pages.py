@@ -208,6 +208,8 @@ def test_every_weather_that_it_shows_can_be_set(tmp_path: Path, monkeypatch: pyt
         values.pop("reset", None)
         if said := values.get("availability"):
             values["availability"] = replayed(str(said), [("us-west1-b", "k80")])
+        if said := values.get("reclaim"):
+            values["reclaim"] = {"said": said, "vms": ["1", "2"], "cluster": "tour"}
         Settings().changed(values)
 
 

@@ -103,6 +103,9 @@ function render({ model, el }) {
   });
   const resize = resizing(send);
   const trouble = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
+  const proposed = element("span", {});
+  const agree = element("button", { type: "button", text: "Agree", ...ASKS, title: "Give them up now", onclick: () => send({ do: "agree", number: view.proposal?.number }) });
+  const proposal = element("div", { class: "transient-notice transient-tools", "data-tone": "warn", role: "group", "aria-label": "Proposal", hidden: "" }, proposed, agree);
   const notice = element("div", { class: "transient-notice", role: "status" });
   const attach = element("code");
   const lostWords = element("span");
@@ -122,7 +125,7 @@ function render({ model, el }) {
   const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside, jobs, dasks), cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
-    lost, whole.node, resize.form, resize.question, trouble, notice, waiting, top, ...(focus ? [] : [studies, bags, table]), events, live);
+    lost, whole.node, resize.form, resize.question, trouble, proposal, notice, waiting, top, ...(focus ? [] : [studies, bags, table]), events, live);
 
   const due = new Set();
   let announced = { text: "", at: -Infinity };
@@ -143,6 +146,8 @@ function render({ model, el }) {
     setText(about, view.about);
     setText(trouble, view.trouble);
     trouble.hidden = !view.trouble;
+    setText(proposed, view.proposal?.text ?? "");
+    proposal.hidden = !view.proposal;
     setText(notice, view.notice?.text ?? "");
     setAttribute(notice, "data-tone", view.notice?.tone ?? "quiet");
     setAttribute(notice, "role", view.notice?.tone === "bad" ? "alert" : "status");

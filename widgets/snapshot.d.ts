@@ -51,8 +51,8 @@ export interface End {
   speed: Figure;
 }
 
-/** Other workers for a run with a deadline: the `number` by which it is agreed to, what and why, and until when it
- * can be, in seconds since 1970. */
+/** Other workers for a run with a deadline, or those that are to be given up: the `number` by which it is agreed to,
+ * what and why, and until when it can be, in seconds since 1970. */
 export interface Proposal {
   number: number;
   text: string;
@@ -103,7 +103,9 @@ export interface Said {
   family: string;
 }
 
-/** A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster goes on. */
+/** A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster goes on.
+ *
+ * `proposal`: which workers are to be given up, where that can be agreed to. */
 export interface View {
   version: number;
   at: number;
@@ -116,6 +118,7 @@ export interface View {
   over: boolean;
   emulated: boolean;
   trouble: string;
+  proposal: Proposal | null;
   spec: string;
   since: number;
   until: number;
@@ -154,6 +157,7 @@ export interface Frame {
   over: boolean;
   emulated: boolean;
   trouble: string;
+  proposal: Proposal | null;
   spec: string;
   since: number;
   until: number;

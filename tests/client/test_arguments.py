@@ -81,7 +81,7 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         "k80x2@us-west1-b+p100 --name demo --ps 2 --ps-cores 8 --zone us-west1-b,us-west1-a "
         "--provisioning-model preemptible --max-workers 9 --no-replace --chief ps --max-hours 3 --max-cost $4.50 "
         "--idle 20 --project p --bucket none --image i --service-account s --network n --subnet u --no-external-ip "
-        "--controller local --fallback on-demand=10m --ps-machine n2-standard-4 --no-firewall "
+        "--controller local --give-up ask --fallback on-demand=10m --ps-machine n2-standard-4 --no-firewall "
         "--ps-zone us-west1-a --machine-type p100=n1-standard-16 --disk 200GB:ssd "
         "--ssh-from 203.0.113.7/32,10.0.0.0/8 --for training --dry-run --wait -o c"
     )
@@ -92,8 +92,8 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         spec="k80x2@us-west1-b+p100", name="demo", ps=2, ps_cores=8, zone=("us-west1-b", "us-west1-a"),
         provisioning_model="preemptible", max_workers=9, replace=False, chief="ps", max_hours=3.0,
         max_cost=4.5, idle=1200.0, project="p", bucket="none", image="i", service_account="s", network="n", subnet="u",
-        external_ip=False, controller="local", fallback_seconds=600.0, ps_machine="n2-standard-4", firewall=False,
-        ps_zone="us-west1-a", machine_type="p100=n1-standard-16", disk="200GB:ssd",
+        external_ip=False, controller="local", give_up="ask", fallback_seconds=600.0, ps_machine="n2-standard-4",
+        firewall=False, ps_zone="us-west1-a", machine_type="p100=n1-standard-16", disk="200GB:ssd",
         ssh_from=("203.0.113.7/32", "10.0.0.0/8"), purpose="training",
     )  # fmt: skip
 
@@ -150,6 +150,7 @@ def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dic
         ("k80x4 -o 3d", "-o takes a variable's name"),
         ("k80x4 --fallback spot", "Invalid --fallback 'spot'"),
         ("k80x4 --chief workr", "Did you mean worker?"),
+        ("k80x4 --give-up asks", "Did you mean ask?"),
         ("k80x4 --bucket b", "Invalid bucket name 'b'"),
         ("", "at least one group of workers"),
         ("delete", "needs the cluster's name, or --all"),
@@ -211,7 +212,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "relocate": (None, ["demo --zone us-east1-c --gpus t4 --yes"]),
     "revoke": (None, ["demo worker-1 --in 30"]),
     "move": (None, ["demo run-3 --before run-2"]),
-    "agree": (None, ["demo run-3"]),
+    "agree": (None, ["demo run-3", "demo"]),
     "stop": (None, ["demo run-3"]),
     "logs": (None, ["demo ps-0 --lines 5"]),
     "events": (None, ["demo --kind vm --follow"]),
@@ -238,7 +239,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "tour --revocations published --waves 0.5 --hours-per-minute 6 --stockout us-west1-b:k80,for=10m "
         "--quota v100=4 --api-errors 0.05 --api-latency 50ms..400ms --credentials expired,for=60s "
         "--creation-preemptions 0.1 --boot published --notice scaled --gpu-driver fails --gpu-speed published "
-        "--link 1gbit,far=100mbit --pressure 1cpu,for=5m --seed 7 --reset --availability none",
+        "--link 1gbit,far=100mbit --pressure 1cpu,for=5m --reclaim none --seed 7 --reset --availability none",
     ]),
     "deflate": (None, ["tour worker-1 --cpu 50% --network 0.2", "tour --reclaim 1.5cpu --policy deterministic"]),
     "inflate": (None, ["tour worker-1"]),

@@ -159,7 +159,7 @@ def test_the_notice_of_a_preemption_is_a_vms_own_word_and_it_is_held_to_it(clust
         recorder = controller._recorder
         tell(controller, {"kind": "vm.preemption_notice", "time": 1})
         assert recorder.state.vms["worker-0"].state == ("leaving" if model == "spot" else "ready")
-        fleet = Fleet(cluster, recorder, cast(Access, None), tasks, lambda *_: None)
+        fleet = Fleet(cluster, recorder, cast(Access, None), tasks, lambda *_: None, lambda _: None)
         fleet.keep_links()
         assert asked == ["link worker-0"]
         noticed = time.time() - 3600
@@ -181,7 +181,7 @@ async def test_a_vm_that_answers_tells_of_its_notice_before_compute_engine_is_be
     with in_charge(cluster) as controller:
         async with asyncio.TaskGroup() as group:
             tasks = Tasks(group, lambda: None, lambda *_: None)
-            fleet = Fleet(cluster, controller._recorder, cast(Access, None), tasks, lambda *_: None)
+            fleet = Fleet(cluster, controller._recorder, cast(Access, None), tasks, lambda *_: None, lambda _: None)
             fleet._links["worker-0"] = cast(Link, SimpleNamespace(answering=answers))
             fleet._compare({"worker-0": taken}, 0.0, {})
         assert (controller._recorder.state.vms["worker-0"].state == "leaving") == told

@@ -32,6 +32,8 @@ from google.api_core import exceptions
 from google.cloud import compute_v1
 
 from transient_magics.cloud import ComputeEngine, VmRequest, request_id
+from transient_magics.emulator.weather.reclaiming import Reclaim, Reclaiming
+from transient_magics.emulator.weather.revocations import Due, Nothing, Transient
 from transient_magics.errors import QuotaError, StockoutError
 
 WEATHER = "/emulator/v1/weather"
@@ -115,6 +117,41 @@ def test_one_vm_is_taken_every_so_often_as_google_takes_it(sky: Cloud) -> None:
     listed = sky.operations.list(project=PROJECT, zone=ZONE)
     taken = [each for each in listed if each.operation_type == "compute.instances.preempted"]
     assert {each.target_link.rpartition("/")[2] for each in taken} >= {"w0", "w1"}
+
+
+def test_of_vms_that_are_wanted_back_those_are_taken_that_nobody_has_given_in_time(sky: Cloud) -> None:
+    for name in ("w0", "w1", "w2", "else"):
+        sky.create(name, **DELETE)
+    ids = {name: str(sky.get(name).id) for name in ("w0", "w1", "w2")}
+    asked = {"said": "2,within=2s", "vms": [*ids.values()], "cluster": "tour"}
+    for said, why in (("two", "no number of VMs"), ("2,by=2s", "no number"), ("4", "tour has 3 transient workers")):
+        status, refused = http_request(sky.running.url, "PATCH", WEATHER, {"reclaim": {**asked, "said": said}})
+        assert status == 400
+        assert why in refused["error"]["message"]
+    told = weather(sky, reclaim=asked)
+    assert told["description"] == [
+        "The provider wants 2 of the 3 workers of tour back within 2 s, whichever; then it takes them."
+    ]
+    assert told["wanted_back"]["number"] == 2
+    assert set(told["wanted_back"]["vms"]) == set(ids.values())
+    sky.preempt("w1")
+    eventually(lambda: http_request(sky.running.url, "GET", WEATHER)[1]["wanted_back"]["number"] == 1)
+    assert time.time() < told["wanted_back"]["until"]
+    eventually(lambda: len(sky.names()) == 2)
+    assert time.time() > told["wanted_back"]["until"]
+    assert "else" in sky.names()
+    assert weather(sky, seed=3)["wanted_back"] is None
+
+
+def test_who_came_later_is_not_taken_and_no_more_are_than_were_wanted() -> None:
+    vms = [Transient(str(number), ZONE, f"w{number}", "k80", 1.0) for number in range(4)]
+    policy = Reclaiming(Reclaim(2, ("0", "1", "2"), until=100.0), Nothing(), seed=1)
+    assert policy.due(vms, 99.0) == Due((), 100.0)
+    assert len(policy.due(vms, 100.0).take) == 2
+    assert vms[3] not in policy.due(vms, 100.0).take
+    (one,) = policy.due(vms[1:], 100.0).take
+    assert one in vms[1:3]
+    assert policy.due(vms[2:], 100.0).take == (), "two have gone by themselves"
 
 
 def test_a_vm_is_taken_so_long_after_its_notice_as_the_weather_says(sky: Cloud) -> None:

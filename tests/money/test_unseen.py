@@ -78,7 +78,7 @@ async def test_vms_that_came_and_went_unseen_are_paid_for(url: str, tmp_path: Pa
             await access.reopen()
             ran = await killed_before_it_saw_them(spec, access, recorder, key)
             tasks = Tasks(group, lambda: None, recorder.note)
-            fleet = Fleet(tmp_path, recorder, access, tasks, lambda vm, line: None)
+            fleet = Fleet(tmp_path, recorder, access, tasks, lambda vm, line: None, lambda _: None)
             fleet.delete(recorder.state.vms[SENT_AWAY], "fewer are wanted")
             tasks.do("poll", fleet.poll)
             async with asyncio.timeout(PATIENCE):

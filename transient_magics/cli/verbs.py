@@ -166,7 +166,9 @@ def _move(name: str, run: str, before: str | None = None) -> Sentence:
     return Sentence(f"Next on {name}: {', '.join(each.name for each in cluster.state.queue) or run}.")
 
 
-def _agree(name: str, run: str) -> Sentence:
+def _agree(name: str, run: str = "") -> Sentence:
+    if not run:
+        return Sentence(f"{name} gives up {', '.join(client.cluster(name).agree())}.")
     client.cluster(name).run(run).agree()
     return Sentence(f"{run} gets the workers that were proposed.")
 

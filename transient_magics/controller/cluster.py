@@ -16,8 +16,8 @@ from typing import Any
 
 from ..errors import ClusterError, RemoteError
 from ..files import write_atomically
-from ..journal import ClusterState, Journal, events, metrics, now, read, replay
-from ..journal.declared import agree, agreed, differences, resized, run_folder, was_elsewhere
+from ..journal import ClusterState, Journal, events, now, read, replay
+from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
 from ..protocol import agent_commands, layout
 from ..protocol.agent_commands import DISPATCHER
 from ..protocol.cluster_commands import (
@@ -68,13 +68,14 @@ from .decisions.core import (
     decide,
     wanted,
 )
-from .decisions.giving_up import lately, leaving
+from .decisions.giving_up import MEASURES, leaving
 from .jobs.conduct import Jobs
 from .metering import Metering
 from .opening import Opening
 from .place import command_socket, here
 from .placement.copies import EVERY_SECONDS, Copies, keep_copies
 from .placement.seat import Seat
+from .reclaiming import Reclaims, measured
 from .record import Recorder
 from .relocation import Mover
 from .runs.conduct import Runs
@@ -115,6 +116,7 @@ class Controller:
         self._bags: Bags
         self._deadlines: Deadlines
         self._mover: Mover
+        self._reclaims: Reclaims
         self._copies: Copies | None = None
         self._tasks: Tasks
 
@@ -165,6 +167,7 @@ class Controller:
         self._bags = Bags(self._directory, recorder, self._dasks, self._link)
         self._deadlines = Deadlines(recorder, self._runs.save_run, partial(self._runs.stop_trial, save=True))
         self._mover = Mover(self._directory, recorder, self._runs)
+        self._reclaims = Reclaims(self._directory, recorder)
 
     async def _turn_comes(self) -> bool:
         """Wait until the clusters of a study that come before this one are done; False where that is never.
@@ -212,7 +215,9 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             recorder = self._recorder
             self._tasks = Tasks(group, recorder.changed.set, lambda key, what: recorder.note(key, what))
-            fleet = self._fleet = Fleet(self._directory, recorder, access, self._tasks, self._agent_line)
+            fleet = self._fleet = Fleet(
+                self._directory, recorder, access, self._tasks, self._agent_line, self._reclaims.told
+            )
             self._runs.take_charge(fleet, self._tasks)
             self._in_charge.set()
             self._tasks.do("poll", fleet.poll)
@@ -230,6 +235,7 @@ class Controller:
                 at = skew.now(access.engine.ahead)
                 if not self._state.relocation:
                     self._deadlines.look(at)
+                self._reclaims.look(self._tasks, fleet, at)
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
                 self._study(at)
@@ -394,6 +400,8 @@ class Controller:
                 await self._runs.ask_chief(agent_commands.Evaluate(run=command.run))
             case Profile():
                 self._runs.trace(command.run, command.worker)
+            case Agree(run=""):
+                self._reclaims.agree(command.proposal)
             case Agree():
                 self._deadlines.agree(command.run, command.proposal)
             case Delete():
@@ -448,21 +456,16 @@ class Controller:
             self._taken.add(name)
 
     async def _resize(self, wanted: ClusterSpec, give_up: GiveUp | None) -> None:
-        rates = await self._rates() if give_up == "slowest" else {}
+        chosen = give_up or self._recorder.spec.give_up
+        policy = None if chosen == "ask" else chosen
+        known = await measured(self._directory, self._state, policy) if policy else None
+        if give_up and known is None:
+            what = f"Who is the {give_up} on {self._declared.name} cannot be told: {MEASURES[give_up]}"
+            raise ClusterError(what, where="--give-up", fix="Take youngest or dearest.")
         self._refuse_when_ending()
         self._refuse_when_moving()
         assert self._state.spec
         spec = resized(self._state.spec, wanted, self._state, now())
-        gone = leaving(self._state, spec, give_up, rates) if give_up else ()
+        gone = leaving(self._state, spec, policy, known) if policy and known is not None else ()
         agree(self._directory, spec)
         self._recorder.record(events.ClusterResized(spec=spec.to_dict(), gives_up=gone))
-
-    async def _rates(self) -> dict[str, float]:
-        """Examples a second, by worker. ClusterError where no run tells."""
-        run = self._state.active_run
-        path = run_folder(self._directory, run.name) / layout.METRICS if run else None
-        rates = lately(await asyncio.to_thread(metrics.sample, path), now()) if path else {}
-        if not rates:
-            what = f"Nothing trains on {self._declared.name} by which its slowest workers are known"
-            raise ClusterError(what, where="--give-up", fix="Take youngest or dearest.")
-        return rates

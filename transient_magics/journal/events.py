@@ -308,6 +308,38 @@ class VmInflated(Event):
     network_before: _Part = 1.0
 
 
+@_event("reclaim.wanted")
+class ReclaimWanted(Event):
+    """The provider wants `number` of these `vms` back until then, in seconds since 1970, whichever; what is missing
+    then it takes by itself. 0: it wants none any more."""
+
+    number: Count
+    vms: tuple[Name, ...] = ()
+    until: Amount = 0.0
+
+
+@_event("reclaim.proposed")
+class ReclaimProposed(Event):
+    """These VMs are to go for this `reason`, a clause; it is asked whether others are to, `until` then (seconds since
+    1970)."""
+
+    vms: tuple[Name, ...]
+    reason: str
+    until: Amount
+
+
+@_event("reclaim.answered")
+class ReclaimAnswered(Event):
+    """These VMs go, of those that the provider wants back, for this `reason`, a clause.
+
+    `agreed`: it was proposed, and somebody agreed to it.
+    """
+
+    vms: tuple[Name, ...]
+    reason: str
+    agreed: bool = False
+
+
 @_event("vm.revoked")
 class VmRevoked(Event):
     """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`).

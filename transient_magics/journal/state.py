@@ -227,6 +227,15 @@ class Relocation:
 
 
 @dataclass(frozen=True, slots=True)
+class Reclaim:
+    """VMs that the provider wants back: what it `wanted`, what is `proposed`, and what was `answered`."""
+
+    wanted: e.ReclaimWanted
+    proposed: e.ReclaimProposed | None = None
+    answered: e.ReclaimAnswered | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """One cluster. `phase`: unknown, provisioning, ready, deleting, deleted."""
 
@@ -271,6 +280,8 @@ class ClusterState:
     preparers: Mapping[int, str] = field(default_factory=dict[int, str])
     """The run for which the VM in a slot prepares mini-batches, or did."""
     relocation: Relocation | None = None
+    reclaim: Reclaim | None = None
+    """What the provider wants back, as long as it does."""
     transferred_dollars: float = 0.0
     """What checkpoints and data cost that followed the cluster when it moved."""
     recent: tuple[Event, ...] = ()
@@ -292,6 +303,19 @@ class ClusterState:
     def serving(self) -> list[VmState]:
         """Those of them that runs have, or may have: no others than `living`, but while the cluster moves."""
         return [vm for vm in self.vms.values() if vm.living and not vm.coming and not vm.left]
+
+    @property
+    def wanted_back(self) -> list[str]:
+        """The VMs of which the provider wants some back, as far as they are there and have no notice."""
+        names = self.reclaim.wanted.vms if self.reclaim else ()
+        return [name for name in names if (vm := self.vms.get(name)) and vm.living and vm.state != "leaving"]
+
+    @property
+    def still_wanted(self) -> int:
+        """How many of them have to go."""
+        if self.reclaim is None:
+            return 0
+        return max(self.reclaim.wanted.number - len(self.reclaim.wanted.vms) + len(self.wanted_back), 0)
 
     @property
     def given_up(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ from . import messages
 from .checks import Amount, Count, Name, NameOrNone, at_least
 from .messages import Message, message
 
-GiveUp = Literal["youngest", "dearest", "slowest"]
+GiveUp = Literal["slowest", "youngest", "riskiest", "dearest"]
 """Which workers go where there are to be fewer."""
 
 
@@ -133,9 +133,10 @@ class Profile(Message):
 
 @message("agree")
 class Agree(Message):
-    """Have the workers that were proposed for a run with a deadline; `proposal`: the number of that event."""
+    """Have the workers that were proposed for a run with a deadline, or give up those that were proposed where `run` is
+    empty; `proposal`: the number of that event."""
 
-    run: Name
+    run: NameOrNone
     proposal: Count
 
 

@@ -80,6 +80,9 @@ class ClusterSpec:
     provisioning_model: str = "spot"
     max_workers: int = 0
     replace: bool = True
+    give_up: Literal["slowest", "youngest", "riskiest", "dearest", "ask"] | None = None
+    """Which workers go where there are to be fewer; None: those with the highest places, or, where a provider wants
+    some back, the slowest."""
     fallback_seconds: float | None = None
     chief: str = "ps"
     max_seconds: float = 24 * 3600.0

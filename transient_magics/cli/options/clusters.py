@@ -53,6 +53,11 @@ def declare() -> tuple[Option, ...]:
         flag("--max-workers", "no resize goes beyond it (twice the workers); with --max-cost the cluster ends as early "
               "as so many workers would have spent the money", whole("--max-workers"), metavar="N"),
         flag("--replace", "replace revoked workers (on)", negated=True),
+        flag("--give-up", "which workers go where a provider wants some back and names their number alone (Compute "
+              "Engine names the VMs), and in a resize: those that make the fewest examples a second, that came last, "
+              "that are the likeliest to be revoked soon, or that cost the most; ask: the slowest, proposed first "
+              "(slowest; in a resize those with the highest places)",
+              **one_of("--give-up", (*get_args(GiveUp), "ask"))),
         flag("--fallback", "on-demand[=10m]: workers on demand after that time without Spot capacity", fallback,
               name="fallback_seconds", metavar="on-demand[=TIME]"),
         flag("--chief", "who saves checkpoints: the parameter server's VM, or a worker, and another one when that is "
@@ -95,8 +100,9 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             CLUSTER_NAME,
             word("spec", "SPEC", "the workers that it is to have", many="*", completes="gpu"),
             flag("--ps", "or how many parameter servers; runs go on from a save", whole("--ps"), metavar="N"),
-            flag("--give-up", "which workers go where there are to be fewer: those that came last, that cost the most, "
-                  "or that make the fewest examples a second (those with the highest places)",
+            flag("--give-up", "which workers go where there are to be fewer: those that make the fewest examples a "
+                  "second, that came last, that are the likeliest to be revoked soon, or that cost the most (as the "
+                  "cluster was declared, else those with the highest places)",
                   **one_of("--give-up", get_args(GiveUp))),
         ),
         "relocate": (
@@ -117,7 +123,11 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             flag("--before", "before this one that waits (default: before all of them)", str, completes="run",
                   metavar="RUN"),
         ),
-        "agree": (CLUSTER_NAME, RUN),
+        "agree": (
+            CLUSTER_NAME,
+            word("run", "[RUN]", "the run that has a deadline (default: what is proposed to be given up)", many="?",
+                 completes="run"),
+        ),
         "stop": (CLUSTER_NAME, RUN),
         "logs": (CLUSTER_NAME, WORKER, flag("--lines", "how many of the last lines (200)", whole("--lines"))),
         "events": (

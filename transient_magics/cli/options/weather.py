@@ -64,6 +64,9 @@ def weather() -> tuple[Option, ...]:
               choices=("none", "100mbit"), metavar="RATE"),
         flag("--pressure", "so many vCPUs are taken from all transient VMs together, which run on: 1cpu, 1cpu,for=5m; "
               "none", str, choices=("none", "1cpu,for=5m"), metavar="CPUS"),
+        flag("--reclaim", "the provider wants so many of the cluster's workers back and leaves the choice to it: 2, or "
+              "2,within=60s; what is missing then it takes (the cluster's --give-up says who goes); none", str,
+              choices=("none", "1,within=60s"), metavar="N"),
         flag("--seed", "what all chance follows from: the same seed, the same weather", str),
         flag("--reset", "fair weather again, before anything else that is given"),
     )  # fmt: skip

@@ -45,7 +45,8 @@ DESCRIPTIONS = {
     "there, then the old VMs go. Without --yes it only tells what that costs.",
     "revoke": "Have a worker taken back, as Compute Engine does it: a notice, then 30 seconds.",
     "move": "Have a run that waits begin next, or before another one that waits. `status` shows their order.",
-    "agree": "Have the workers that are proposed for a run with a deadline (--adapt ask). `status` shows what is.",
+    "agree": "Have the workers that are proposed for a run with a deadline (--adapt ask), or give up those that are "
+    "proposed where a provider wants some back (--give-up ask). `status` shows what is.",
     "stop": "End a run where it stands, with a last checkpoint; one that waits is taken out of the queue. "
     "Of a study, by its name: all of its trials; of a job: what it keeps is brought here once more; "
     "a bag begins no further job.",

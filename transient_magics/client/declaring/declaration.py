@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ...spec import TRAINING
 
@@ -26,6 +27,7 @@ class Declaration:
     provisioning_model: str = "spot"
     max_workers: int | None = None
     replace: bool = True
+    give_up: Literal["slowest", "youngest", "riskiest", "dearest", "ask"] | None = None
     fallback_seconds: float | None = None
     chief: str = "ps"
     max_hours: float = 24.0

@@ -80,6 +80,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         provisioning_model=declaration.provisioning_model,
         max_workers=most,
         replace=declaration.replace,
+        give_up=declaration.give_up,
         fallback_seconds=declaration.fallback_seconds,
         chief=declaration.chief,
         max_seconds=3600 * declaration.max_hours,

@@ -13,7 +13,7 @@ from ...errors import ClusterError, DeclarationError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...protocol import layout
-from ...protocol.cluster_commands import Delete, GiveUp, Logs, Relocate, Resize, Revoke
+from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
 from ...protocol.names import is_name
 from ...protocol.share import Share
 from ...spec import ClusterSpec
@@ -125,6 +125,19 @@ class Cluster:
         """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
         commands.send(self.directory, Revoke(vm=worker, seconds=seconds))
 
+    def agree(self, proposal: int | None = None) -> tuple[str, ...]:
+        """Give up the workers that are proposed where the provider wants some back (`--give-up ask`), or those of the
+        proposal of that number; return their names. To give up others, revoke them: they count.
+
+        Raises ClusterError where nothing is proposed, or something else by now.
+        """
+        reclaim = self.state.reclaim
+        proposed = reclaim.proposed if reclaim else None
+        if proposed is None:
+            raise ClusterError(f"Nothing is proposed for {self.name}", fix="Its panel shows what is.")
+        commands.send(self.directory, Agree(run="", proposal=proposal or proposed.seq))
+        return proposed.vms
+
     def deflate(self, worker: str, *, cpu: float | None = None, network: float | None = None) -> Share:
         """Have the emulator leave `worker` (a VM's name) with these parts of its `cpu` and `network`, from 0.05 to 1.
 
@@ -167,7 +180,8 @@ class Cluster:
     def resize(self, spec: str = "", *, ps: int | None = None, give_up: GiveUp | None = None) -> None:
         """Have the workers of `spec` instead, or so many parameter servers: its runs go on from a checkpoint then.
 
-        `give_up`: who goes where there are to be fewer workers, the `youngest`, the `dearest` or the `slowest`.
+        `give_up`: who goes where there are to be fewer workers, the `slowest`, the `youngest`, the `riskiest` or the
+        `dearest`; None: as it was declared, else those with the highest places.
         Raises DeclarationError and ClusterError.
         """
         from ..declaring import relocated, resized

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...catalog import zones_with
 from ...errors import DeclarationError
+from ...spec import WORKER
 from .availability import replayed
 from .emulated import ask, emulator_of
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ..handles import Cluster
 
 _PATH = "/emulator/v1/weather"
+_BESIDE = ("rate", "since", "anchors", "description", "wanted_back")
+"""What an answer tells that is no setting."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,10 @@ def weather(cluster: Cluster, settings: Mapping[str, Any]) -> Weather:
     given = {key: _with_file(value) if key == "revocations" else value for key, value in settings.items()}
     if isinstance(said := given.get("availability"), (str, Path)) and said != "none":
         given["availability"] = replayed(str(said), _places(cluster))
+    if (said := given.get("reclaim")) is not None and said != "none":
+        given["reclaim"] = {"said": str(said), "vms": _transient(cluster), "cluster": cluster.name}
     answer = ask(url, "PATCH" if given else "GET", _PATH, given)
-    told = {key: value for key, value in answer.items() if key not in ("rate", "since", "anchors", "description")}
+    told = {key: value for key, value in answer.items() if key not in _BESIDE}
     return Weather(told, answer["rate"], tuple(answer["description"]))
 
 
@@ -66,6 +71,12 @@ def _with_file(value: Any) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--revocations") from None
+
+
+def _transient(cluster: Cluster) -> list[str]:
+    """The ids of its transient workers that run."""
+    workers = [vm for vm in cluster.state.serving if vm.role == WORKER and vm.provisioning_model != "standard"]
+    return [vm.vm_id for vm in workers if vm.vm_id and vm.state in ("booting", "ready")]
 
 
 def _places(cluster: Cluster) -> list[tuple[str, str]]:

@@ -16,7 +16,16 @@ from .deadlines import outlook_facts
 from .events import why_slow
 from .jobs import job_words
 from .records import data_words
-from .states import best_words, ending_words, machine, phase_words, run_words, study_words, vm_words
+from .states import (
+    best_words,
+    ending_words,
+    given_up_words,
+    machine,
+    phase_words,
+    run_words,
+    study_words,
+    vm_words,
+)
 from .words import count, evaluated_words, scores_words
 
 
@@ -29,6 +38,8 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     lines = [f"{state.name}  {phase_words(state)}  ({spec.spec}, {spec.provisioning_model}, {where})"]
     if state.trouble:
         lines.append(f"Trouble: {state.trouble}")
+    if proposed := given_up_words(state, now):
+        lines.append(proposed)
     for study in foreground.studies(state):
         lines.append(f"{study.name}  {study_words(study, deleted=state.over)}")
         if best := best_words(study):

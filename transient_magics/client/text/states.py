@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...journal import Bill, ClusterState, RunState, StudyState, VmState
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
-from .words import count, number, params_words, share_words
+from .words import clock, count, number, params_words, share_words
 
 NOTICE_SECONDS = 30.0
 
@@ -185,6 +185,16 @@ def ending_words(state: ClusterState, now: float) -> str:
         said.append(f"its limits end it in {render_duration(max(0.0, left))}")
     text = "; ".join(said)
     return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def given_up_words(state: ClusterState, now: float) -> str:
+    """Which workers are proposed where the provider wants some back, and what can be done; empty where none are."""
+    proposed = state.reclaim.proposed if state.reclaim and not state.over else None
+    if proposed is None or now > proposed.until:
+        return ""
+    names, go = ", ".join(proposed.vms), "goes" if len(proposed.vms) == 1 else "go"
+    wanted = f"The provider wants {count(state.still_wanted, 'VM')} back"
+    return f"{wanted}: {names} {go} at {clock(proposed.until)} ({proposed.reason}). Agree, or revoke others before."
 
 
 NOTHING_TO_DELETE = "There is no cluster to delete."

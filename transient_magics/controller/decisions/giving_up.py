@@ -1,8 +1,10 @@
-"""Which workers go where a cluster becomes smaller, by the user's choice. Pure.
+"""Which workers go where there are to be fewer, by the user's choice: as a cluster becomes smaller, or where a provider
+wants VMs back and names their number alone. Pure.
 
 - `youngest`: those that have run for the shortest time, whose data and caches are the least
 - `dearest`: those that cost the most an hour
 - `slowest`: those that have made the fewest examples a second of late, none at all among them
+- `riskiest`: those that are the likeliest to be revoked within the next hour, by their age
 
 Whoever was told to leave goes first in any case, and among equals who was asked for last. Parameter servers stay.
 """
@@ -19,12 +21,32 @@ from ...protocol.cluster_commands import GiveUp
 from ...spec import WORKER, ClusterSpec
 from .core import worker_places
 
+MEASURES: Mapping[GiveUp, str] = {"slowest": "nothing trains that tells how fast workers are",
+                                  "riskiest": "nothing is known of how long such VMs live"}  # fmt: skip
+"""Policies that go by what is measured of each worker, and why they may have nothing to go by."""
 _LATELY = 30.0
 """Seconds of a run that tell how fast its workers are."""
 
 
-def leaving(state: ClusterState, spec: ClusterSpec, policy: GiveUp, rates: Mapping[str, float]) -> tuple[str, ...]:
-    """The workers that have no place in `spec`, the first to go first; `rates` in examples a second, by VM."""
+def leaving(state: ClusterState, spec: ClusterSpec, policy: GiveUp, measured: Mapping[str, float]) -> tuple[str, ...]:
+    """The workers that have no place in `spec`, the first to go first. `measured`, by VM: examples a second for the
+    `slowest`, the probability of a revocation for the `riskiest`."""
+    going = _staying(state, policy, measured)
+    # A place that is in one zone has fewer who fit it: it chooses before those that may be anywhere.
+    for place in sorted(worker_places(state, spec), key=lambda each: not each.fixed):
+        if (best := next((vm for vm in going if place.fits(vm)), None)) is not None:
+            going.remove(best)
+    return tuple(vm.name for vm in reversed(going))
+
+
+def first_to_go(state: ClusterState, policy: GiveUp, measured: Mapping[str, float]) -> tuple[str, ...]:
+    """The VMs that are wanted back and are still there, the first to go first. `measured` as above."""
+    there = state.wanted_back
+    return tuple(vm.name for vm in reversed(_staying(state, policy, measured)) if vm.name in there)
+
+
+def _staying(state: ClusterState, policy: GiveUp, measured: Mapping[str, float]) -> list[VmState]:
+    """The workers, those that are to stay first."""
 
     def value(vm: VmState) -> float:
         match policy:
@@ -33,15 +55,12 @@ def leaving(state: ClusterState, spec: ClusterSpec, policy: GiveUp, rates: Mappi
             case "dearest":
                 return vm.hourly
             case "slowest":
-                return -rates.get(vm.name, 0.0)
+                return -measured.get(vm.name, 0.0)
+            case "riskiest":
+                return measured.get(vm.name, 0.0)
 
     present = [vm for vm in state.serving if vm.role == WORKER]
-    going = sorted(present, key=lambda vm: (vm.state == "leaving", value(vm)))
-    # A place that is in one zone has fewer who fit it: it chooses before those that may be anywhere.
-    for place in sorted(worker_places(state, spec), key=lambda each: not each.fixed):
-        if (best := next((vm for vm in going if place.fits(vm)), None)) is not None:
-            going.remove(best)
-    return tuple(vm.name for vm in reversed(going))
+    return sorted(present, key=lambda vm: (vm.state == "leaving", value(vm)))
 
 
 def lately(rows: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:

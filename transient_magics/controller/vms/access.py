@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ...catalog import region
 from ...cloud import BoundedToken, CloudStorage, ComputeEngine, Reach, Vm, bounded_token, preload
@@ -43,6 +43,14 @@ def to_project(project: str | None, *, makes_vms: bool = False) -> Access:
     """The door to a project (None: the emulator) for what is done without a cluster."""
     spec = ClusterSpec(name="none", groups=(), zones=("us-central1-a",), prices={}, project=project)
     return Access(spec, makes_vms=makes_vms)
+
+
+class WantedBack(NamedTuple):
+    """The provider wants `number` of the VMs with these ids back, `until` then (seconds since 1970), whichever."""
+
+    number: int
+    vms: frozenset[str]
+    until: float
 
 
 class Access:
@@ -81,16 +89,19 @@ class Access:
         if self.storage:
             await self.storage.renew()
 
-    async def clock(self) -> Clock:
-        """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator."""
+    async def weather(self) -> tuple[Clock, WantedBack | None]:
+        """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator. And which VMs it
+        wants back, where it leaves the choice to us, as Google does not."""
         if not self._spec.emulated:
-            return Clock()
+            return Clock(), None
         from ...emulator.weather.settings import read_link
 
         weather = await asyncio.to_thread(_ask, f"{self.engine.endpoint}/emulator/v1/weather")
         link = read_link(weather["link"]) if weather.get("link") else None
         self.link = link.rate / 8 if link else None
-        return Clock(tuple((here, there, rate) for here, there, rate in weather["anchors"]))
+        wanted = weather.get("wanted_back")
+        back = WantedBack(wanted["number"], frozenset(wanted["vms"]), wanted["until"]) if wanted else None
+        return Clock(tuple((here, there, rate) for here, there, rate in weather["anchors"])), back
 
     async def protect(self, whose: Mapping[str, str]) -> None:
         """Close the cluster's VMs, whose labels say `whose` they are, to everyone but each other, before there are any.

@@ -33,7 +33,7 @@ from ..decisions.silence import Silence
 from ..place import here
 from ..record import Recorder
 from ..tasks import Tasks
-from .access import Access
+from .access import Access, WantedBack
 from .boots import Boots
 from .link import Hooks, Link
 from .login import Login
@@ -58,7 +58,8 @@ _TELL_SECONDS = 4.0
 
 
 class Fleet:
-    """Carries out decisions about VMs. `agent_line` gets what agents write down."""
+    """Carries out decisions about VMs. `agent_line` gets what agents write down, `wanted` is told again and again which
+    VMs the provider wants back."""
 
     def __init__(
         self,
@@ -67,12 +68,13 @@ class Fleet:
         access: Access,
         tasks: Tasks,
         agent_line: Callable[[str, AgentLine], None],
+        wanted: Callable[[WantedBack | None], None],
     ) -> None:
         self._directory = directory
         self._recorder = recorder
         self._access = access
         self._tasks = tasks
-        self._agent_line = agent_line
+        self._agent_line, self._wanted = agent_line, wanted
         self._public_key = generate_key(directory / layout.KEY)
         self._whose = noted(directory)
         self._links: dict[str, Link] = {}
@@ -250,7 +252,7 @@ class Fleet:
                 self._silence.asked(began, time.monotonic(), answered=True)
                 self._recorder.note("poll", "")
                 self._login.accept()
-                await self._read_clock()
+                await self._read_weather()
                 listed = {vm_name(self._spec, vm.name): vm for vm in found}
                 self._compare(listed, asked, await self._endings(listed))
             if self._login.refused:
@@ -284,14 +286,15 @@ class Fleet:
         """A moment that Compute Engine told, by this machine's clock, in ns since 1970; 0 where it told none."""
         return round((moment.timestamp() + self._access.engine.ahead) * 1e9) if moment else 0
 
-    async def _read_clock(self) -> None:
+    async def _read_weather(self) -> None:
         try:
-            clock = await self._access.clock()
+            clock, wanted = await self._access.weather()
         except UnreachableError as error:
-            log.warning("%s", error)  # the next poll finds the emulator again, and its clock
+            log.warning("%s", error)  # the next poll finds the emulator again, and its weather
             return
         if clock != self._state.clock:
             self._recorder.record(events.ClusterClock(anchors=clock.anchors))
+        self._wanted(wanted)
 
     def keep_links(self) -> None:
         """A link to every VM that runs, none to those that are gone."""

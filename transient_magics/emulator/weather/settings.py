@@ -18,9 +18,10 @@ from ...errors import DeclarationError
 from ...spec import parse_cpus
 from ...spec.grammar import nearest
 from ..rest import tables, wire
-from . import availability, files, reading
+from . import availability, files, reading, reclaiming
 from .availability import Replayed
 from .files import Rows
+from .reclaiming import Reclaim
 
 STOCKOUT_DELAY = 7.0
 """Seconds until an operation fails for want of capacity, as seen in 2024 (96 s in 2018)."""
@@ -172,6 +173,7 @@ class Settings:
     gpu_speed: str | GpuSpeeds = "equal"
     link: Link | None = None
     pressure: Pressure | None = None
+    reclaim: Reclaim | None = None
     seed: int = 0
 
     def changed(self, given: Mapping[str, Any]) -> Settings:
@@ -196,14 +198,16 @@ class Settings:
             "boot": reading.seconds(self.boot) if isinstance(self.boot, float) else self.boot,
             "notice": reading.seconds(self.notice) if isinstance(self.notice, float) else self.notice,
             "gpu_driver": self.gpu_driver, "gpu_speed": str(self.gpu_speed),
-            "link": self.link and str(self.link), "pressure": self.pressure and str(self.pressure), "seed": self.seed,
+            "link": self.link and str(self.link), "pressure": self.pressure and str(self.pressure),
+            "reclaim": self.reclaim and str(self.reclaim), "seed": self.seed,
         }  # fmt: skip
 
     def to_store(self) -> dict[str, Any]:
         """As `changed` reads it, the text of a file included."""
         rained = self.revocations
         file = {"name": rained.name, "csv": rained.text} if rained.kind == "file" else str(rained)
-        return {**self.to_json(), "revocations": file, "availability": [each.to_store() for each in self.availability]}
+        replayed, reclaim = [each.to_store() for each in self.availability], self.reclaim and self.reclaim.to_store()
+        return {**self.to_json(), "revocations": file, "availability": replayed, "reclaim": reclaim}
 
 
 def _revocations(value: Any) -> Revocations:
@@ -388,5 +392,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "gpu_speed": _gpu_speed,
     "link": read_link,
     "pressure": _pressure,
+    "reclaim": reclaiming.read,
     "seed": _seed,
 }

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from .availability import Falling, Replay
 from .capacity import Refusal, Wanted
 from .files import LifetimeRow, ScheduleRow
 from .links import check_links
+from .reclaiming import Reclaiming
 from .revocations import Every, FromLifetimes, FromSchedule, Nothing, Policy, Published
 from .settings import SCALED_NOTICE, GpuSpeeds, Settings, Stockout
 from .startup import Startup
@@ -103,7 +105,10 @@ class Weather:
     def policy(self) -> Policy:
         """What takes VMs away, made anew from what is set."""
         policy = self._revocations()
-        return Falling(self._replay(), policy, self.settings.seed) if self.settings.availability else policy
+        settings = self.settings
+        if settings.availability:
+            policy = Falling(self._replay(), policy, settings.seed)
+        return Reclaiming(settings.reclaim, policy, settings.seed) if settings.reclaim else policy
 
     def _replay(self) -> Replay:
         return Replay(self.settings.availability, self.clock, self.since)
@@ -222,10 +227,12 @@ class Weather:
 
     def to_json(self, vms: list[Record]) -> dict[str, Any]:
         """The answer to GET: what is set, the clock, and the weather in words."""
-        told = self.settings.to_json()
+        settings = self._as_it_is(vms)
+        told, reclaim = settings.to_json(), settings.reclaim
         return {
             **told, "notice": told["notice"] or reading.seconds(self.usual_notice), "rate": self.clock.rate,
             "since": wire.now(self.since), "anchors": self.clock.anchors, "description": self.describe(vms),
+            "wanted_back": reclaim.to_json() if reclaim else None,
         }  # fmt: skip
 
     def describe(self, vms: list[Record]) -> list[str]:
@@ -233,7 +240,14 @@ class Weather:
         from .words import describe
 
         kinds = sorted({(gpu_of(each), catalog.region(each.zone)) for each in vms if each.transient})
-        return describe(self.settings, self.clock.rate, [published.stand_ins(*kind) for kind in kinds], time.time())
+        settings, stand_ins = self._as_it_is(vms), [published.stand_ins(*kind) for kind in kinds]
+        return describe(settings, self.clock.rate, stand_ins, time.time())
+
+    def _as_it_is(self, vms: list[Record]) -> Settings:
+        """What is set, but for VMs that were wanted back and have gone."""
+        reclaim = self.settings.reclaim
+        running = {each.identity for each in vms if each.status == "RUNNING" and not each.ending}
+        return replace(self.settings, reclaim=reclaim.now(running)) if reclaim else self.settings
 
 
 def gpu_of(record: Record) -> str:

@@ -74,6 +74,10 @@ def describe(weather: Settings, rate: float, stand_ins: Sequence[str], now: floa
     if weather.pressure and weather.pressure.holds(now):
         left = f" for {render_duration(weather.pressure.until - now)}" if weather.pressure.until else ""
         lines.append(f"Transient VMs give {weather.pressure.cpus:g} vCPUs{left}, each in proportion to its size.")
+    if weather.reclaim:
+        some, left = weather.reclaim, max(weather.reclaim.until - now, 0.0)
+        wanted = f"{some.number} of the {len(some.vms)} workers of {some.cluster or 'a cluster'}"
+        lines.append(f"The provider wants {wanted} back within {render_duration(left)}, whichever; then it takes them.")
     return lines
 
 

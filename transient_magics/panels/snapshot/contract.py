@@ -76,8 +76,8 @@ class End(TypedDict):
 
 
 class Proposal(TypedDict):
-    """Other workers for a run with a deadline: the `number` by which it is agreed to, what and why, and until when it
-    can be, in seconds since 1970."""
+    """Other workers for a run with a deadline, or those that are to be given up: the `number` by which it is agreed to,
+    what and why, and until when it can be, in seconds since 1970."""
 
     number: int
     text: str
@@ -133,7 +133,9 @@ class Said(TypedDict):
 
 
 class View(TypedDict):
-    """A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster goes on."""
+    """A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster goes on.
+
+    `proposal`: which workers are to be given up, where that can be agreed to."""
 
     version: int
     at: float
@@ -146,6 +148,7 @@ class View(TypedDict):
     over: bool
     emulated: bool
     trouble: str
+    proposal: Proposal | None
     spec: str
     since: float
     until: float

@@ -22,6 +22,7 @@ MOST_EVENTS = 40
 _TONES = {
     events.VmPreemptionNotice: "warn",
     events.VmRevoked: "bad",
+    events.ReclaimWanted: "warn",
     events.VmRefused: "warn",
     events.ControllerTrouble: "warn",
     events.TrainFailed: "bad",
@@ -40,7 +41,7 @@ _TONES = {
     events.TrainFinished: "good",
 }
 _FAMILIES = {
-    "vm": "VMs", "worker": "VMs",
+    "vm": "VMs", "worker": "VMs", "reclaim": "VMs",
     **dict.fromkeys(("train", "study", "job", "dask", "bag"), "training"),
 }  # fmt: skip
 _SAID_BY_STUDY = (
@@ -72,6 +73,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "over": state.over,
         "emulated": spec.emulated if spec else True,
         "trouble": state.trouble,
+        "proposal": None if run else _given_up(state, now),
         "spec": spec.spec if spec else "",
         "since": state.declared_at or now,
         "until": state.ended_at or 0.0,
@@ -174,6 +176,13 @@ def _proposal(run: RunState, now: float) -> Proposal | None:
     if proposed is None or now > proposed.until:
         return None
     return {"number": proposed.seq, "text": f"{run.name}: {proposed.reason}?", "until": proposed.until}
+
+
+def _given_up(state: ClusterState, now: float) -> Proposal | None:
+    """The workers that are proposed where the provider wants some back."""
+    if not (words := text.given_up_words(state, now)) or not (state.reclaim and state.reclaim.proposed):
+        return None
+    return {"number": state.reclaim.proposed.seq, "text": words, "until": state.reclaim.proposed.until}
 
 
 def _beside(state: ClusterState) -> list[Beside]:

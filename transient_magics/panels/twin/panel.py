@@ -38,6 +38,8 @@ def html(
     parts = [_head(view), f"<div style='{FAINT};font-size:12px'>{escape(view['as_of'])}</div>"]
     if view["trouble"]:
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
+    if view["proposal"]:
+        parts.append(f"<div>{_dot('leaving')}{escape(view['proposal']['text'])}</div>")
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
     parts += [_beside(each) for each in [*view["beside"], *view["jobs"], *view["dasks"]]]

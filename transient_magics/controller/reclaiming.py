@@ -1,0 +1,138 @@
+"""A provider wants VMs back and names their number alone: who goes is decided here, or proposed first, in time.
+
+As the cluster's `--give-up` says; with `ask` it is proposed, and a user may agree, or revoke another worker himself,
+which counts. Where nobody does, those that were proposed go just before the provider would take some by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..catalog import region
+from ..errors import ClusterError
+from ..journal import ClusterState, VmState, events, metrics, now
+from ..journal.clock import SECONDS_PER_HOUR
+from ..journal.declared import run_folder
+from ..protocol import layout
+from ..protocol.cluster_commands import GiveUp
+from ..spec import WORKER
+from .decisions.giving_up import MEASURES, first_to_go, lately
+from .record import Recorder
+from .tasks import Tasks
+
+if TYPE_CHECKING:
+    from .vms.access import WantedBack
+    from .vms.fleet import Fleet
+
+_AHEAD_SECONDS, _AHEAD_PART = 10.0, 0.25
+"""So long before the provider takes VMs by itself an answer goes out, and no more than this part of the whole time."""
+
+
+class Reclaims:
+    """Of one cluster, whose folder is `directory`."""
+
+    def __init__(self, directory: Path, recorder: Recorder) -> None:
+        self._directory, self._recorder = directory, recorder
+        self._sent = set[str]()
+        """VMs that Compute Engine was told to take, and whose notice may not have come yet."""
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    def told(self, wanted: WantedBack | None) -> None:
+        """What the provider wants at this moment."""
+        known, state = self._state.reclaim, self._state
+        vms = tuple(vm.name for vm in state.living if vm.role == WORKER and wanted and vm.vm_id in wanted.vms)
+        if wanted is None or not vms:
+            if known:
+                self._recorder.record(events.ReclaimWanted(number=0))
+        elif known is None or not math.isclose(known.wanted.until, wanted.until, rel_tol=0, abs_tol=1e-3):
+            number = min(wanted.number, len(vms))
+            self._recorder.record(events.ReclaimWanted(number=number, vms=vms, until=wanted.until))
+
+    def look(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
+        """Do what is due at `at`, in seconds since 1970."""
+        reclaim = self._state.reclaim
+        if reclaim is None or self._state.phase == "deleting" or at >= reclaim.wanted.until:
+            return
+        if reclaim.answered:
+            for name in reclaim.answered.vms:
+                if name in self._state.wanted_back and name not in self._sent:
+                    tasks.do(f"give back {name}", partial(self._give_back, fleet, self._state.vms[name]))
+        elif not self._state.still_wanted:
+            return
+        elif reclaim.proposed is None:
+            tasks.do("reclaim", self._choose)
+        elif at >= reclaim.proposed.until:
+            self._answer(reclaim.proposed, f"{reclaim.proposed.reason}, and nobody chose others")
+
+    def agree(self, proposal: int) -> None:
+        """Give up what was proposed. Raises ClusterError where that is not proposed any more."""
+        proposed = self._state.reclaim.proposed if self._state.reclaim else None
+        if proposed is None or proposed.seq != proposal:
+            name = self._recorder.spec.name
+            raise ClusterError(f"What was proposed for {name} is not proposed any more", fix="Look at its panel.")
+        self._answer(proposed, proposed.reason, agreed=True)
+
+    def _answer(self, proposed: events.ReclaimProposed, reason: str, *, agreed: bool = False) -> None:
+        """Those that were proposed go, but for as many as have gone meanwhile."""
+        there = [name for name in proposed.vms if name in self._state.wanted_back]
+        vms = tuple(there[: self._state.still_wanted])
+        self._recorder.record(events.ReclaimAnswered(vms=vms, reason=reason, agreed=agreed))
+
+    async def _choose(self) -> None:
+        """Propose who goes, or have them go."""
+        asked = self._recorder.spec.give_up
+        policy: GiveUp = "slowest" if asked is None or asked == "ask" else asked
+        known = await measured(self._directory, self._state, policy)
+        reclaim, number = self._state.reclaim, self._state.still_wanted
+        if reclaim is None or not number:
+            return  # it is over meanwhile
+        of = f"of {len(self._state.wanted_back)}"
+        reason = f"the {policy} {of}" if known is not None else f"the youngest {of}, for {MEASURES[policy]}"
+        vms = first_to_go(self._state, policy if known is not None else "youngest", known or {})[:number]
+        if asked == "ask":
+            until = reclaim.wanted.until - min(_AHEAD_SECONDS, _AHEAD_PART * (reclaim.wanted.until - now()))
+            self._recorder.record(events.ReclaimProposed(vms=vms, reason=reason, until=until))
+        else:
+            self._recorder.record(events.ReclaimAnswered(vms=vms, reason=reason))
+
+    async def _give_back(self, fleet: Fleet, vm: VmState) -> None:
+        await fleet.preempt(vm, 0.0)
+        self._sent.add(vm.name)
+        self._recorder.note(f"give back {vm.name}", "")
+
+
+async def measured(directory: Path, state: ClusterState, policy: GiveUp) -> Mapping[str, float] | None:
+    """What a policy goes by, by worker (`giving_up.leaving`); None where nothing tells that."""
+    match policy:
+        case "slowest":
+            run = state.active_run
+            path = run_folder(directory, run.name) / layout.METRICS if run else None
+            return (lately(await asyncio.to_thread(metrics.sample, path), now()) if path else {}) or None
+        case "riskiest":
+            return await asyncio.to_thread(_risks, state) or None
+        case "youngest" | "dearest":
+            return {}
+
+
+def _risks(state: ClusterState) -> dict[str, float]:
+    """The probability of each transient worker to be revoked within the next hour of the cluster's clock."""
+    from ..planner.lifetimes.risk import best_known, risk
+
+    spec = state.spec
+    if spec is None or spec.provisioning_model == "standard":
+        return {}
+    lifetimes, at = best_known(spec.provisioning_model, emulated=spec.emulated), now()
+    found: dict[str, float] = {}
+    for vm in state.serving:
+        if vm.role == WORKER and vm.provisioning_model != "standard" and vm.running_at:
+            age = state.clock.between(vm.started_at or vm.running_at, at) / SECONDS_PER_HOUR
+            found[vm.name] = risk(lifetimes(vm.accelerator, region(vm.zone)), age)
+    return found
