@@ -15,48 +15,62 @@ from .record import Recorder
 _LINK = 2 * 32e9 / 8
 """Bytes per second, both ways, of the fastest machine that we rent (N1 and N2; A3 with a GPU has 25 Gbit/s)."""
 _APART = 10.0  # seconds; agents count every 15
-_OTHER_END = {WORKER: PARAMETER_SERVER, PARAMETER_SERVER: WORKER}
+_OTHER_ENDS = {WORKER: (PARAMETER_SERVER,), PARAMETER_SERVER: (WORKER,)}
 
 
 class Metering:
-    """Puts into the journal what the VMs of one cluster counted. Each controller reads all that its agents wrote."""
+    """Puts into the journal what the VMs of one cluster counted. Each controller reads all that its agents wrote.
+
+    A line takes as long however many VMs there are, but for one of a parameter server's, for which many may wait.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._counted: dict[str, TrafficCounted] = {}
         vms = recorder.state.vms.values()
         gone = {vm.role for vm in vms if vm.running_at and not vm.living}
-        self._before = {role: self._billed(role) for role, other in _OTHER_END.items() if other in gone}
-        """By role, in bytes: what was billed before, where nobody tells any more what the other end counted."""
+        self._billed = {role: sum(vm.traffic_bytes for vm in vms if vm.role == role) for role in _OTHER_ENDS}
+        self._before = {role: self._billed[role] for role, others in _OTHER_ENDS.items() if gone & {*others}}
+        """By role, in bytes: what was billed before, where nobody tells any more what the other ends counted."""
+        self._told = dict.fromkeys(_OTHER_ENDS, 0)
+        """By role, in bytes: what these VMs have counted."""
+        self._waiting: dict[str, set[str]] = {role: set() for role in _OTHER_ENDS}
+        """By role: VMs that counted more than the other ends have."""
 
     def counted(self, name: str, line: TrafficCounted, now: float) -> None:
         """A VM says how much it has sent and received since it was started (`now`: seconds since 1970)."""
         vm = self._recorder.state.vms[name]
-        if not vm.living or line.sent + line.received > _LINK * max(now - vm.running_at, 1.0):
+        if not vm.living or vm.role not in _OTHER_ENDS or _moved(line) > _LINK * max(now - vm.running_at, 1.0):
             return
+        self._told[vm.role] += _moved(line) - (_moved(self._counted[name]) if name in self._counted else 0)
         self._counted[name] = line
-        for each in self._recorder.state.living:  # what one end says may be what the other's count waited for
-            if claim := self._counted.get(each.name):
-                self._bill(each, claim, now)
+        self._bill(vm, now)
+        for role in _OTHER_ENDS[vm.role]:  # what one end says may be what the other's count waited for
+            for other in [*self._waiting[role]]:
+                self._bill(self._recorder.state.vms[other], now)
 
-    def _bill(self, vm: VmState, claim: TrafficCounted, now: float) -> None:
-        spec = self._recorder.spec
-        if vm.zone not in spec.transfer_prices or vm.role not in _OTHER_END:
+    def _bill(self, vm: VmState, now: float) -> None:
+        if not vm.living or vm.zone not in self._recorder.spec.transfer_prices:
+            self._waiting[vm.role].discard(vm.name)
             return
-        moved = claim.sent + claim.received
-        others = self._billed(vm.role) - vm.traffic_bytes
-        believed = min(moved, self._told(_OTHER_END[vm.role]) + self._before.get(vm.role, 0) - others)
+        claim = self._counted[vm.name]
+        moved, others = _moved(claim), self._billed[vm.role] - vm.traffic_bytes
+        told = sum(self._told[role] for role in _OTHER_ENDS[vm.role]) + self._before.get(vm.role, 0)
+        believed = min(moved, told - others)
+        if believed < moved:
+            self._waiting[vm.role].add(vm.name)
+        else:
+            self._waiting[vm.role].discard(vm.name)
         if believed <= vm.traffic_bytes:
             return
         sent = claim.sent * believed // moved
         # By the VM's clock, for lines may be old when they are read; but so that no rate comes out that was not.
         since = vm.traffic_at or vm.running_at
         at = min(max(claim.at, since + _APART), max(now, since + _APART))
-        self._recorder.record(events.VmTraffic(vm=vm.name, sent=sent, received=believed - sent, time=round(at * 1e9)))
+        event = events.VmTraffic(vm=vm.name, sent=sent, received=believed - sent, time=round(at * 1e9))
+        if self._recorder.record(event):
+            self._billed[vm.role] += believed - vm.traffic_bytes
 
-    def _billed(self, role: str) -> int:
-        return sum(vm.traffic_bytes for vm in self._recorder.state.vms.values() if vm.role == role)
 
-    def _told(self, role: str) -> int:
-        vms = self._recorder.state.vms
-        return sum(line.sent + line.received for name, line in self._counted.items() if vms[name].role == role)
+def _moved(line: TrafficCounted) -> int:
+    return line.sent + line.received
