@@ -148,6 +148,26 @@ def test_what_was_billed_before_a_parameter_server_was_lost_stays_and_what_comes
         assert later._state.vms["worker-0"].traffic_bytes == 1300
 
 
+def test_mini_batches_that_come_from_another_zone_are_billed_though_no_parameter_server_counted_them(
+    served: Path,
+) -> None:
+    preparer = {**SERVER, "vm": "prep-0", "role": "prep", "accelerator": "cpu", "provisioning_model": "spot"}
+    with in_charge(served) as controller:
+        controller._recorder.record(events.VmRequested(**preparer))
+        controller._recorder.record(events.VmRunning(vm="prep-0", address="10.0.0.4"))
+        tell(controller, exchanged(1, 1000), "ps-0")
+        tell(controller, exchanged(1, 5000))
+        assert controller._state.vms["worker-0"].traffic_bytes == 1000
+        tell(controller, exchanged(2, 3500), "prep-0")
+        assert controller._state.vms["worker-0"].traffic_bytes == 4500
+        assert controller._state.vms["prep-0"].traffic_bytes == 0, "at home; a worker pays both ways"
+        controller._recorder.record(events.VmDeleted(vm="prep-0", reason="no longer needed"))
+    with in_charge(served) as later:
+        tell(later, exchanged(1, 1000), "ps-0")
+        tell(later, exchanged(3, 5500))
+        assert later._state.vms["worker-0"].traffic_bytes == 5500
+
+
 @pytest.mark.parametrize("model", ["spot", "standard"])
 def test_the_notice_of_a_preemption_is_a_vms_own_word_and_it_is_held_to_it(cluster: Path, model: str) -> None:
     """A second VM is rented at it: one on demand has none to give, and any other goes."""

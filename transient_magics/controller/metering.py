@@ -1,21 +1,22 @@
 """Data that VMs exchange across zones and pay by the byte: counted by themselves, and believed within bounds.
 
 A VM runs its user's code and whatever that brought along. So what it says it moved is billed no further than a link can
-carry in its time, and than the other end counted, too: what workers exchange across zones, they exchange with parameter
-servers. One VM that makes its traffic up neither runs up the bill nor uses up the limit on money.
+carry in its time, and than the other ends counted, too: what workers exchange across zones, they exchange with
+parameter servers, and with the VMs that prepare their mini-batches, which are where the parameter servers are. One VM
+that makes its traffic up neither runs up the bill nor uses up the limit on money.
 """
 
 from __future__ import annotations
 
 from ..journal import VmState, events
 from ..protocol.vm_events import TrafficCounted
-from ..spec import PARAMETER_SERVER, WORKER
+from ..spec import PARAMETER_SERVER, PREPARATION, WORKER
 from .record import Recorder
 
 _LINK = 2 * 32e9 / 8
 """Bytes per second, both ways, of the fastest machine that we rent (N1 and N2; A3 with a GPU has 25 Gbit/s)."""
 _APART = 10.0  # seconds; agents count every 15
-_OTHER_ENDS = {WORKER: (PARAMETER_SERVER,), PARAMETER_SERVER: (WORKER,)}
+_OTHER_ENDS = {WORKER: (PARAMETER_SERVER, PREPARATION), PARAMETER_SERVER: (WORKER,), PREPARATION: (WORKER,)}
 
 
 class Metering:

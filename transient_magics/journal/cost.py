@@ -4,9 +4,10 @@ A VM costs as Google bills it ("VM instance pricing", "Spot VMs"): from RUNNING 
 notice of a preemption is free; by the second, each start a minute at least; nothing where it is preempted within its
 first minute. Compute Engine's own times count where they are known. The price of a VM has that of its disk and its
 external address in it, which are counted for as long. The on-demand equivalent is the same VM time at on-demand prices
-(what the same work would have cost without transient servers). Data that VMs exchange with parameter servers in another
-zone costs by the byte, as the VMs at both ends count them; so does what follows a cluster that moves. On demand that
-would cost the same. Where the emulated clock runs faster, VM time is counted on it.
+(what the same work would have cost without transient servers). Data that workers exchange with parameter servers in
+another zone, and with VMs there that prepare their mini-batches, costs by the byte, as both ends count them; so does
+what follows a cluster that moves. On demand that would cost the same. Where the emulated clock runs faster, VM time is
+counted on it.
 """
 
 from __future__ import annotations
