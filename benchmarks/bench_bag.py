@@ -225,6 +225,8 @@ def live(seeds: Sequence[int], jobs: int, vms: int) -> None:
         with own_home():
             for policy, found in _one_of_each(seed, jobs, vms).items():
                 came[policy].append(found)
+                told = ", ".join(f"{what} {value:.3g}" for what, value in found.items())
+                print(f"  seed {seed}, {policy}: {told}", flush=True)
     for policy, found in came.items():
         for what in ("hours", "dollars", "failed"):
             _held(f"  {policy}: {what}", planned[policy], what, [each[what] for each in found])
@@ -273,13 +275,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer courses, fits and series")
     parser.add_argument("--only", choices=("policies", "plans", "surrogate", "blocks", "break-even", "live"))
+    parser.add_argument("--seeds", type=int, nargs="+", help="of `live`: two bags for each (1 to 15; quick: 1)")
     options = parser.parse_args()
     quick = options.quick
     parts: dict[str, Callable[[], None]] = {
         "policies": lambda: policies(10 if quick else 60), "plans": lambda: plans(30 if quick else 120),
         "blocks": lambda: blocks(60 if quick else 300), "surrogate": lambda: held_out(2 if quick else 10),
         "break-even": lambda: break_even(1 if quick else 5),
-        "live": lambda: live([1], 26, 2) if quick else live(range(1, 11), 60, 4),
+        "live": lambda: live(options.seeds or ([1] if quick else range(1, 16)), *((26, 2) if quick else (40, 4))),
     }  # fmt: skip
     for name, part in parts.items():
         if options.only in (None, name):
