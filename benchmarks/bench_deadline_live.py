@@ -7,15 +7,18 @@ stretch of a trace of `--data` that begins anywhere in it, without one a market 
 controller supposes. A run is late where its last step is not saved by the deadline; its start-ups are this machine's,
 and take so much of a minute of which each is six hours. The simulated cost is that of the same world with the same
 stretch and a start as long as the longest that was seen.
+
+Thirty runs take hours: `--first 10 --runs 5 --keep FILE` makes those from seed 10 on and tells of all that FILE has.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean as mean
 
@@ -23,12 +26,12 @@ from _common import ROOT, own_home, say
 
 sys.path.insert(0, str(ROOT))
 
-from tests.controller.deadline_world import World, spells
+from tests.deadlines.deadline_world import spells, world
 from transient_magics import client
 from transient_magics.catalog.traces import Trace, read_traces
 from transient_magics.client import Declaration
-from transient_magics.controller.deadlines.market import LACKS, LASTS
 from transient_magics.controller.deadlines.situation import seen
+from transient_magics.deadlines.market import LACKS, LASTS
 from transient_magics.journal import Event, bill, events, replay
 
 CELL = (ROOT / "tests" / "faults" / "test_two_runs.py").read_text().split('CELL = """')[1].split('"""')[0]
@@ -62,14 +65,15 @@ def adversarial(runs: int) -> int:
     for seed in range(runs):
         chance = random.Random(seed)
         lengths = [chance.choice((1.0, 1.0, 0.1)) * chance.uniform(60, 5000) for _ in range(chance.randint(1, 16))]
-        world = World(
+        made = world(
             spells(1200.0, *lengths), 0.0, 1, chance.uniform(0.5, 4.0), chance.choice((0.0, 0.1, 0.5)),
-            chance.choice((1, 2, 4)), chance.uniform(60, 400), chance.choice((60.0, 300.0, 900.0)), seed=seed,
+            chance.choice((1, 2, 4)), begin=chance.uniform(60, 400), save_every=chance.choice((60.0, 300.0, 900.0)),
+            seed=seed,
         )  # fmt: skip
-        speed = world.speed(world.declared)
-        world.work = int(chance.uniform(1500, 6000) * speed)
-        world.deadline = 1200 + world.begin + chance.uniform(1.0, 2.0) * world.work / (0.8 * speed)
-        late += world.run().now > world.deadline
+        speed = made.speed({"cpu": made.most // 2})
+        made.work = int(chance.uniform(1500, 6000) * speed)
+        made.deadline = 1200 + made.begin + chance.uniform(1.0, 2.0) * made.work / (0.8 * speed)
+        late += made.run().now > made.deadline
     return late
 
 
@@ -110,14 +114,14 @@ def live(trace: Trace, seed: int) -> Lived:
         known = state.runs[run.name].deadline
         line = state.spec.price("cpu", ZONE)
         start = max(known.joins, default=15.0) + 5
-        world = World(
+        simulated = world(
             lambda now: trace.at(now * RATE), run.declared.finish_by - began, steps, 1 / PACE, declared=WORKERS,
             begin=start, save_every=30.0, seed=seed, hourly=line.hourly * RATE,
             on_demand_hourly=line.on_demand_hourly * RATE,
             kept=sum(vm.hourly for vm in state.vms.values() if vm.role == "ps") * RATE, rate=RATE,
         ).run()  # fmt: skip
         return Lived(
-            made.at - run.declared.finish_by, bill(state, made.at).total - before, world.cost, len(acts),
+            made.at - run.declared.finish_by, bill(state, made.at).total - before, simulated.cost, len(acts),
             state.revocations, *_starts(history, run.name),
         )  # fmt: skip
 
@@ -135,12 +139,20 @@ def _starts(history: list[Event], run: str) -> tuple[float, float]:
     return seen(state, state.runs[run], act.at).begin, max(joined, default=act.at) - act.at
 
 
+def kept(file: Path | None) -> dict[int, Lived]:
+    """The runs of earlier calls, by seed."""
+    lines = file.read_text().splitlines() if file and file.exists() else []
+    return {each.pop("seed"): Lived(**each) for each in map(json.loads, lines)}
+
+
 def main() -> None:
     """Print a line for each run, and what all came to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100 worlds and one run")
     parser.add_argument("--worlds", type=int, help="adversarial ones (10,000)")
     parser.add_argument("--runs", type=int, help="live ones (30)")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first live one")
+    parser.add_argument("--keep", type=Path, help="a file to which live ones are appended, and that all are told of")
     parser.add_argument("--data", type=Path, help="a folder of *-1-node-*.csv files of measured availability")
     asked = parser.parse_args()
     worlds = asked.worlds if asked.worlds is not None else 100 if asked.quick else 10_000
@@ -151,19 +163,24 @@ def main() -> None:
     traces: list[Trace] = []
     for path in sorted(asked.data.glob("availability-1-node-*.csv")) if asked.data else ():
         traces += [each for each in read_traces(path.read_text(), path.name) if each.end > 48 * HOUR]
-    lived: list[Lived] = []
-    for seed in range(runs):
-        one = live(stretch(traces, random.Random(seed)), seed)
-        lived.append(one)
+    lived = kept(asked.keep)
+    for seed in range(asked.first, asked.first + runs):
+        if seed in lived:
+            continue
+        lived[seed] = one = live(stretch(traces, random.Random(seed)), seed)
+        if asked.keep:
+            with asked.keep.open("a") as file:
+                file.write(json.dumps({"seed": seed, **asdict(one)}) + "\n")
         said = f"run {seed}: {-one.late:.0f} s before its deadline, ${one.dollars:.2f}, simulated ${one.simulated:.2f}"
         on_demand = f", on demand after {one.took:.0f} s ({one.told:.0f} counted with)" if one.told else ""
         print(f"{said}, {one.acts} acts, {one.revocations} revocations{on_demand}", flush=True)
     if lived:
-        say(f"late of {len(lived)} live runs", sum(each.late > 0 for each in lived), "runs", "0")
-        broken = sum(each.late > 0 and each.took > each.told for each in lived)
+        all_ = lived.values()
+        say(f"late of {len(lived)} live runs", sum(each.late > 0 for each in all_), "runs", "0")
+        broken = sum(each.late > 0 and each.took > each.told for each in all_)
         say("    of them with a start longer than was counted with", broken, "runs")
-        say("cost over the simulation's", mean(each.dollars / each.simulated for each in lived), "x", "< 1.2")
-        say("acts per run", mean(each.acts for each in lived), "acts")
+        say("cost over the simulation's", mean(each.dollars / each.simulated for each in all_), "x", "< 1.2")
+        say("acts per run", mean(each.acts for each in all_), "acts")
     say("this took", time.monotonic() - began, "s")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.controller.test_deadline_decisions import story
+from tests.deadlines.test_deadline_decisions import story
 from transient_magics.controller.deadlines import conduct
 from transient_magics.controller.deadlines.conduct import Deadlines
 from transient_magics.controller.record import Recorder

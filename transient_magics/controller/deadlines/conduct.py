@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
+from ...deadlines.decisions import Verdict, decide
+from ...deadlines.seen import SPOT, Seen
+from ...deadlines.words import machines, spent
 from ...errors import ClusterError
 from ...journal import ClusterState, RunState, events, now
 from ..record import Recorder
-from .decisions import Verdict, decide
-from .situation import SPOT, Seen, seen
-from .words import machines, spent
+from .situation import seen
 
 PROPOSED_SECONDS = 600.0
 """How long a proposal can be agreed to."""

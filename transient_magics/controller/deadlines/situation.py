@@ -9,76 +9,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
-from ...catalog import accelerator, has_gpu
+from ...catalog import accelerator
+from ...deadlines.market import LASTS, PRIOR_SPELLS, Market, believed
+from ...deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, Workers, zones_for
+from ...deadlines.speeds import Speeds
 from ...journal import ClusterState, RunState, VmState, bill
 from ...journal.cost import run_costs
 from ...spec import WORKER, ClusterSpec, boot_times
-from .market import LASTS, PRIOR_SPELLS, Market, believed
-from .speeds import Speeds
 
-SPOT, ON_DEMAND = "spot", "standard"
 _LATE = 2.326  # deviations: one start in a hundred takes longer
 _ROUGH = 0.1  # of a mean start: how far starts differ at least
 _FEW = 2.0  # the next of n starts is longer than all of them once in n + 1 times: few tell little of the longest
 _UNSEEN, _JOIN = 1.5, 15.0  # of a usual start where none was seen; seconds until a worker that is ready takes steps
 _LAST_SAVE, _SAVES_DIFFER = 5.0, 2.0  # seconds until the last step is saved, at least; of the longest save so far
-Workers = Mapping[tuple[str, str], int]
-"""How many, by GPU and terms."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Net:
-    """Workers on demand that bring a run home by themselves: GPU, how many, US dollars of a step (`price`), and the
-    `speed` that is counted with, in steps per second."""
-
-    gpu: str
-    count: int
-    price: float
-    speed: float
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Workers that may be rented: US dollars per second as Spot and, where they are sold so, on demand."""
-
-    gpu: str
-    spot: float
-    on_demand: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a decision follows from. Seconds and US dollars; `now` and `deadline` since 1970.
-
-    `steps` are left behind the last durable save, `unsaved` of them are made; `end`: from the last step until it is
-    saved, at most. `workers` are asked for, `working` train. `begin`: until VMs on demand that are asked for now take
-    steps, at most; `begun`: until those that are asked for do; `start`: what it takes a Spot worker; `life`: how long
-    one is there. `kept`: what all but workers cost in a second. `most`: workers at once; `money`: left to spend;
-    `since`: seconds that they are asked for; `acts`: whether what is decided is done.
-    """
-
-    now: float
-    deadline: float
-    steps: int
-    unsaved: int
-    speeds: Speeds
-    market: Market
-    kinds: tuple[Kind, ...]
-    workers: Workers
-    working: Workers
-    begin: float
-    begun: float
-    start: float
-    life: float
-    kept: float
-    most: int
-    money: float
-    since: float = math.inf
-    acts: bool = True
-    end: float = 0.0
 
 
 def seen(state: ClusterState, run: RunState, now: float) -> Seen:
@@ -115,28 +60,8 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
     )  # fmt: skip
 
 
-def zones_for(spec: ClusterSpec, run: RunState, gpu: str) -> tuple[str, ...]:
-    """Where workers of the run with this GPU may be, best first."""
-    named = dict.fromkeys(each.zone for each in spec.groups if each.zone and each.accelerator == gpu)
-    wanted = tuple(zone for zone in run.spec.zones if has_gpu(zone, gpu))
-    return wanted or tuple(named) or spec.zones_for(gpu)
-
-
-def seconds_of(steps: float, speed: float) -> float:
-    """How long so many steps take."""
-    return 0.0 if not steps else steps / speed if speed else math.inf
-
-
-def counts(workers: Workers) -> dict[str, int]:
-    """By GPU alone."""
-    found: dict[str, int] = {}
-    for (gpu, _), count in workers.items():
-        found[gpu] = found.get(gpu, 0) + count
-    return found
-
-
 def _kind(spec: ClusterSpec, run: RunState, gpu: str, rate: float) -> Kind:
-    line = spec.price(gpu, zones_for(spec, run, gpu)[0])
+    line = spec.price(gpu, zones_for(spec, run.spec, gpu)[0])
     on_demand = None if accelerator(gpu).spot_only else line.on_demand_hourly * rate / 3600
     return Kind(gpu, line.hourly * rate / 3600, on_demand)
 

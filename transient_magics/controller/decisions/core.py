@@ -25,10 +25,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ...catalog import region
+from ...deadlines.seen import zones_for
 from ...journal import ClusterState, Relocation, VmState, bill, boot_key
 from ...protocol.machines import CPU
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, boot_times, render_duration
-from ..deadlines.situation import zones_for
 from . import moving
 from .capacity import Capacity
 from .given_up import empty, to_go
@@ -241,7 +241,7 @@ def worker_places(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
     if state.steered is not None and (run := state.due or state.run):
         steered = [(gpu, terms) for gpu, terms, count in state.steered if gpu in spec.prices for _ in range(count)]
         for gpu, terms in steered[: spec.max_workers or spec.worker_count]:  # whatever the journal says
-            yield Place(WORKER, next(slots), gpu, zones_for(spec, run, gpu), terms=terms)
+            yield Place(WORKER, next(slots), gpu, zones_for(spec, run.spec, gpu), terms=terms)
         return
     for group in spec.groups:
         zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .situation import SPOT, Net, Seen, Workers, counts
+from .seen import SPOT, Net, Seen, Workers, counts
 
 _MOST = 10.0  # times its price: what a step is worth at most where money or a market sells none on demand
 

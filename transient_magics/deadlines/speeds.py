@@ -12,9 +12,9 @@ import math
 from collections.abc import Mapping
 from statistics import NormalDist
 
-from ...catalog import accelerator
-from ...journal.deadlines import Pace
-from ...protocol.machines import parse_machines
+from ..catalog import accelerator
+from ..journal.deadlines import Pace
+from ..protocol.machines import parse_machines
 
 Counts = Mapping[str, int]
 """Workers by GPU."""
@@ -30,6 +30,11 @@ class Speeds:
         measured = {text: pace for text, pace in paces.items() if pace.steps > 0}
         self._points = [(parse_machines(text), pace.steps / pace.seconds) for text, pace in measured.items()]
         self._errors = [_error(pace) for pace in measured.values()]
+        self._sums = [self._added(workers) for workers, _ in self._points]
+        self._bounds = [
+            speed * max(0.0, 1 - self._deviations * error)
+            for (_, speed), error in zip(self._points, self._errors, strict=True)
+        ]
         self._fixed, self._each = self._fitted([pace.seconds for pace in measured.values()])
 
     @property
@@ -50,11 +55,11 @@ class Speeds:
     def least(self, workers: Counts) -> float:
         """What they make at least, with the confidence asked for. GPUs that never trained count nothing."""
         added = self._added(workers)
-        bounds = [
-            speed * max(0.0, 1 - self._deviations * error) * min(1.0, added / self._added(measured))
-            for (measured, speed), error in zip(self._points, self._errors, strict=True)
+        bounds = (
+            bound * min(1.0, added / sum_)
+            for (measured, _), bound, sum_ in zip(self._points, self._bounds, self._sums, strict=True)
             if self._alike or all(measured.get(gpu) for gpu in workers)
-        ]
+        )
         return max(bounds, default=0.0)
 
     def likely(self, workers: Counts) -> float:
@@ -68,7 +73,7 @@ class Speeds:
     def _fitted(self, lasted: list[float]) -> tuple[float, float]:
         """The seconds of a step that more workers do not shorten, and those that they share: least squares, each point
         by the time that it was measured for. One size of cluster does not tell them apart: all is shared then."""
-        xs = [1 / self._added(workers) for workers, _ in self._points]
+        xs = [1 / each for each in self._sums]
         ys = [1 / speed for _, speed in self._points]
         if not xs:
             return 0.0, 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...spec import render_duration, render_money, render_small_money, render_workers
+from ..spec import render_duration, render_money, render_small_money, render_workers
 
 Workers = Mapping[tuple[str, str], int]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import NormalDist
 
-from .situation import ON_DEMAND, Net, Seen, Workers, counts, seconds_of
+from .seen import ON_DEMAND, Net, Seen, Workers, counts, seconds_of
 
 _SURE, _TAIL = 0.99, 1.645  # nothing is told as surer; deviations of a band that nine of ten fall into
 

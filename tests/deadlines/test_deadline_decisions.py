@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.controller.deadline_world import HOURLY, KEPT, ON_DEMAND_HOURLY, World, spells
 from tests.controller.test_core import START, Story
-from transient_magics.controller.deadlines.decisions import decide
-from transient_magics.controller.deadlines.market import Market
-from transient_magics.controller.deadlines.situation import ON_DEMAND, SPOT, Kind, Seen, seen, zones_for
-from transient_magics.controller.deadlines.speeds import Speeds
+from tests.deadlines.deadline_world import HOURLY, KEPT, ON_DEMAND_HOURLY, spells, world
+from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import RequestVm
+from transient_magics.deadlines.decisions import decide
+from transient_magics.deadlines.market import Market
+from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, zones_for
+from transient_magics.deadlines.speeds import Speeds
 from transient_magics.journal import Event, events, replay
 from transient_magics.journal.deadlines import Pace
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
@@ -29,67 +30,67 @@ def test_no_trace_of_capacity_makes_it_late(
     lengths: list[float], slack: float, shared: float, declared: int, save_every: float, seed: int
 ) -> None:
     """It begins with capacity for long enough to measure its speed: 20 minutes. The conditions hold from there on."""
-    world = World(spells(1200.0, *lengths), 0.0, 1, 2.0, shared, declared, save_every=save_every, seed=seed)
-    world.work = int(5000 * world.speed(declared))
-    bound = world.work / (0.8 * world.speed(declared))  # what its lower bound is at the beginning, at worst
-    world.deadline = 1200 + world.begin + slack * bound
-    assert world.run().now <= world.deadline
+    made = world(spells(1200.0, *lengths), 0.0, 1, 2.0, shared, declared, save_every=save_every, seed=seed)
+    made.work = int(5000 * made.speed({"cpu": declared}))
+    bound = made.work / (0.8 * made.speed({"cpu": declared}))  # what its lower bound is at the beginning, at worst
+    made.deadline = 1200 + made.begin + slack * bound
+    assert made.run().now <= made.deadline
 
 
 def test_with_capacity_all_along_nothing_is_ever_rented_on_demand() -> None:
-    world = World(spells(1e9), 20_000.0, 20_000).run()
-    assert world.most_on_demand == 0
-    assert world.now < world.deadline
+    made = world(spells(1e9), 20_000.0, 20_000).run()
+    assert made.most_on_demand == 0
+    assert made.now < made.deadline
 
 
 def test_on_demand_comes_late_and_says_why() -> None:
     """Two workers make four steps a second; nothing is there after an hour, and half of the work is left."""
-    world = World(spells(3600.0), 4 * 3600.0, 28_800, save_every=60.0).run()
-    first = next(verdict for _, verdict in world.acts if any(terms == ON_DEMAND for _, terms in verdict.workers))
-    at = next(at for at, verdict in world.acts if verdict is first)
+    made = world(spells(3600.0), 4 * 3600.0, 28_800, save_every=60.0).run()
+    first = next(verdict for _, verdict in made.acts if any(terms == ON_DEMAND for _, terms in verdict.workers))
+    at = next(at for at, verdict in made.acts if verdict is first)
     assert at > 1.4 * 3600, "as long as it can, it waits for Spot"
-    assert world.now <= world.deadline
+    assert made.now <= made.deadline
     assert "on demand from now on" in first.reason
     assert "steps behind the last checkpoint" in first.reason
 
 
 def test_capacity_that_comes_back_ends_what_is_on_demand() -> None:
-    world = World(spells(3600.0, 5400.0, 1e9), 4 * 3600.0, 60_000, save_every=60.0).run()
-    assert world.most_on_demand
-    assert not any(terms == ON_DEMAND for _, terms in world.acts[-1][1].workers)
-    assert "on demand any more" in "".join(verdict.reason for _, verdict in world.acts)
-    assert world.now <= world.deadline
+    made = world(spells(3600.0, 5400.0, 1e9), 4 * 3600.0, 60_000, save_every=60.0).run()
+    assert made.most_on_demand
+    assert not any(terms == ON_DEMAND for _, terms in made.acts[-1][1].workers)
+    assert "on demand any more" in "".join(verdict.reason for _, verdict in made.acts)
+    assert made.now <= made.deadline
 
 
 def test_it_waits_where_a_market_is_slow_and_pays_less_than_on_demand_alone() -> None:
     lengths = [4000.0, 2000.0] * 10
-    world = World(spells(*lengths), 6 * 3600.0, 40_000, save_every=120.0).run()
-    alone = 40_000 / world.speed(2) / 3600 * (2 * ON_DEMAND_HOURLY + KEPT)
-    assert world.now <= world.deadline
-    assert world.cost < 0.6 * alone
+    made = world(spells(*lengths), 6 * 3600.0, 40_000, save_every=120.0).run()
+    alone = 40_000 / made.speed({"cpu": 2}) / 3600 * (2 * ON_DEMAND_HOURLY + KEPT)
+    assert made.now <= made.deadline
+    assert made.cost < 0.6 * alone
 
 
 def test_money_wins_over_time_and_that_is_told() -> None:
-    world = World(spells(3600.0), 2.5 * 3600.0, 30_000, save_every=60.0, money=6.0).run()
-    assert world.most_on_demand == 0
-    assert world.told_late, "what Spot alone cannot do in time is late"
+    made = world(spells(3600.0), 2.5 * 3600.0, 30_000, save_every=60.0, money=6.0).run()
+    assert made.most_on_demand == 0
+    assert made.told_late, "what Spot alone cannot do in time is late"
 
 
 def test_a_deadline_that_nothing_meets_is_told_as_soon_as_the_speed_is_known() -> None:
-    world = World(spells(1e9), 3600.0, 60_000).run()
-    assert world.told_late < 600
-    assert world.now > world.deadline
+    made = world(spells(1e9), 3600.0, 60_000).run()
+    assert made.told_late < 600
+    assert made.now > made.deadline
 
 
 def test_without_capacity_from_the_beginning_one_on_demand_tells_the_speed() -> None:
-    world = World(spells(0.0, 1e9), 4 * 3600.0, 20_000, save_every=60.0).run()
-    assert world.acts[0][1].workers["cpu", ON_DEMAND] == 1
-    assert world.now <= world.deadline
+    made = world(spells(0.0, 1e9), 4 * 3600.0, 20_000, save_every=60.0).run()
+    assert made.acts[0][1].workers["cpu", ON_DEMAND] == 1
+    assert made.now <= made.deadline
 
 
 def test_acts_are_few() -> None:
-    world = World(spells(*[3000.0, 1500.0] * 12), 8 * 3600.0, 60_000, save_every=120.0).run()
-    assert len(world.acts) < 16
+    made = world(spells(*[3000.0, 1500.0] * 12), 8 * 3600.0, 60_000, save_every=120.0).run()
+    assert len(made.acts) < 16
 
 
 # The parts
@@ -275,5 +276,5 @@ def test_workers_are_in_the_zones_that_were_named() -> None:
     made = story()
     run = replace(made.state.runs["run-1"], spec=replace(made.state.runs["run-1"].spec, zones=("us-east1-c",)))
     assert made.state.spec
-    assert zones_for(made.state.spec, run, "cpu") == ("us-east1-c",)
-    assert zones_for(made.state.spec, made.state.runs["run-1"], "cpu") == ("us-west1-b", "us-east1-c")
+    assert zones_for(made.state.spec, run.spec, "cpu") == ("us-east1-c",)
+    assert zones_for(made.state.spec, made.state.runs["run-1"].spec, "cpu") == ("us-west1-b", "us-east1-c")

@@ -19,11 +19,9 @@ from dataclasses import dataclass, replace
 
 from .outlook import outlook
 from .pricing import spot, worth_of
-from .situation import ON_DEMAND, SPOT, Net, Seen, Workers, counts, seconds_of
+from .seen import ON_DEMAND, SPOT, Net, Seen, Workers, counts, seconds_of
 from .words import given_up, held, priced, unmeasured, unpaid
 
-PERIOD = 5.0
-"""Seconds between two decisions at most."""
 _DEARER = 1.5  # a step on demand than by the cheapest number of workers: so much may more speed cost
 _STARTS_WON = 2.0
 
@@ -57,7 +55,7 @@ def decide(seen: Seen) -> Verdict:
     net = _net(seen, left)
     slack = left - seen.begin - seconds_of(seen.steps, net.speed) if net else math.inf
     holds = any(terms == ON_DEMAND for _, terms in seen.workers)
-    margin = PERIOD + (_STARTS_WON * seen.begin if holds else 0.0)
+    margin = seen.period + (_STARTS_WON * seen.begin if holds else 0.0)
     base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and slack < margin else {}
     worth, price, gpu = worth_of(seen, net, left, to_make)
     cheap = spot(seen, worth, base) if seen.since >= seen.start else spots  # what was changed last has begun
@@ -79,7 +77,7 @@ def decide(seen: Seen) -> Verdict:
             reason = priced(seen.workers, workers, worth, price, gpu)
     chance, ends = outlook(seen, net, workers, left, to_make, ready)
     late = seen.now + soonest + seen.end if soonest > left else 0.0
-    save = not holds and seen.unsaved > 0 and slack < 2 * PERIOD + seen.begin / 2
+    save = not holds and seen.unsaved > 0 and slack < 2 * seen.period + seen.begin / 2
     return Verdict(workers, reason, chance, ends, worth, price, gpu, late, save)
 
 
