@@ -243,7 +243,9 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     ]),
     "deflate": (None, ["tour worker-1 --cpu 50% --network 0.2", "tour --reclaim 1.5cpu --policy deterministic"]),
     "inflate": (None, ["tour worker-1"]),
-    "measure": (client.measure, ["t4 --zones us-east1-c --budget 2 --every 5m --hours 2h --project p --stop"]),
+    "measure": (client.measure, [
+        "t4 --zones us-east1-c --budget 2 --every 5m --hours 2h --provisioning-model standard --project p --stop",
+    ]),
     "lifetimes": (client.lifetimes, [
         "--gpu k80 --region us-west1 --source published --provisioning-model preemptible --fit weibull --job 4h "
         "--age 3h --checkpoint-cost 2m --restart 1m",

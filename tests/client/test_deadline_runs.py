@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from datetime import datetime, timedelta
@@ -9,16 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.steered import swift_emulator, weather
 from transient_magics import client, places
+from transient_magics.cli import arguments
+from transient_magics.cli.answers import Launched
 from transient_magics.client import commands, text
 from transient_magics.client.planning import deadlines
+from transient_magics.client.planning.capacity import OnDemand, on_demand
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Journal, events
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Agree, Command, Resize, Train
-from transient_magics.spec import RunSpec
+from transient_magics.spec import ClusterSpec, RunSpec
+from transient_magics.spec.measurement import MeasureSpec, Sighting, write_sightings
 
 
 @pytest.fixture
@@ -162,3 +169,67 @@ def test_without_quota_for_vms_on_demand_it_is_refused(monkeypatch: pytest.Monke
         weather(url, quota=["k80=2"])
         assert begin(cluster).name == "run-1"
         happened(events.ClusterDeleted())  # or the end of this home waits for somebody who deletes it
+
+
+def asked_on_demand(at: float, vm: str, *, given: bool, zone: str = "us-west1-b") -> list[events.Event]:
+    """A worker on demand that the cluster `c` asked for, and what became of it."""
+    asked = events.VmRequested(
+        vm=vm, role="worker", slot=0, zone=zone, accelerator="k80", provisioning_model="standard",
+        machine_type="n1-standard-4", hourly=0.3, on_demand_hourly=0.3, time=int(at * 1e9),
+    )  # fmt: skip
+    running = events.VmRunning(vm=vm, address="10.0.0.9", time=int(at * 1e9))
+    return [asked, running if given else events.VmRefused(vm=vm, reason="none", cause="stockout", time=running.time)]
+
+
+def test_what_was_met_of_capacity_on_demand_is_said_before_and_waited_for_from_the_start(sent: list[Command]) -> None:
+    cluster = declared(zone=("us-west1-b",))
+    now = time.time()
+    run = begin(cluster, name="early")
+    said = str(Launched(run, 0))
+    assert "Nothing is known of capacity for K80s on demand in us-west1-b" in said
+    look = said.partition("To look: %transient_measure ")[2]
+    assert arguments.parse("measure", look.split()).values["provisioning_model"] == "standard"
+    assert run.declared.on_demand_wait == 0
+
+    happened(
+        *asked_on_demand(now - 9000, "worker-1", given=False), *asked_on_demand(now - 7800, "worker-2", given=False),
+        *asked_on_demand(now - 6600, "worker-3", given=True),
+        *asked_on_demand(now - 300, "worker-4", given=False, zone="us-east1-c"),
+    )  # fmt: skip
+    run = begin(cluster, name="later")
+    assert run.declared.on_demand_wait == pytest.approx(2400, abs=2)
+    assert "1 of 3 requests of the last week got one. One was waited for up to 40 min" in str(Launched(run, 0))
+    elsewhere = begin(cluster, name="elsewhere", zones=("us-east1-c",))
+    assert elsewhere.declared.on_demand_wait == 600, "one refusal tells little, and not nothing"
+    assert "The last request, 5 min ago, got none." in str(Launched(elsewhere, 0))
+    assert "requests" not in str(Launched(begin(cluster, name="only-told", adapt="off"), 0))
+
+
+def test_what_a_measurement_saw_on_demand_counts_and_what_it_saw_of_spot_does_not(sent: list[Command]) -> None:
+    cluster = declared(zone=("us-west1-b",))
+    now = time.time()
+    for terms in ("spot", "standard"):
+        folder = places.private(places.measurements() / f"k80-{terms}")
+        spec = MeasureSpec(
+            folder.name, "k80", ("us-west1-b",), {"us-west1-b": 0.5}, 1.0, 600.0, 3600.0, now - 4000,
+            provisioning_model=terms,  # type: ignore[arg-type]
+        )  # fmt: skip
+        (folder / layout.SPEC).write_text(json.dumps(spec.to_dict()))
+        given = terms == "spot"
+        write_sightings(folder, [Sighting(now - at, "us-west1-b", given=given) for at in (4000, 3400, 2800)])
+    [known] = on_demand(ClusterSpec.from_dict(deadlines_spec(cluster)), RunSpec(name="r", train_steps=1), now)
+    assert [each.given for each in known.seen] == [False] * 3
+    assert known.waited(now) == pytest.approx(4000, abs=2), "nobody knows whether there is one now"
+    assert known.waited(now, rate=360.0) == pytest.approx(600 / 360), "time passes faster there"
+
+
+@given(st.lists(st.tuples(st.floats(1, 20_000), st.booleans()), max_size=30), st.sampled_from([1.0, 60.0, 360.0]))
+def test_a_wait_is_no_longer_than_somebody_asked_and_none_where_all_were_given(
+    looks: list[tuple[float, bool]], rate: float
+) -> None:
+    moments = list(itertools.accumulate((after / rate for after, _ in looks), initial=0.0))[1:]
+    seen = tuple(Sighting(at, "z", given=given) for at, (_, given) in zip(moments, looks, strict=True))
+    now = moments[-1] + 1 if moments else 1.0
+    wait = OnDemand("k80", ("z",), seen).waited(now, rate)
+    assert (wait == 0) == all(each.given for each in seen)
+    assert wait <= max(now - min((each.at for each in seen), default=now), 600 / rate) + 1e-6

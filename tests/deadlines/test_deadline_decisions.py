@@ -272,6 +272,18 @@ def test_a_fallback_of_the_cluster_does_not_rent_on_demand_beside_the_deadline()
         assert {each.provisioning_model for each in made.decisions() if isinstance(each, RequestVm)} == {terms}
 
 
+def test_what_was_waited_for_before_the_run_counts_from_its_start() -> None:
+    made = story()
+    run = made.state.runs["run-1"]
+    waits = replace(run, spec=replace(run.spec, on_demand_wait=5400.0))
+    at_once, later = (seen(made.state, each, made.now) for each in (run, waits))
+    assert later.begin == pytest.approx(at_once.begin + 5400.0)
+    near = at_once.begin + at_once.steps / at_once.speeds.likely({"cpu": 4}) + 600
+    for sight_, taken in ((at_once, False), (later, True)):
+        verdict = decide(replace(sight_, deadline=made.now + near))
+        assert any(terms == ON_DEMAND for _, terms in verdict.workers) is taken
+
+
 def test_workers_are_in_the_zones_that_were_named() -> None:
     made = story()
     run = replace(made.state.runs["run-1"], spec=replace(made.state.runs["run-1"].spec, zones=("us-east1-c",)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..client import Bag, Cluster, Job, Run, Stalls, Study, text
+from ..client.planning.deadlines import on_demand_words
 from ..journal import Bill, ClusterState, bill
 
 
@@ -39,7 +40,9 @@ class Launched:
     @property
     def promised(self) -> str:
         """What is said before it begins of a run that has to be done in time."""
-        return text.declared_words(self.run.declared, time.time())
+        run = self.run.declared
+        said = text.declared_words(run, time.time()), on_demand_words(self.run.cluster, run)
+        return " ".join(filter(None, said))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from .declaring.runs import specified, write
 from .finding import cluster as find_cluster
 from .finding import run
 from .handles import Cluster, Run
-from .planning.deadlines import moment, refuse_impossible, refuse_untimely, refuse_without_quota
+from .planning.deadlines import moment, on_demand_wait, refuse_impossible, refuse_untimely, refuse_without_quota
 
 
 def train(
@@ -78,6 +78,7 @@ def train(
         refuse_impossible(chosen, spec, source, max(earlier.state.shipped_step or 0, earlier.state.checkpoint_step or 0)
                           if earlier else 0)  # fmt: skip
         refuse_without_quota(chosen, spec)
+        spec = replace(spec, on_demand_wait=on_demand_wait(chosen, spec))
         _have_prices(chosen, spec.gpus)
     if spec.preparers and (known := chosen.state.spec) and known.preparation < spec.preparers:
         commands.send(chosen.directory, Resize(spec=with_preparation(known, spec.preparers).to_dict()))

@@ -13,7 +13,7 @@ from .events import Event, decode, encode
 from .folding import fold, replay
 from .follow import decode_lines, follow, read
 from .jobs import DaskState, JobState
-from .kept import KeptState, kept
+from .kept import KeptState, kept, known_states
 from .series import RunSeries
 from .state import MOST_FAILED_BOOTS, ClusterState, Relocation, RunState, VmState, WorkerState, boot_key, unknown_run
 from .steady import SteadyClock, now
@@ -49,6 +49,7 @@ __all__ = [
     "fold",
     "follow",
     "kept",
+    "known_states",
     "metrics",
     "now",
     "read",

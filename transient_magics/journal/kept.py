@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from .. import places
+from ..protocol import layout
 from .folding import replay
 from .follow import decode_lines
 from .state import ClusterState
@@ -48,3 +51,13 @@ class KeptState:
 def kept(path: Path) -> KeptState:
     """The kept state of the journal at `path`, one for all who ask."""
     return KeptState(path)
+
+
+def known_states() -> Iterator[ClusterState]:
+    """What is known of all clusters of this machine, deleted ones too; one that cannot be read is passed over."""
+    for folder in (places.clusters(), places.past()):
+        for journal in folder.glob(f"[a-z]*/{layout.JOURNAL}"):
+            try:
+                yield kept(journal).read()
+            except OSError:
+                continue

@@ -167,7 +167,7 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_measure(self, line: str) -> Any:
-        """Ask for Spot VMs in some zones and give them back at once, to see where there are any; or tell what was seen.
+        """Ask for VMs in some zones and give them back at once, to see where there are any; or tell what was seen.
 
         %transient_measure GPU [options]            for example: %transient_measure t4 --zones us-east1-c --budget 2
 

@@ -11,10 +11,8 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from .. import places
 from ..catalog.published import startup
-from ..journal import ClusterState, VmState, kept
-from ..protocol import layout
+from ..journal import ClusterState, VmState, known_states
 from ..spec import CONTROLLER
 from ..spec.boot_times import image_of
 from .simulate import Startup
@@ -45,7 +43,7 @@ def published_starts(gpu: str, transient: bool, place: str) -> Start:
 
 def own_starts() -> Starts:
     """As the VMs of this machine's clusters took, deleted ones too, where they are enough of that kind."""
-    return starts_of(_states())
+    return starts_of(known_states())
 
 
 def starts_of(states: Iterable[ClusterState]) -> Starts:
@@ -71,15 +69,6 @@ class _Seen:
     at: float
     running: float
     usable: float
-
-
-def _states() -> Iterator[ClusterState]:
-    for folder in (places.clusters(), places.past()):
-        for journal in folder.glob(f"[a-z]*/{layout.JOURNAL}"):
-            try:
-                yield kept(journal).read()
-            except OSError:  # of one that cannot be read nothing is learned
-                continue
 
 
 def _usable(state: ClusterState) -> Iterator[_Seen]:

@@ -72,7 +72,8 @@ class RunSpec:
 
     Deadline: the run is to be done by `finish_by` (seconds since 1970; 0: whenever), with workers of `gpus` in `zones`
     (empty: as the cluster's), for `max_cost` US dollars at most (None: the cluster's limit). `adapt` says who changes
-    the workers for it; speeds are counted at their lower bound with this `confidence`.
+    the workers for it; speeds are counted at their lower bound with this `confidence`. `on_demand_wait`: the longest
+    that a VM on demand was waited for there, by what was seen before it was declared (seconds).
 
     `params`: values that a model of the cell's own reads by their names.
 
@@ -141,6 +142,7 @@ class RunSpec:
     zones: tuple[str, ...] = ()
     adapt: Literal["auto", "ask", "off"] = "auto"
     max_cost: Amount | None = None
+    on_demand_wait: Amount = 0.0
     resume: str | None = None
     pace_seconds: Amount | None = None
     notice_seconds: Amount = 30.0

@@ -7,15 +7,20 @@ forecast of nothing else.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
+from .. import places
 from ..errors import DeclarationError
-from ..protocol import checks
+from ..protocol import checks, layout
+from ..protocol.machines import CPU
 from ..protocol.names import checked_name
+
+log = logging.getLogger(__name__)
 
 SEEN, TRACE, ENDED, STOP = "seen.jsonl", "availability.csv", "ended.json", "stop"
 """In a measurement's folder: what it saw, the same as traces, why it ended, and the wish that it ends."""
@@ -27,8 +32,9 @@ LEAST_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class MeasureSpec:
-    """Every `every_seconds` one Spot VM with this GPU is asked for in each zone and given back, until the `budget` (US
-    dollars) is spent or `max_seconds` have passed. `hourly`: its price by zone; `declared_at` in seconds since 1970."""
+    """Every `every_seconds` one VM with this GPU is asked for in each zone and given back, until the `budget` (US
+    dollars) is spent or `max_seconds` have passed. `hourly`: its price by zone; `declared_at` in seconds since 1970;
+    `provisioning_model`: as Spot, or on demand (standard)."""
 
     name: str
     gpu: str
@@ -40,6 +46,7 @@ class MeasureSpec:
     declared_at: float
     project: str | None = None
     id: str = ""
+    provisioning_model: Literal["spot", "standard"] = "spot"
 
     @property
     def source(self) -> str:
@@ -50,6 +57,12 @@ class MeasureSpec:
     def round_dollars(self) -> float:
         """What one look into all zones could cost, should nobody live to give its VMs back."""
         return sum(self.hourly[zone] for zone in self.zones) * LIFE_SECONDS / 3600
+
+    @property
+    def kind(self) -> str:
+        """`Spot T4s`, `T4s on demand`."""
+        vms = "VMs without a GPU" if self.gpu == CPU else f"{self.gpu.upper()}s"
+        return f"{vms} on demand" if self.provisioning_model == "standard" else f"Spot {vms}"
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -84,6 +97,19 @@ def read_sightings(folder: Path) -> list[Sighting]:
         for line in (folder / SEEN).read_bytes().splitlines():
             with suppress(ValueError):
                 found.append(checks.built(Sighting, checks.parsed_object(line)))
+    return found
+
+
+def measurements() -> list[tuple[MeasureSpec, list[Sighting]]]:
+    """All measurements of this machine and what they saw; those that cannot be read are passed over, with a warning."""
+    found: list[tuple[MeasureSpec, list[Sighting]]] = []
+    for path in sorted(places.measurements().glob(f"*/{layout.SPEC}")):
+        try:
+            spec = MeasureSpec.from_dict(checks.parsed_object(path.read_bytes()))
+        except (OSError, ValueError, DeclarationError) as error:
+            log.warning("%s is passed over: %s", path.parent.name, error)
+            continue
+        found.append((spec, read_sightings(path.parent)))
     return found
 
 

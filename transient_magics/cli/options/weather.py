@@ -116,6 +116,8 @@ def measure() -> tuple[Option, ...]:
              metavar="DOLLARS"),
         flag("--every", "from one look to the next: 10m", duration("--every", "m"), metavar="TIME"),
         flag("--hours", "for how long (24h)", hours("--hours"), metavar="TIME"),
+        flag("--provisioning-model", "how they are asked for: as Spot, or on demand, which costs more (spot)",
+             **one_of("--provisioning-model", ("spot", "standard"))),
         PROJECT,
         flag("--stop", "look no more: ends all measurements"),
     )  # fmt: skip

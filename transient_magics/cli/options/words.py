@@ -63,7 +63,7 @@ DESCRIPTIONS = {
     "image delete": "Delete an image. VMs that booted from it are left alone.",
     "export": "Write the model of a run's last checkpoint as a SavedModel. The cluster may be gone.",
     "tensorboard": "Write a run's metrics and events for TensorBoard; again: what is new.",
-    "measure": "Ask for Spot VMs in some zones again and again and give them back at once, within a budget, to see "
+    "measure": "Ask for VMs in some zones again and again and give them back at once, within a budget, to see "
     "where there are any; or tell what was seen. It forecasts no other zone, hour or cloud.",
     "lifetimes": "How long transient VMs live: survival as observed, formulas fitted to it, which to trust how long.",
     "plan": "What a cluster would take and cost for a run, revocations included; without a SPEC, which clusters are "

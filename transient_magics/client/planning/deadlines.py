@@ -19,6 +19,7 @@ from ...spec.units import parse_deadline
 from ..declaring import widened
 from ..folders import known_runs
 from ..programs import ask
+from .capacity import on_demand
 from .learning import alike, learn, store_for
 
 if TYPE_CHECKING:
@@ -112,6 +113,22 @@ def refuse_without_quota(cluster: Cluster, run: RunSpec) -> None:
                     f"{count} {gpu.upper()} VMs on demand could not be had, and with them the deadline might "
                     f"not be kept: {finding['said']}", where=_OPTION,
                 )  # fmt: skip
+
+
+def on_demand_wait(cluster: Cluster, run: RunSpec) -> float:
+    """The longest that a VM on demand was waited for where the run may have one, in seconds: what was seen here."""
+    assert cluster.state.spec
+    now, rate = time.time(), _rate(cluster)
+    return max(each.waited(now, rate) for each in on_demand(cluster.state.spec, run, now))
+
+
+def on_demand_words(cluster: Cluster, run: RunSpec) -> str:
+    """What is known of capacity on demand before a run with a deadline begins, where it may be changed for it."""
+    spec = cluster.state.spec
+    if spec is None or not run.finish_by or run.adapt == "off":
+        return ""
+    now, rate = time.time(), _rate(cluster)
+    return " ".join(each.words(now, rate) for each in on_demand(spec, run, now))
 
 
 def refuse_impossible(cluster: Cluster, run: RunSpec, source: str, made: int = 0) -> None:

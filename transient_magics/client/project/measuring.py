@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from ... import places
-from ...catalog import ACCELERATORS, ZONES, accelerator, has_gpu, price_list
+from ...catalog import ACCELERATORS, ZONES, VmPrice, accelerator, has_gpu, never_on_demand, price_list
 from ...errors import ClusterError, DeclarationError
 from ...journal.lock import held
 from ...protocol import checks, layout
@@ -48,7 +49,7 @@ class Measurement:
 
     @property
     def file(self) -> Path:
-        """The same as traces, which `--availability` of `%transient_weather` and `%transient_plan` read."""
+        """The same as traces; of Spot VMs `--availability` of `%transient_weather` and `%transient_plan` read them."""
         return self._folder / TRACE
 
     @property
@@ -81,12 +82,12 @@ class Measurement:
             (zone, str(asked), f"{given / asked:.0%}", _moment(max(each.at for each in seen if each.zone == zone)))
             for zone, (asked, given) in sorted(shares(seen).items())
         ]
-        said = f"{self.name}: Spot {spec.gpu.upper()}s of {spec.source}, asked for every "
+        said = f"{self.name}: {spec.kind} of {spec.source}, asked for every "
         said += f"{render_duration(spec.every_seconds)} since {_moment(spec.declared_at)}, "
         said += f"{text.money(self.dollars)} of {text.money(spec.budget)} spent."
         ended = f"It looks no more: {self.ended or 'its process was killed'}." if self.over else "It goes on."
         table = text.table(("ZONE", "LOOKS", "THERE WAS ONE", "LAST LOOK"), rows) if rows else ["Nothing was seen yet."]
-        file = [f"As traces, for --availability: {self.file}"] if rows else []
+        file = [f"As traces, for --availability: {self.file}"] if rows and spec.provisioning_model == "spot" else []
         return "\n".join([said, *table, ended, *file, _ONLY])
 
     def __repr__(self) -> str:
@@ -111,14 +112,15 @@ def measure(
     budget: float | None = None,
     every: float = EVERY_SECONDS,
     hours: float = MOST_SECONDS / 3600,
+    provisioning_model: Literal["spot", "standard"] = "spot",
     project: str | None = None,
     stop: bool = False,
 ) -> Measurement | Measurements:
-    """Begin to measure whether zones have Spot VMs with a GPU, and return at once; without a GPU tell what was seen.
+    """Begin to measure whether zones have VMs with a GPU, and return at once; without a GPU tell what was seen.
 
     Every `every` seconds a VM is asked for in each zone and given back at once, until `budget` (US dollars) is spent or
-    `hours` have passed; a process of its own does it, which outlives this one. `stop` ends those under way. Raises
-    DeclarationError.
+    `hours` have passed; a process of its own does it, which outlives this one. With `provisioning_model` "standard" it
+    is asked for on demand, and paid so. `stop` ends those under way. Raises DeclarationError.
     """
     known = Measurements(Measurement(path.parent.name) for path in sorted(_folders()))
     if stop:
@@ -129,6 +131,9 @@ def measure(
     if budget is None or not zones:
         raise DeclarationError("A measurement needs --zones and --budget", fix="As --zones us-east1-c --budget 2.")
     gpu = accelerator(gpu.lower()).name
+    on_demand = provisioning_model == "standard"
+    if on_demand and (unsold := never_on_demand([gpu])):
+        raise DeclarationError(unsold, where="--provisioning-model")
     for zone in zones:
         parse_groups(f"{gpu}@{zone}", ACCELERATORS, ZONES)
         if not has_gpu(zone, gpu):
@@ -139,8 +144,9 @@ def measure(
     name = f"{gpu}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{identity[:4]}"
     spec = MeasureSpec(
         name=name, gpu=gpu, zones=tuple(dict.fromkeys(zones)),
-        hourly={zone: lines.worker_price(gpu, zone).transient for zone in zones}, budget=budget, every_seconds=every,
-        max_seconds=3600 * hours, declared_at=now, project=project, id=identity,
+        hourly={zone: _price(lines.worker_price(gpu, zone), on_demand) for zone in zones}, budget=budget,
+        every_seconds=every, max_seconds=3600 * hours, declared_at=now, project=project, id=identity,
+        provisioning_model=provisioning_model,
     )  # fmt: skip
     if spec.round_dollars > budget:
         what = f"One look into {text.count(len(spec.zones), 'zone')} could cost {text.money(spec.round_dollars)}"
@@ -153,6 +159,10 @@ def measure(
 
 def _folders() -> list[Path]:
     return list(places.measurements().glob(f"*/{layout.SPEC}"))
+
+
+def _price(of: VmPrice, on_demand: bool) -> float:
+    return of.on_demand if on_demand else of.transient
 
 
 def _moment(at: float) -> str:

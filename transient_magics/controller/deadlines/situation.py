@@ -42,7 +42,7 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
         _kind(spec, run, gpu, rate) for gpu in run.spec.gpus or dict.fromkeys(each.accelerator for each in spec.groups)
     )
     start, begin = _start(spec, run, vms, kinds[0].gpu, rate, now)
-    begin += _waited([vm for vm in vms if vm.provisioning_model == ON_DEMAND], now)
+    begin += max(run.spec.on_demand_wait, _waited([vm for vm in vms if vm.provisioning_model == ON_DEMAND], now))
     spent = [run.spec.max_cost - run_costs(state, now).get(run.name, 0.0)] if run.spec.max_cost is not None else []
     spent += [spec.max_cost - bill(state, now).total] if spec.max_cost is not None else []
     spots = [vm for vm in vms if vm.provisioning_model != ON_DEMAND]

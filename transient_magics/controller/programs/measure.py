@@ -1,6 +1,6 @@
 """`python -m ...programs.measure NAME`: carry out the measurement that `availability/NAME/spec.json` declares.
 
-Started detached, so that it outlives the notebook. At every look one Spot VM is asked for in each zone, and deleted as
+Started detached, so that it outlives the notebook. At every look one VM is asked for in each zone, and deleted as
 soon as it is there: whether there was one is written down. Nobody can log in to such a VM, it carries a moment at which
 Compute Engine itself deletes it, a few minutes on, and a sweep finds it by its label. So a kill costs some cents at
 most, and what could be lost so is kept back of the budget. Ends at once where another is at it.
@@ -106,8 +106,8 @@ async def _probe(engine: ComputeEngine, spec: MeasureSpec, zone: str, marks: dic
     name = f"{spec.name}-{spec.zones.index(zone)}-{int(began)}"
     request = VmRequest(
         name=name, zone=zone, machine_type=gpu.machine_type, ssh_public_key="", accelerator=attached,
-        accelerator_count=1 if attached else 0, provisioning_model="spot", labels=marks, disk_gb=DISK_GB,
-        external_ip=False, termination_time=datetime.fromtimestamp(began + LIFE_SECONDS, UTC),
+        accelerator_count=1 if attached else 0, provisioning_model=spec.provisioning_model, labels=marks,
+        disk_gb=DISK_GB, external_ip=False, termination_time=datetime.fromtimestamp(began + LIFE_SECONDS, UTC),
         request_id=request_id(spec.id, name),
     )  # fmt: skip
     try:

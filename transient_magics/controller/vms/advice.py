@@ -5,22 +5,16 @@ Where Compute Engine gives none, what was measured from this machine within the 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
-from ... import places
 from ...catalog import accelerator
 from ...cloud import Finding, Shape
-from ...errors import DeclarationError
 from ...journal import events, now
-from ...protocol import checks, layout
 from ...spec import ClusterSpec
-from ...spec.measurement import MeasureSpec, Sighting, read_sightings, shares
+from ...spec.measurement import measurements, shares
 from ..decisions.ranking import HOLDS_SECONDS, due, phrase, questions, ranked
 from ..record import Recorder
 from .access import Access
-
-log = logging.getLogger(__name__)
 
 
 async def ask(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdvised | None:
@@ -38,16 +32,13 @@ async def ask(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdv
 
 def measured(project: str | None, kind: str, zones: Sequence[str], at: float) -> events.ClusterAdvised | None:
     """What was seen of these zones with the same project from this machine in the hour before `at`, if anything."""
-    seen: list[Sighting] = []
-    for folder in sorted(places.measurements().glob(f"{kind}-*")):
-        try:
-            spec = MeasureSpec.from_dict(checks.parsed_object((folder / layout.SPEC).read_bytes()))
-        except (OSError, ValueError, DeclarationError) as error:
-            log.warning("%s is passed over: %s", folder.name, error)
-            continue
-        if (spec.project, spec.gpu) == (project, kind):
-            fresh = (each for each in read_sightings(folder) if at - HOLDS_SECONDS < each.at <= at)
-            seen += [each for each in fresh if each.zone in zones]
+    seen = (
+        each
+        for spec, sightings in measurements()
+        if (spec.project, spec.gpu, spec.provisioning_model) == (project, kind, "spot")
+        for each in sightings
+        if each.zone in zones and at - HOLDS_SECONDS < each.at <= at
+    )
     found = {zone: (given / asked, 0.0) for zone, (asked, given) in shares(seen).items()}
     return events.ClusterAdvised(accelerator=kind, zones=found, measured=True) if found else None
 
