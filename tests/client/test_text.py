@@ -97,7 +97,8 @@ def test_an_evaluation_says_of_how_many_examples_it_is_and_what_is_no_number() -
 def test_how_a_run_reads_its_data_is_told() -> None:
     told = events.TrainData(
         run="run-1", blocks=1011, records=18_600, bytes=2_100_000_000, epochs=3, bound=26, again=20, hits=1930,
-        misses=1400, saved_bytes=4_100_000_000, fetched_bytes=2_900_000_000, waited_seconds=12.4,
+        misses=1400, saved_bytes=4_100_000_000, fetched_bytes=2_900_000_000, straight_bytes=2_610_000_000,
+        waited_seconds=12.4,
     )  # fmt: skip
     begin = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
@@ -107,10 +108,14 @@ def test_how_a_run_reads_its_data_is_told() -> None:
     state = replay([*begin, told])
     assert (
         "data: 2.1 GB in 1,011 blocks, a worker 26 of them at a time at most; 3 epochs read; 1,930 blocks (58%) "
-        "from caches, 4.1 GB saved; 1,400 blocks copied, 2.9 GB, each byte 1.4 times; 20 blocks read again; "
-        "12 s waited for records"
+        "from caches, 4.1 GB saved; 1,400 blocks copied, 2.9 GB (90% straight from the bucket), each byte 1.4 times; "
+        "20 blocks read again; 12 s waited for records"
     ) in text.status(state, bill(state, 1.0), 1.0)
     lost = events.TrainReread(run="run-1", worker="worker-2", blocks=20, bound=26)
+    detour = events.TrainDetour(run="run-1", worker="worker-1", reason="the VM may not use the bucket")
+    assert event_words(detour) == (
+        "run-1 has records from ps-0, not straight from the bucket: worker-1: the VM may not use the bucket"
+    )
     assert event_words(lost) == "run-1 reads the 20 blocks that worker-2 held again (26 at most)"
 
 

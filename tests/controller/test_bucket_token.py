@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.cloud import BoundedToken, Reach
-from transient_magics.controller.runs.bucket_token import NAME, TokenKeeper, reaches
+from transient_magics.controller.runs.bucket_token import FOR_RECORDS, NAME, TokenKeeper, reaches, tokens
 from transient_magics.errors import AccessError, CloudError
 from transient_magics.protocol.run import RunSpec
 from transient_magics.remote import Connection, generate_key
@@ -73,7 +73,7 @@ async def test_the_vm_has_a_token_before_its_end_another_and_after_a_break_too(v
     async def connection() -> Connection:
         return connections[-1]
 
-    keeper = TokenKeeper(FOLDER, service.mint, connection, service.note)
+    keeper = TokenKeeper(FOLDER, {NAME: service.mint}, connection, service.note)
     keeper.shortest = 0.1
     assert await keeper.renew()
     assert json.loads(keeper.files[NAME])["token"] == "secret-1", "goes with the run's files to a VM that has none"
@@ -100,7 +100,7 @@ async def test_a_refusal_is_told_and_the_next_attempt_comes_by_itself(
     async def the_connection() -> Connection:
         return connection
 
-    keeper = TokenKeeper(FOLDER, service.mint, the_connection, service.note)
+    keeper = TokenKeeper(FOLDER, {NAME: service.mint}, the_connection, service.note)
     service.refuses = AccessError("The Security Token Service gives no token", fix="Enable it.")
     assert not await keeper.renew()
     assert keeper.files == {}
@@ -126,3 +126,18 @@ def test_a_chief_reaches_its_own_checkpoints_and_the_records_that_it_was_told_of
         Reach("gs://data/digits/image_digits.records.json", "objectCreator"),
     ]
     assert reaches(None, RunSpec("run-1", 1, data_dir="/on/the/vm")) == []
+
+
+async def test_workers_have_a_token_of_their_own_that_reads_the_records_and_opens_nothing_else() -> None:
+    asked: list[list[Reach]] = []
+
+    async def mint(places: Sequence[Reach]) -> BoundedToken:
+        asked.append(list(places))
+        return BoundedToken("secret", 0.0)
+
+    run = RunSpec("run-1", 1, "m", "h", "image_digits", data_dir="gs://data/digits")
+    made = tokens(mint, "gs://results/c/run-1", run)
+    assert list(made) == [NAME, FOR_RECORDS]
+    await made[FOR_RECORDS]()
+    assert asked == [[Reach("gs://data/digits/", "objectViewer")]]
+    assert not tokens(mint, None, RunSpec("run-1", 1))

@@ -51,6 +51,14 @@ def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
             bucket.blob(name).upload_from_string("poison")
     with pytest.raises(Forbidden):
         bucket.reload()
+    workers = json.loads(place.with_name("records-token.json").read_text())["token"]
+    stored = storage.Client("p", Credentials(workers), client_options={"api_endpoint": emulator.running()})
+    bucket = stored.bucket("stored-results")
+    (shared, *_) = [each.name for each in stored.list_blobs(bucket, prefix="digits/") if "-train-" in each.name]
+    for attack in (lambda: bucket.blob(shared).upload_from_string("poison"), lambda: bucket.blob(shared).delete(),
+                   lambda: list(stored.list_blobs(bucket, prefix="lab/"))):  # fmt: skip
+        with pytest.raises(Forbidden):
+            attack()
 
 
 def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
@@ -58,7 +66,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
     run = client.train(
         source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
         train_steps=10**6, checkpoint_steps=20, checkpoint_seconds=None, pace_seconds=0.05, check=False,
-        data_dir="gs://stored-results/digits", keep=2,
+        data_dir="gs://stored-results/digits", cache="1KB:memory", keep=2,
     )  # fmt: skip
     patient = Patient(cluster, run)
     try:
@@ -71,6 +79,8 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         assert resumed >= shipped
         patient.event(mark, events.TrainShipped)
         patient.goes_on()
+        read_straight = lambda state: (data := state.runs["run-1"].data) and data.straight_bytes  # noqa: E731
+        patient.until(read_straight, "blocks that workers read in the bucket itself")
         run.stop()
         result = run.wait(PATIENCE)
         mark, asked = patient.mark(), time.time()

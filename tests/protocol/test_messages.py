@@ -225,6 +225,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
       "files": [{"name": "model.ckpt-40.index", "size": 7, "sha256": "ab"}]}),
     (chief_messages.read_first, chief_messages.Files(token="t", what="graphs"),
      {"do": "files", "what": "graphs", "token": "t"}),
+    (chief_messages.read_first, chief_messages.Grant(token="t"), {"do": "grant", "token": "t"}),
     (chief_messages.read_fetch, chief_messages.Fetch(name="a/train-0"), {"do": "fetch", "name": "a/train-0"}),
     (chief_messages.read_first, chief_messages.Load(token="t", name="ps-1", cpu_seconds=1.5, clock=9.5, cores=2),
      {"do": "load", "token": "t", "name": "ps-1", "cpu_seconds": 1.5, "clock": 9.5, "cores": 2}),
@@ -238,7 +239,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         (
             chief_messages.Lease(serial=2, held=(4,), done=(1,), cached=(1,), wanted=20, bound=24, misses=2, fetched=9),
             {"do": "lease", "serial": 2, "held": [4], "done": [1], "cached": [1], "wanted": 20, "bound": 24,
-             "hits": 0, "misses": 2, "saved": 0, "fetched": 9, "waited": 0.0},
+             "hits": 0, "misses": 2, "saved": 0, "fetched": 9, "straight": 0, "waited": 0.0, "detour": ""},
         ),
         (chief_messages.Unsaved(reason="no room"), {"do": "unsaved", "reason": "no room"}),
         (chief_messages.Trouble(reason="no", fatal=True), {"do": "trouble", "reason": "no", "fatal": True}),
@@ -250,7 +251,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         (chief_messages.Joined(number=4, active=2), {"do": "joined", "number": 4, "active": 2}),
         (
             chief_messages.Leased(blocks=(chief_messages.LeasedBlock(number=4, size=9, records=2, crc32c=7),)),
-            {"do": "leased", "blocks": [{"number": 4, "size": 9, "records": 2, "crc32c": 7}]},
+            {"do": "leased",
+             "blocks": [{"number": 4, "size": 9, "records": 2, "crc32c": 7, "file": "", "offset": 0}]},
         ),
         (chief_messages.Active(active=2), {"do": "active", "active": 2}),
         (chief_messages.Batch(size=16, share=0.5), {"do": "batch", "size": 16, "share": 0.5}),

@@ -20,13 +20,15 @@ from hypothesis import strategies as some
 from tests.runtime.test_chief_state import Story, saved
 from transient_magics.errors import DeclarationError, TrainingError
 from transient_magics.protocol.cache import Cache
-from transient_magics.protocol.chief_messages import Files, Lease, read_first
+from transient_magics.protocol.chief_messages import Files, Grant, Lease, read_first
+from transient_magics.protocol.vm_events import TrainDetour
 from transient_magics.runtime.files import block_cache, blocks
 from transient_magics.runtime.files.block_cache import BlockCache, Content
 from transient_magics.runtime.parameter_server.blocks import serving
 from transient_magics.runtime.parameter_server.blocks.leases import Leases
 from transient_magics.runtime.parameter_server.blocks.lending import EVERY, Lending
 from transient_magics.runtime.parameter_server.chief import events as chief_events
+from transient_magics.runtime.protocol import encode
 from transient_magics.runtime.worker import blocks as worker_blocks
 from transient_magics.runtime.worker.blocks import Blocks, Chunk
 
@@ -335,8 +337,9 @@ class Chief:
     """A chief that leases and sends blocks, as the real one does, and what it can do wrong."""
 
     def __init__(self, folder: Path, index: blocks.Index) -> None:
-        self.lending, self._folder, self._index = Lending("r", index, 1, None, 0.0), folder, index
+        self.lending, self._folder, self.index = Lending("r", index, 1, None, 0.0), folder, index
         self.said: list[Lease] = []
+        self.told: list[TrainDetour] = []
         self.deaf = self.damaging = False
         self.worker: Blocks
         self._loop = asyncio.new_event_loop()
@@ -345,6 +348,8 @@ class Chief:
 
     def hear(self, lease: Lease) -> None:
         self.said.append(lease)
+        if detour := self.lending.detour("worker-1", lease):
+            self.told.append(detour)
         answer = self.lending.asked(4, lease)
         if not self.deaf:
             self.worker.leased(answer.blocks)
@@ -364,13 +369,18 @@ class Chief:
         return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert read_first(await reader.readline()) == Files(token="t", what="blocks")
+        first = read_first(await reader.readline())
+        if first == Grant(token="t"):
+            writer.write(encode(serving.granted(self._folder.parent / "records-token.json")))
+            writer.close()
+            return
+        assert first == Files(token="t", what="blocks")
         if self.damaging:
-            names = {block.file for block in self._index.blocks}
+            names = {block.file for block in self.index.blocks}
             for name in names:
                 (self._folder / name).write_bytes(bytes((self._folder / name).stat().st_size))
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            await serving.serve(self._folder, self._index, reader, writer)
+            await serving.serve(self._folder, self.index, reader, writer)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
     TrainBest,
     TrainCheckpoint,
     TrainData,
+    TrainDetour,
     TrainEvaluated,
     TrainFailed,
     TrainFinished,

@@ -64,6 +64,16 @@ class Files(Message):
     what: What = "records"
 
 
+@message("grant")
+class Grant(Message):
+    """The token that opens the run's records in their bucket, for who would read its blocks there: `access`, `expires`.
+
+    It goes the way on which the records themselves would go, and opens nothing else.
+    """
+
+    token: str = field(repr=False)
+
+
 @message("load")
 class Load(Message):
     """What the process of the parameter server `name` has taken so far (parameter_server/server_load.py)."""
@@ -164,7 +174,8 @@ class Lease(Message):
 
     It holds these under lease, has had those `done` in its steps, and `cached` are what its cache has taken since it
     said so last. In all it found `hits` of its blocks in the cache and `saved` bytes with them, copied `misses` and
-    `fetched` bytes, and had nothing to read for `waited` seconds. It holds no more than `bound` at a time.
+    `fetched` bytes, `straight` of them from the bucket and not from the chief, and had nothing to read for `waited`
+    seconds. It holds no more than `bound` at a time. `detour`: why it turned from the bucket to the chief.
     """
 
     serial: Count
@@ -177,7 +188,9 @@ class Lease(Message):
     misses: Count = 0
     saved: Count = 0
     fetched: Count = 0
+    straight: Count = 0
     waited: Amount = 0.0
+    detour: str = ""
 
 
 # --- the chief to a worker -------------------------------------------------------------------------------------------
@@ -208,12 +221,14 @@ class Batch(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class LeasedBlock:
-    """A block of `records` records: its size in bytes, and its CRC32C."""
+    """A block of `records` records: its size in bytes, its CRC32C, and in which file of the records it begins where."""
 
     number: Count
     size: Count
     records: Count
     crc32c: Count
+    file: str = ""
+    offset: Count = 0
 
 
 @message("leased")
@@ -256,7 +271,7 @@ class Refused:
     error: str
 
 
-FirstWord = Join | Checkpoint | Files | Load
+FirstWord = Join | Checkpoint | Files | Grant | Load
 FromWorker = Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Took | Leaving | Lease
 ToWorker = Joined | Active | Batch | Leased | Save | Take | Stop | Leave
 _FIRST: Mapping[str, type[FirstWord]] = messages.kinds(*get_args(FirstWord))

@@ -89,8 +89,9 @@ class TrainData(Event):
     """How the run reads its records, which come in `blocks` of `bytes` in all; `epochs` are complete.
 
     Workers found `hits` blocks in their caches, `saved_bytes` that did not cross the network, and copied `misses`,
-    `fetched_bytes`; they had nothing to read for `waited_seconds` in all. A worker holds `bound` blocks at most (0:
-    none has asked yet). `again`: blocks that were leased once more, because who held them was lost.
+    `fetched_bytes`, `straight_bytes` of which came from the bucket and not through ps-0; they had nothing to read for
+    `waited_seconds` in all. A worker holds `bound` blocks at most (0: none has asked yet). `again`: blocks that were
+    leased once more, because who held them was lost.
     """
 
     run: Name
@@ -104,6 +105,7 @@ class TrainData(Event):
     misses: Count = 0
     saved_bytes: Count = 0
     fetched_bytes: Count = 0
+    straight_bytes: Count = 0
     waited_seconds: Amount = 0.0
 
 
@@ -115,6 +117,18 @@ class TrainReread(Event):
     worker: Name
     blocks: Count
     bound: Count = 0
+
+
+@event("train.detour")
+class TrainDetour(Event):
+    """Blocks that were to come straight from the bucket come through ps-0, for `reason`: said once, of one worker.
+
+    Workers try the bucket again, after pauses that grow.
+    """
+
+    run: Name
+    worker: Name
+    reason: str
 
 
 @event("train.checkpoint")
@@ -489,8 +503,9 @@ _OF_CHIEF: dict[str, type[Event]] = {
     each.kind: each
     for each in (
         WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainData, TrainReread,
-        TrainCheckpoint, TrainUnsaved, TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered, TrainEvaluated,
-        TrainUnevaluated, TrainBest, TrainUnjudged, TrainMeasured, TrainMade, TrainFinished, TrainFailed,
+        TrainDetour, TrainCheckpoint, TrainUnsaved, TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered,
+        TrainEvaluated, TrainUnevaluated, TrainBest, TrainUnjudged, TrainMeasured, TrainMade, TrainFinished,
+        TrainFailed,
     )
 }  # fmt: skip
 _OF_JOB: dict[str, type[Event]] = {each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobExited)}

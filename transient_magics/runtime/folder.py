@@ -1,7 +1,7 @@
 """One run's folder on a VM: what the controller put there, and where the roles write.
 
-`run.json` (the declaration and the run's token), `cell.py`, `include/`, `wheels/` and, on the chief's VM, the token for
-the bucket come from the controller. Events, metrics, checkpoints, data and logs are written here by the roles. Every
+`run.json` (the declaration and the run's token), `cell.py`, `include/`, `wheels/` and, on the chief's VM, the tokens
+for buckets come from the controller. Events, metrics, checkpoints, data and logs are written here by the roles. Every
 line of a file is written with one call, so that a reader following it never sees two writers' lines mixed. As long as
 `standby` is there, which the agent removes, the run goes on elsewhere: the role here gets all ready, leaves `prepared`,
 and waits.
@@ -42,7 +42,7 @@ class RunFolder:
         self.logs = path / layout.LOGS
         self.chief = path / "chief.json"
         self.standby, self.prepared = path / layout.STANDBY, path / "prepared"
-        self.bucket_token = path / "bucket-token.json"
+        self.bucket_token, self.records_token = path / "bucket-token.json", path / "records-token.json"
 
     def spec(self) -> RunSpec:
         """Read run.json."""

@@ -1,9 +1,11 @@
-"""The token with which a run's chief reaches the run's places in buckets, and nothing else there.
+"""The tokens with which a run's VMs reach the run's places in buckets, and nothing else there.
 
-VMs that run a user's code have no service account. The controller exchanges its own credentials for a token that ends
-at these places (and after an hour), keeps it in memory alone, and puts it on the chief's VM over SSH: into a file that
-only the training user reads, never into a journal, a log or metadata. A fresh one follows at half of its life. While
-the controller is away the last one runs out: checkpoints stay on the VM then, and go on their way with the next.
+VMs that run a user's code have no service account. The controller exchanges its own credentials for tokens that end
+at these places (and after an hour), keeps them in memory alone, and puts them on the chief's VM over SSH: into files
+that only the training user reads, never into a journal, a log or metadata. One is the chief's own. The other one opens
+the records for reading and nothing else: the chief gives it to workers, which read their blocks in the bucket. Fresh
+ones follow at half of their life. While the controller is away the last ones run out: checkpoints stay on the VM then,
+and go on their way with the next; workers have their blocks from the chief.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from ...cloud import BoundedToken, Reach
 from ...errors import CloudError, CredentialsError, RemoteError
@@ -22,8 +25,9 @@ from ...remote import Connection
 
 log = logging.getLogger(__name__)
 
-NAME = "bucket-token.json"
-"""In the run's folder on the VM."""
+NAME, FOR_RECORDS = "bucket-token.json", "records-token.json"
+"""In the run's folder on the VM: the chief's own, and the one for workers."""
+Mint = Callable[[Sequence[Reach]], Awaitable[BoundedToken]]
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _SHORTEST_LIFE = 20.0  # seconds between two tokens; the metadata server gives out the same one almost to its end
 _SOURCE = "bucket"
@@ -45,21 +49,29 @@ def reaches(store: str | None, run: RunSpec) -> list[Reach]:
     return found
 
 
-class TokenKeeper:
-    """Keeps a fresh token in `folder` on the VM at the other end of `connection()`, which may be another VM each time.
+def tokens(mint: Mint, store: str | None, run: RunSpec) -> dict[str, Callable[[], Awaitable[BoundedToken]]]:
+    """What makes each token that is brought for a run, by its file's name; none for a run that needs no bucket."""
+    places = {NAME: reaches(store, run)}
+    if records := run.records:
+        places[FOR_RECORDS] = [Reach(f"{records.rstrip('/')}/", "objectViewer")]
+    return {name: partial(mint, found) for name, found in places.items() if found}
 
-    `mint` makes one, `note` takes what is wrong (a source and a sentence, or nothing).
+
+class TokenKeeper:
+    """Keeps fresh tokens in `folder` on the VM at the other end of `connection()`, which may be another VM each time.
+
+    `mints` makes them, by the names of their files; `note` takes what is wrong (a source and a sentence, or nothing).
     """
 
     def __init__(
         self,
         folder: str,
-        mint: Callable[[], Awaitable[BoundedToken]],
+        mints: Mapping[str, Callable[[], Awaitable[BoundedToken]]],
         connection: Callable[[], Awaitable[Connection]],
         note: Callable[[str, str], None],
     ) -> None:
-        self._folder, self._mint, self._connection, self._note = folder, mint, connection, note
-        self._token: BoundedToken | None = None
+        self._folder, self._mints, self._connection, self._note = folder, mints, connection, note
+        self._tokens: Mapping[str, BoundedToken] = {}
         self._renew_at = 0.0
         self._pause = _FIRST_PAUSE
         self.shortest = _SHORTEST_LIFE
@@ -67,12 +79,12 @@ class TokenKeeper:
     @property
     def files(self) -> dict[str, bytes]:
         """What is brought with the run's other files to a VM that has none of them yet."""
-        return {NAME: json.dumps(self._token.to_dict()).encode()} if self._token else {}
+        return {name: json.dumps(token.to_dict()).encode() for name, token in self._tokens.items()}
 
     async def renew(self) -> bool:
-        """Have a new token, if it can be had; says what is in the way."""
+        """Have new tokens, if they can be had; says what is in the way."""
         try:
-            self._token = await self._mint()
+            self._tokens = {name: await mint() for name, mint in self._mints.items()}
         except CloudError as error:
             log.warning("no token for the bucket: %s", error)
             if not isinstance(error, CredentialsError):  # of those everybody hears who asks Google for anything
@@ -82,20 +94,21 @@ class TokenKeeper:
             return False
         self._note(_SOURCE, "")
         self._pause = _FIRST_PAUSE
-        self._renew_at = now() + max((self._token.expires - now()) / 2, self.shortest)
+        ends = min(token.expires for token in self._tokens.values())
+        self._renew_at = now() + max((ends - now()) / 2, self.shortest)
         return True
 
     async def keep(self) -> None:
         """Until cancelled."""
-        brought: tuple[BoundedToken | None, Connection | None] = None, None
+        brought: tuple[Mapping[str, BoundedToken], Connection | None] = {}, None
         while True:
             if now() >= self._renew_at:
                 await self.renew()
             try:
                 connection = await self._connection()
-                if self._token and brought != (self._token, connection):
+                if self._tokens and brought != (self._tokens, connection):
                     await connection.put_files(self.files, below=self._folder)
-                    brought = self._token, connection
+                    brought = self._tokens, connection
                 await _closed_within(connection, self._renew_at - now())
             except (RemoteError, OSError) as error:
                 log.warning("the token for the bucket is not on the VM: %s", error)

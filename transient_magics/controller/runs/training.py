@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ...cloud import BoundedToken, CloudStorage, Reach
+from ...cloud import CloudStorage
 from ...errors import CloudError, ForeignError, RemoteError, TrainingError
 from ...journal import Event, RunState, VmState, events, metrics, now, read
 from ...protocol import layout
@@ -29,7 +29,7 @@ from ..foreign import Refusals
 from ..place import here
 from ..vms.link import Link, Work
 from .alike import found_alike
-from .bucket_token import TokenKeeper, reaches
+from .bucket_token import Mint, TokenKeeper, tokens
 from .checking import counts, reason_against
 from .chief_line import ChiefLine
 from .packages import gather
@@ -78,7 +78,7 @@ class Training:
         changed: Callable[[], None],
         store: str | None = None,
         storage: Callable[[], CloudStorage | None] = lambda: None,
-        mint: Callable[[Sequence[Reach]], Awaitable[BoundedToken]] | None = None,
+        mint: Mint | None = None,
         note: Callable[[str, str], None] = lambda source, text: None,
         *,
         checked: Callable[[], Iterable[RunState]] = tuple,
@@ -95,9 +95,8 @@ class Training:
         self._results = Results(store, storage)
         self._shipments = Shipments(folder, self._chief, note, to_bucket=bool(store))
         self._token: TokenKeeper | None = None
-        if mint and (places := reaches(store, run.spec)):
-            there = layout.run_on_vm(self.name)
-            self._token = TokenKeeper(there, partial(mint, places), self._chief.connection, note)
+        if mint and (mints := tokens(mint, store, run.spec)):
+            self._token = TokenKeeper(layout.run_on_vm(self.name), mints, self._chief.connection, note)
         self._token_awaited = self._token is not None
         self._spec, self._others = run.spec, checked
         self._packages = run.spec.pip

@@ -1,7 +1,8 @@
 """A place in a bucket (`gs://bucket/path`), as programs on a VM use it: blocking, with Google's own client.
 
 The VM has no rights of its own. The controller brings a token that opens the run's places for an hour at most, and a
-fresh one before that has passed; it is read anew whenever the one in use comes to its end.
+fresh one before that has passed; it is read anew whenever the one in use comes to its end. A worker has one that opens
+the records alone, from the chief.
 Retries are Google's (jittered, two minutes at most). Errors are TrainingErrors that say what to do.
 """
 
@@ -10,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ...errors import TrainingError
 from .manifest import File, checksum, described, split
@@ -40,10 +41,17 @@ class Listed(NamedTuple):
     made: float
 
 
-class Bucket:
-    """Objects below `place`. `token` is the file in which the controller puts one; None: default credentials."""
+class Sink(Protocol):
+    """What takes the bytes of a download as they come; whatever `write` raises ends it."""
 
-    def __init__(self, place: str, token: Path | None = None) -> None:
+    def write(self, piece: bytes, /) -> int: ...
+
+
+class Bucket:
+    """Objects below `place`. `token` is the file in which the controller puts one, or gives what would be in it (raises
+    OSError or ValueError where it has none); None: default credentials."""
+
+    def __init__(self, place: str, token: Path | Callable[[], Mapping[str, Any]] | None = None) -> None:
         from google.cloud import storage
         from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -121,6 +129,16 @@ class Bucket:
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
+
+    def read_range(self, name: str, begin: int, size: int, sink: Sink, patience: float) -> None:
+        """Give `size` bytes of an object from `begin` on to `sink`; they are not checked. Once: nothing is tried again.
+
+        It ends after `patience` seconds without a byte.
+        """
+        with self._explaining(name):
+            self._blob(name).download_to_file(
+                sink, start=begin, end=begin + size - 1, checksum=None, retry=None, timeout=patience
+            )
 
     def list(self, prefix: str) -> list[Listed]:
         """The objects below `prefix`, oldest first."""
@@ -201,14 +219,14 @@ class Bucket:
             raise TrainingError(f"Cloud Storage does not do it: {said}", where=where) from error
 
 
-def _brought(path: Path) -> Any:
-    """Credentials of the token that lies in a file, or will."""
+def _brought(token: Path | Callable[[], Mapping[str, Any]]) -> Any:
+    """Credentials of the token that lies in a file, or will, or that is given."""
     from google.auth.exceptions import RefreshError
     from google.oauth2.credentials import Credentials
 
     def read(request: Any = None, scopes: Any = None) -> tuple[str, datetime]:
         try:
-            told = json.loads(path.read_text())
+            told = json.loads(token.read_text()) if isinstance(token, Path) else token()
             return str(told["token"]), datetime.fromtimestamp(float(told["expires"]), UTC).replace(tzinfo=None)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RefreshError(f"no token: {error!r}") from error

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...errors import TrainingError
 from ...files import write_atomically
-from ...protocol.chief_messages import Fetch, Files, What
+from ...protocol.chief_messages import Fetch, Files, Grant, What
 from ...protocol.names import checked_file
 from ..protocol import decode, encode, host_and_port
 from . import blocks
@@ -95,14 +95,14 @@ def _copy(chief: str, token: str, directory: Path, what: What) -> None:
     with socket.create_connection(host_and_port(chief), timeout=10) as connection, connection.makefile("rwb") as stream:
         connection.settimeout(None)  # the chief answers when the records are made, which may take its time
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        told = _ask(stream, Files(token=token, what=what))
+        told = ask(stream, Files(token=token, what=what))
         files = told["files"]
         connection.settimeout(60)
         for file in files:
             place = directory / file["name"]
             if _size(place) == file["size"] and _sum(place) == file["sha256"]:
                 continue
-            _ask(stream, Fetch(name=file["name"]))
+            ask(stream, Fetch(name=file["name"]))
             _receive(stream, file, place)
         for name in told.get("streamed") or ():
             (directory / checked_file(name)).touch(mode=0o600)  # what looks for record files finds their names
@@ -112,7 +112,8 @@ def _copy(chief: str, token: str, directory: Path, what: What) -> None:
         write_atomically(directory / MARKER, json.dumps({"files": files}))
 
 
-def _ask(stream: Any, message: Files | Fetch) -> dict[str, Any]:
+def ask(stream: Any, message: Files | Fetch | Grant) -> dict[str, Any]:
+    """Say it to the chief; its answer. Raises OSError, or ValueError where it refuses."""
     stream.write(message.encoded)
     stream.flush()
     line = stream.readline()

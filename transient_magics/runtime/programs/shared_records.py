@@ -40,6 +40,12 @@ def get(bucket: Bucket, problem: str, directory: Path) -> int:
     return len(files)
 
 
+def folder(bucket: Bucket, problem: str) -> str:
+    """Where in the place the records lie that `get` would bring: a folder of it, or the place itself (empty)."""
+    values, _ = bucket.read_json(_manifest(problem))
+    return "" if values is None else _read(values)[0]
+
+
 def put(bucket: Bucket, problem: str, directory: Path) -> int:
     """How many files were uploaded; 0: somebody else was faster."""
     folder = f"{problem}-{secrets.token_hex(6)}/"

@@ -26,6 +26,7 @@ from ..role import Role, log
 from ..stopwatch import Stopwatch
 from ..training.usercode import told
 from .blocks import Blocks
+from .bucket_blocks import BucketBlocks
 from .chief_link import CHIEF_GONE, ChiefLink, answer
 from .gpu import GpuUnseenError
 
@@ -220,8 +221,10 @@ class _Copying(threading.Thread):
             self.graphs.set()
 
     def _begun(self) -> Blocks:
-        given, link = self._role, self._link
-        begun = Blocks(given.assignment.chief, given.spec.token, given.folder.path, given.spec.cache, link.lease)
+        given, link, spec = self._role, self._link, self._role.spec
+        chief = given.assignment.chief
+        bucket = BucketBlocks(spec.records, spec.problem, chief, spec.token) if spec.records else None
+        begun = Blocks(chief, spec.token, given.folder.path, spec.cache, link.lease, bucket)
         link.on_leased, link.on_joined = begun.leased, begun.joined
         begun.start()
         return begun

@@ -20,8 +20,10 @@ from ...errors import TrainingError
 from ...protocol.cache import Cache
 from ...protocol.chief_messages import Fetch, Files, Lease, LeasedBlock
 from ..files.block_cache import BlockCache, Content
-from ..protocol import decode, host_and_port
+from ..files.data_files import ask
+from ..protocol import host_and_port
 from ..role import log
+from .bucket_blocks import BucketBlocks
 
 CONNECTIONS = 4
 """On which blocks are copied at once."""
@@ -52,9 +54,12 @@ class Chunk:
 class Blocks:
     """The blocks of one worker. `say` sends a Lease to the chief, whose answer comes in by `leased`."""
 
-    def __init__(self, chief: str, token: str, run: Path, cache: str, say: Callable[[Lease], None]) -> None:
-        """Raises DeclarationError for a cache that this VM has no room for."""
-        self._chief, self._token, self._say = chief, token, say
+    def __init__(
+        self, chief: str, token: str, run: Path, cache: str, say: Callable[[Lease], None],
+        bucket: BucketBlocks | None = None,
+    ) -> None:  # fmt: skip
+        """`bucket`: where the records lie, too. Raises DeclarationError for a cache that this VM has no room for."""
+        self._chief, self._token, self._say, self._bucket = chief, token, say, bucket
         self._cache = BlockCache(Cache.parse(cache) if cache else None, run)
         self._changed = threading.Condition()
         self._coming: deque[LeasedBlock] = deque()
@@ -73,7 +78,7 @@ class Blocks:
         """When the chief was asked and has not answered; 0: it owes nothing."""
         self._refused_at = 0.0
         self._size, self._bound = 1, BOUND
-        self._hits = self._misses = self._saved = self._fetched = 0
+        self._hits = self._misses = self._saved = self._fetched = self._straight = 0
         self._waited = 0.0
         self._moved_at = time.monotonic()
         self._ended = False
@@ -83,6 +88,8 @@ class Blocks:
 
     def start(self) -> None:
         """Lease and copy, on threads of their own."""
+        if self._bucket is not None:
+            self._bucket.open()
         for _ in range(CONNECTIONS):
             threading.Thread(target=self._copy, daemon=True, name="blocks").start()
         self._ask()
@@ -92,6 +99,8 @@ class Blocks:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+            if self._bucket is not None:
+                self._bucket.close()
             if leaving:
                 self._cache.close()
 
@@ -203,7 +212,8 @@ class Blocks:
             said = Lease(
                 serial=self._serial, held=tuple(self._held), done=tuple(self._telling), cached=tuple(told),
                 wanted=wanted, bound=self._bound, hits=self._hits, misses=self._misses, saved=self._saved,
-                fetched=self._fetched, waited=round(self._waited, 3),
+                fetched=self._fetched, straight=self._straight, waited=round(self._waited, 3),
+                detour=self._bucket.detour if self._bucket else "",
             )  # fmt: skip
         self._say(said)
 
@@ -218,8 +228,12 @@ class Blocks:
                     with self._changed:
                         path = self._cache.get(wanted)
                     if path is None:
-                        stream = stream or self._connected()
-                        path = self._fetched_to_cache(stream, wanted)
+                        content = self._bucket.read(block, self.moved) if self._bucket else None
+                        straight = content is not None
+                        if content is None:
+                            stream = stream or self._connected()
+                            content = self._from_chief(stream, wanted)
+                        path = self._taken(wanted, content, straight=straight)
                     else:
                         self._hits, self._saved = self._hits + 1, self._saved + block.size
                     self._arrived(block.number, path)
@@ -258,13 +272,14 @@ class Blocks:
         connection.settimeout(_SILENT)
         stream = connection.makefile("rwb")
         connection.close()  # the stream has it
-        _say(stream, Files(token=self._token, what="blocks"))
+        ask(stream, Files(token=self._token, what="blocks"))
         return stream
 
-    def _fetched_to_cache(self, stream: Any, wanted: Content) -> str:
+    def _from_chief(self, stream: Any, wanted: Content) -> bytes:
         import google_crc32c
 
-        said = _say(stream, Fetch(name=str(wanted.number)))
+        began = time.monotonic()
+        said = ask(stream, Fetch(name=str(wanted.number)))
         if said.get("size") != wanted.size:
             raise ValueError(f"it has {said.get('size')} bytes and not {wanted.size}")
         content, place = bytearray(wanted.size), 0
@@ -279,19 +294,16 @@ class Blocks:
         whole = bytes(content)
         if google_crc32c.value(whole) != wanted.crc32c:
             raise ValueError("it arrived damaged")
+        if self._bucket is not None:
+            self._bucket.compare(wanted.size, time.monotonic() - began)
+        return whole
+
+    def _taken(self, wanted: Content, content: bytes, *, straight: bool) -> str:
         with self._changed:
             self._misses, self._fetched = self._misses + 1, self._fetched + wanted.size
+            self._straight += wanted.size * straight
             before = self._cache.bytes
-            path = self._cache.put(wanted, whole)
+            path = self._cache.put(wanted, content)
             if self._cache.bytes > before:
                 self._untold.append(wanted.number)
         return path
-
-
-def _say(stream: Any, message: Files | Fetch) -> dict[str, Any]:
-    stream.write(message.encoded)
-    stream.flush()
-    answer = decode(stream.readline() or b"{}")
-    if not answer.get("ok"):
-        raise ValueError(str(answer.get("error", "the chief closed the connection")))
-    return answer

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....protocol.chief_messages import Lease, Leased, LeasedBlock
-from ....protocol.vm_events import TrainData, TrainReread
+from ....protocol.vm_events import TrainData, TrainDetour, TrainReread
 from ...files.blocks import Index
 from .leases import Leases
 
@@ -27,6 +27,7 @@ class Lending:
         self._leases = Leases(len(index.blocks), seed, kept)
         self._said: dict[int, Lease] = {}
         self._told, self._told_at = self.told, now
+        self._detour = False
 
     @property
     def told(self) -> TrainData:
@@ -44,6 +45,7 @@ class Lending:
             misses=sum(each.misses for each in said),
             saved_bytes=sum(each.saved for each in said),
             fetched_bytes=sum(each.fetched for each in said),
+            straight_bytes=sum(each.straight for each in said),
             waited_seconds=round(sum(each.waited for each in said), 3),
         )
 
@@ -51,12 +53,15 @@ class Lending:
         """What the worker with this number is given."""
         self._said[worker] = lease
         self._leases.heard(worker, lease.held, lease.done, lease.cached, lease.serial)
-        blocks = [(number, self._index.blocks[number]) for number in self._leases.take(worker, lease.wanted)]
-        leased = [
-            LeasedBlock(number=number, size=block.size, records=block.records, crc32c=block.crc32c)
-            for number, block in blocks
-        ]
-        return Leased(blocks=tuple(leased))
+        taken = self._leases.take(worker, lease.wanted)
+        return Leased(blocks=tuple(self._leased(number) for number in taken))
+
+    def detour(self, worker: str, lease: Lease) -> TrainDetour | None:
+        """What is to be told of a worker's way around the bucket: of the first one, once."""
+        if not lease.detour or self._detour:
+            return None
+        self._detour = True
+        return TrainDetour(run=self._run, worker=worker, reason=lease.detour)
 
     def lost(self, worker: int, name: str) -> TrainReread | None:
         """A worker is gone; what is to be told of the blocks that it held, if there were any."""
@@ -82,3 +87,10 @@ class Lending:
     def saved(self) -> Mapping[str, Any]:
         """What a chief needs that goes on from the checkpoint that was written now."""
         return self._leases.to_dict()
+
+    def _leased(self, number: int) -> LeasedBlock:
+        block = self._index.blocks[number]
+        file, offset = block.file, block.offset
+        return LeasedBlock(
+            number=number, size=block.size, records=block.records, crc32c=block.crc32c, file=file, offset=offset
+        )

@@ -1,10 +1,12 @@
 """Blocks on their way from the chief's disk to a worker: by sendfile, so that the parameter server's process, which
-serves variables as well, does not touch their bytes."""
+serves variables as well, does not touch their bytes. And the token for those who read them in their bucket."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 from ....protocol.chief_messages import read_fetch
 from ...files.blocks import Index
@@ -27,3 +29,12 @@ async def serve(directory: Path, index: Index, reader: asyncio.StreamReader, wri
             sent = await loop.sendfile(writer.transport, file, block.offset, block.size)
         if sent < block.size:
             raise ConnectionError(f"{block.file} is shorter than it was")
+
+
+def granted(path: Path) -> dict[str, Any]:
+    """The answer to who asks for the token that opens the records in their bucket: it lies at `path`, if at all."""
+    try:
+        brought = json.loads(path.read_bytes())
+        return {"ok": True, "access": str(brought["token"]), "expires": float(brought["expires"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"ok": False, "error": "no token for the records has been brought to ps-0"}

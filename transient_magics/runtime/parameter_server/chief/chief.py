@@ -408,6 +408,8 @@ class Chief:
                     await self._take_checkpoint(first, reader, writer)
                 case messages.Files():
                     await self._serve_files(first, reader, writer)
+                case messages.Grant():
+                    writer.write(encode(serving.granted(self._folder.records_token)))
                 case messages.Load():
                     load = Load(first.cpu_seconds, first.clock, first.cores)
                     self._happened(events.ServerLoad(first.name, load))

@@ -353,7 +353,8 @@ class ChiefState:
         member = self._of(connection)
         if self._lending is None or member is None or self._ending:
             return []
-        return [Tell(connection, self._lending.asked(member.number, lease))]
+        detour = self._lending.detour(member.name, lease)
+        return [Tell(connection, self._lending.asked(member.number, lease)), *([Emit(detour)] if detour else [])]
 
     def _take_back(self, member: Member) -> list[Instruction]:
         """Lease the blocks of a member that is gone, or silent, to others."""

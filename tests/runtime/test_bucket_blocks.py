@@ -1,0 +1,173 @@
+"""Blocks of records straight from their bucket, by Google's own client, and from the chief where the bucket fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from tests.conftest import Emulate
+from tests.road import Road, road
+from tests.runtime.machine_room import until
+from tests.runtime.test_blocks import Chief, taken, write
+from transient_magics.cloud import Reach
+from transient_magics.cloud.storage.bounded import bounded_token
+from transient_magics.runtime.files import blocks
+from transient_magics.runtime.worker import bucket_blocks
+from transient_magics.runtime.worker.blocks import Blocks
+from transient_magics.runtime.worker.bucket_blocks import BucketBlocks
+
+FILE = "p-train-00000-of-00001"
+RECORDS, OTHER = "gs://records-here/digits", "gs://records-here/other"
+
+
+@pytest.fixture(scope="module")
+def url(emulate: Emulate) -> Iterator[str]:
+    with emulate() as url:
+        storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url}).create_bucket("records-here")
+        yield url
+
+
+@pytest.fixture
+def way(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Road]:
+    with road(url) as way:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", way.url)
+        yield way
+
+
+class Reader:
+    """A worker that reads blocks of records which lie beside its chief and in a bucket."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder, self._url = folder, url
+        (folder / "data").mkdir()
+        write(folder / "data" / FILE, [90_000] * 120)
+        self.index = blocks.indexed(folder / "data", [folder / "data" / FILE])
+        client = storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url})
+        self._blob = client.bucket("records-here").blob(f"digits/{FILE}")
+        self.put()
+        self.chief = Chief(folder / "data", self.index)
+        bucket = BucketBlocks(RECORDS, "p", self.chief.address, "t")
+        self.chief.worker = Blocks(self.chief.address, "t", folder, "0", self.chief.hear, bucket)
+        self.grant(RECORDS)
+
+    def put(self, content: bytes | None = None) -> None:
+        """Replace the file in the bucket, by what it was."""
+        self._blob.upload_from_string(content or (self._folder / "data" / FILE).read_bytes())
+
+    def remove(self) -> None:
+        self._blob.delete()
+
+    def grant(self, place: str) -> None:
+        """Bring the chief a token that opens this place for reading."""
+        token = asyncio.run(bounded_token([Reach(f"{place}/", "objectViewer")], "p", self._url))
+        (self._folder / "records-token.json").write_text(json.dumps(token.to_dict()))
+
+    def close(self) -> None:
+        self.chief.worker.close(leaving=True)
+        self.chief.close()
+
+    @property
+    def straight(self) -> int:
+        return self.chief.lending.told.straight_bytes
+
+    def read(self, many: int = 1) -> None:
+        """Read so many chunks; each block is what the chief has a copy of."""
+        whole = (self._folder / "data" / FILE).read_bytes()
+        for _ in range(many):
+            chunk = taken(self.chief.worker)
+            for number, path in zip(chunk.numbers, chunk.paths, strict=True):
+                block = self.index.blocks[number]
+                assert Path(path).read_bytes() == whole[block.offset : block.offset + block.size]
+            self.chief.worker.used(chunk)
+
+    def goes_straight(self) -> None:
+        """See blocks come from the bucket, from now on."""
+        before = self.straight
+
+        def straight() -> bool:
+            self.read()
+            return self.straight > before
+
+        until(straight, "blocks straight from the bucket")
+
+
+@pytest.fixture
+def reader(tmp_path: Path, url: str, way: Road, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    monkeypatch.setattr(bucket_blocks, "_FIRST_PAUSE", 0.3)
+    with closing(Reader(tmp_path, url)) as reader:
+        reader.chief.worker.start()
+        yield reader
+
+
+def test_a_worker_begins_with_its_chief_and_goes_on_with_the_bucket(reader: Reader) -> None:
+    reader.read()
+    reader.goes_straight()
+    before = reader.chief.lending.told
+    reader.read(many=12)
+    now = reader.chief.lending.told
+    assert now.straight_bytes - before.straight_bytes > 0.7 * (now.fetched_bytes - before.fetched_bytes) > 0
+    assert not reader.chief.told
+
+
+def test_a_file_that_was_replaced_in_the_bucket_costs_the_way_around_it_and_is_said_once(reader: Reader) -> None:
+    reader.goes_straight()
+    reader.put(bytes(120 * 90_016))  # somebody has replaced the file
+    before = reader.straight
+    until(lambda: reader.read() or reader.chief.told, "the detour is said")
+    reader.read(many=12)
+    assert reader.straight - before < reader.index.bytes
+    (told,) = reader.chief.told
+    assert told.worker == "worker-1"
+    assert "not what ps-0 has a copy of" in told.reason
+
+
+def test_a_slow_bucket_holds_blocks_up_for_seconds_and_no_longer(reader: Reader, way: Road) -> None:
+    reader.goes_straight()
+    way.rate = 10_000.0  # a block would take 27 s
+    began = time.monotonic()
+    until(lambda: reader.read() or reader.chief.told, "the detour is said")
+    reader.read(many=8)
+    assert time.monotonic() - began < 20.0
+    (told,) = reader.chief.told
+    assert "the bucket has not sent it within" in told.reason
+    way.open()
+    reader.goes_straight()
+    assert len(reader.chief.told) == 1
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", ["forbidden", "silent", "cut", "no token", "no such file"])
+def test_whatever_is_wrong_with_the_bucket_blocks_go_on_and_back_when_it_is_well(
+    tmp_path: Path, url: str, way: Road, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(bucket_blocks, "_FIRST_PAUSE", 0.3)
+    with closing(Reader(tmp_path, url)) as reader:
+        if fault == "forbidden":
+            reader.grant(OTHER)
+        elif fault == "no token":
+            (tmp_path / "records-token.json").unlink()
+        elif fault == "no such file":
+            reader.remove()
+        reader.chief.worker.start()
+        if fault in ("silent", "cut"):
+            reader.goes_straight()
+            way.silent = fault == "silent"
+            if fault == "cut":
+                way.close_down()
+        began = time.monotonic()
+        until(lambda: reader.read() or reader.chief.told, "the detour is said")
+        reader.read(many=12)
+        assert time.monotonic() - began < 30.0
+        way.open()
+        reader.put()
+        reader.grant(RECORDS)
+        reader.goes_straight()
+        assert len(reader.chief.told) == 1
