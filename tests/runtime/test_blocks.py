@@ -435,6 +435,18 @@ def test_a_lost_session_has_its_chunks_again_and_a_lost_answer_no_block_twice(ch
     assert chief.lending.told.again == 0
 
 
+def test_a_restarted_chief_hears_what_a_worker_has_in_its_cache(chief: Chief) -> None:
+    chief.worker.start()
+    for _ in range(12):
+        chief.worker.used(taken(chief.worker))
+    cached = {number for lease in chief.said for number in lease.cached}
+    assert len(cached) > 5
+    chief.lending = Lending("r", chief.index, 1, None, 0.0)
+    before = len(chief.said)
+    chief.worker.joined()
+    assert {number for lease in chief.said[before:] for number in lease.cached} >= cached
+
+
 def test_blocks_that_arrive_damaged_are_said_in_a_sentence(chief: Chief, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_blocks, "_PAUSE", 0.0)
     chief.damaging = True

@@ -192,9 +192,12 @@ class Blocks:
         self._ask()
 
     def joined(self) -> None:
-        """This worker's line to the chief is a new one: what was asked for on the last is not answered any more."""
+        """This worker's line to the chief is a new one: what was asked for on the last is not answered any more.
+
+        The chief may be a new one too, which knows of no cache.
+        """
         with self._changed:
-            self._asked_at = 0.0
+            self._asked_at, self._untold = 0.0, sorted(self._cache.numbers)
         self._ask()
 
     def _ask(self) -> None:
