@@ -40,7 +40,7 @@ class Reclaim:
         return replace(self, number=left) if left else None
 
     def to_json(self) -> dict[str, Any]:
-        """For whoever is to choose."""
+        """For the cluster, which is to choose."""
         return {"number": self.number, "vms": list(self.vms), "until": self.until}
 
     def to_store(self) -> dict[str, Any]:
