@@ -10,34 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 import urllib.request
 from importlib.util import find_spec
-from pathlib import Path
 
 from _common import median, own_home, say, say_all
+from _usage import resident
 from bench_join import engines
 
 from transient_magics import client, emulator
 from transient_magics.client import Declaration
-
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def resident(*marks: str) -> float:
-    """MiB of memory that processes with these marks, and this benchmark's home, hold together."""
-    total, home = 0, os.environ["TRANSIENT_MAGICS_HOME"].encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes()
-                ours = home in line + (entry / "environ").read_bytes()
-                if ours and all(mark.encode() in line for mark in marks):
-                    total += int((entry / "statm").read_text().split()[1]) * PAGE
-            except OSError:
-                continue
-    return total / 2**20
 
 
 def dask_workers(count: int) -> float:
