@@ -247,3 +247,14 @@ def test_a_worker_without_its_gpu_is_told_once_and_after_two_of_them_no_more_are
             f"worker (k80): 2 VMs in a row were of no use, the last one: {reason}; no more are asked for until the "
             "cluster is resized"
         )
+
+
+def test_a_dispatcher_that_keeps_ending_is_told_of(served: Path) -> None:
+    asked: list[tuple[str, ...]] = []
+    training = SimpleNamespace(give_up=lambda vm, role, said: asked.append((vm, role, said)))
+    with in_charge(served) as controller:
+        runs = controller._runs = Runs(served, SPEC, controller._recorder)
+        runs._trainings["run-1"] = cast(Training, training)
+        line = {"kind": "process.gave_up", "time": 1, "run": "run-1", "role": "dispatcher", "name": "dispatcher"}
+        tell(controller, {**line, "said": "Killed"}, "ps-0")
+    assert asked == [("ps-0", "dispatcher", "Killed")]

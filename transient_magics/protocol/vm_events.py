@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from . import checks
+from .agent_commands import Role
 from .checks import Amount, Count, Name, NameOrNone
 from .events import Event, event
 from .measures.stalls import Measure
@@ -446,7 +447,7 @@ class OfProcess(AgentLine):
     """What all that is told of a run's process on the VM has: what it does there, and under which name."""
 
     run: Name
-    role: Literal["ps", "worker"]
+    role: Role
     name: Name
 
 
