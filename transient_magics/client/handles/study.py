@@ -229,7 +229,7 @@ class Study:
                 continue
             waits = self.name not in state.studies and place > 0
             what = Delete(reason=f"{self.name} was stopped") if waits else StopStudy(study=self.name)
-            commands.send(part.directory, what)
+            commands.send(part.cluster.directory, what)
 
     def _trial(self, state: TrialState) -> Trial:
         runs = tuple(Run(name, self.cluster) for name in state.runs)
