@@ -449,14 +449,14 @@ def test_a_mistake_in_a_run_is_answered_with_one_clear_line(line: str, said: str
 def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
     own = (
         "--over 'lr=1e-3:1e-1:log units=16,32' --trials 8 --sampler tpe --pruner hyperband --objective 'max accuracy' "
-        "--repeat 2 --workers 3 --max-cost 2 --max-hours 90m --give-up-after 5m --seed 3 --name s --wait -o found "
-        "--when-done cluster"
+        "--repeat 2 --workers 3 --per-vm 4 --max-cost 2 --max-hours 90m --give-up-after 5m --seed 3 --name s "
+        "--wait -o found --when-done cluster"
     )
     command = parse("study", split(f"{own} --train-steps 100 --param rate=0.5 kind=wide --eval-every 10 --cluster c"))
     assert (command.wait, command.output) == (True, "found")
     assert command.values == {
         "over": "lr=1e-3:1e-1:log units=16,32", "trials": 8, "sampler": "tpe", "pruner": "hyperband",
-        "objective": "max accuracy", "repeat": 2, "workers": 3, "max_cost": 2.0, "max_hours": 1.5,
+        "objective": "max accuracy", "repeat": 2, "workers": 3, "per_vm": 4, "max_cost": 2.0, "max_hours": 1.5,
         "give_up_seconds": 300.0, "seed": 3, "name": "s", "when_done": "cluster", "train_steps": 100,
         "params": {"rate": 0.5, "kind": "wide"}, "eval_steps": 10, "cluster": "c",
     }  # fmt: skip

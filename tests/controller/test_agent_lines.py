@@ -258,3 +258,18 @@ def test_a_dispatcher_that_keeps_ending_is_told_of(served: Path) -> None:
         line = {"kind": "process.gave_up", "time": 1, "run": "run-1", "role": "dispatcher", "name": "dispatcher"}
         tell(controller, {**line, "said": "Killed"}, "ps-0")
     assert asked == [("ps-0", "dispatcher", "Killed")]
+
+
+def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Path) -> None:
+    failed: list[str] = []
+    with in_charge(cluster) as controller:
+        for run in ("s-0", "s-1"):
+            controller._recorder.record(events.TrainDeclared(run=run, spec={"name": run, "train_steps": 9}))
+            controller._recorder.record(events.TrainStarted(run=run, step=0))
+        controller._recorder.record(events.WorkerJoined(run="s-1", worker="worker-0", number=0, active=1))
+        runs = controller._runs = Runs(cluster, SPEC, controller._recorder)
+        runs._trainings["s-0"] = cast(Training, SimpleNamespace(fail=failed.append))
+        line = {"kind": "process.gave_up", "time": 1, "run": "s-0", "role": "worker", "name": "worker-0"}
+        tell(controller, {**line, "said": "Killed"})
+        assert controller._state.vms["worker-0"].living
+    assert failed == ["Its worker on worker-0 keeps ending, beside others that train there: Killed"]

@@ -12,6 +12,7 @@ from transient_magics.journal import Bill, ClusterState, RunState, VmState, at_t
 from transient_magics.journal.clock import Clock
 from transient_magics.protocol.run import RunSpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.spec.places import place
 
 START = 1_000_000.0
 HOUR = 3600.0
@@ -214,7 +215,13 @@ _MOMENTS = st.floats(NOW - 3 * HOUR, NOW)
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 1), st.sampled_from(["run-1", "run-2", "run-3"]), _MOMENTS, _MOMENTS), max_size=6
+        st.tuples(
+            st.sampled_from([0, 1, place(0, 1), place(1, 1)]),
+            st.sampled_from(["run-1", "run-2", "run-3"]),
+            _MOMENTS,
+            _MOMENTS,
+        ),
+        max_size=6,
     ),
     st.booleans(),
 )
@@ -222,8 +229,8 @@ def test_what_runs_cost_is_never_less_than_nothing_and_sums_to_the_bill(
     spans: list[tuple[int, str, float, float]], fast: bool
 ) -> None:
     tenures: dict[str, tuple[tuple[int, float, float], ...]] = {}
-    for slot, run, begin, end in spans:
-        tenures[run] = (*tenures.get(run, ()), (slot, *sorted((begin, end))))
+    for taken, run, begin, end in spans:
+        tenures[run] = (*tenures.get(run, ()), (taken, *sorted((begin, end))))
     state = cluster(
         vm("ps-0", role="ps", accelerator="", provisioning_model="standard", hourly=0.125),
         vm("worker-0", traffic_bytes=GIB, zone=FAR),
@@ -249,3 +256,14 @@ def test_a_run_costs_its_workers_and_by_their_time_its_share_of_all_else() -> No
     # One worker's hour against two; the server's two hours and the hour in which worker-1 idled are what is divided.
     assert run_costs(state, NOW) == pytest.approx({"run-1": 0.25 + 0.5 / 3, "run-2": 0.5 + 1.0 / 3})
     assert run_costs(cluster(vm()), NOW) == {}
+
+
+def test_trials_on_one_vm_pay_it_once_each_for_its_part_of_the_time_in_which_they_shared_it() -> None:
+    state = cluster(
+        vm("worker-0"),
+        tenures={"s-0": ((0, NOW - 2 * HOUR, NOW - HOUR),)},
+        leases={place(0, 1): "s-1", place(0, 2): "s-2"},
+        leased_at={place(0, 1): NOW - 2 * HOUR, place(0, 2): NOW - HOUR},
+    )
+    whole = bill(state, NOW).total
+    assert run_costs(state, NOW) == pytest.approx({"s-0": whole / 4, "s-1": whole / 2, "s-2": whole / 4})

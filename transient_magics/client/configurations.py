@@ -146,8 +146,9 @@ class StudyPreview:
             for each in part.configurations or (None,):
                 workers = spec.workers_of(each or "")
                 trials = max(1, count_points(spec.space)) if each and spec.sampler == "grid" else spec.trials
-                runs, at_once = trials * spec.repeat, _at_once(part.spec, each, workers)
-                takes = None if each and self._chosen else expectations.of(part.spec, each, workers, runs, at_once)
+                runs, at_once = trials * spec.repeat, _at_once(part.spec, each, workers, spec.per_vm)
+                unknown = (each and self._chosen) or spec.per_vm > 1
+                takes = None if unknown else expectations.of(part.spec, each, workers, runs, at_once)
                 rows.append({
                     "on": each, "cluster": part.spec.name, "own": part.own, "zone": part.spec.home_zone,
                     "workers": workers, "trials": trials, "runs": runs, "at_once": at_once, "hourly": part.hourly,
@@ -189,6 +190,8 @@ class StudyPreview:
     def _source(self) -> str:
         if self._chosen:
             return "How long it takes is not known: how many runs a configuration has is chosen as they come."
+        if self.spec.per_vm > 1:
+            return "How long it takes is not known: runs that share a VM slow each other down."
         if any(row["hours"] is None for row in self.rows):
             return "How long it takes is not known where it is not said: no run of this model here tells it."
         pruned = "; pruned runs take less" if self.spec.pruner != "none" else ""
@@ -222,10 +225,10 @@ def _rough(seconds: float) -> float:
     return max(60.0, round(seconds / 60) * 60) if seconds < 36_000 else round(seconds / 600) * 600
 
 
-def _at_once(cluster: ClusterSpec, machines: str | None, workers: int) -> int:
+def _at_once(cluster: ClusterSpec, machines: str | None, workers: int, per_vm: int) -> int:
     """How many runs of such a configuration train at the same time, where nothing else does."""
     if not machines:
-        return max(1, cluster.worker_count // workers)
+        return max(1, cluster.worker_count // workers) * per_vm
     declared: Counter[str] = Counter()
     for group in cluster.groups:
         declared[group.accelerator] += group.count

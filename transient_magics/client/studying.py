@@ -43,6 +43,7 @@ def declare_study(
     objective: str = "",
     repeat: int = 1,
     workers: int | None = None,
+    per_vm: int = 1,
     on: str | Sequence[str] = (),
     seed: int | None = None,
     cluster: Cluster | str | None = None,
@@ -99,7 +100,7 @@ def declare_study(
         spec = StudySpec.from_dict({
             "name": name, "run": run.without_token(), "objective": objective or str(run.objective or ""),
             "space": [asdict(each) for each in space], "trials": trials or usual, "sampler": sampler, "pruner": pruner,
-            "repeat": repeat, "workers": workers or 1, "on": ordered,
+            "repeat": repeat, "workers": workers or 1, "per_vm": per_vm, "on": ordered,
             "seed": secrets.randbelow(2**31) if seed is None else seed, "declared_at": time.time(), **limits,
             "parts": [each.spec.name for each in found] if lacking else (),
         })  # fmt: skip

@@ -12,14 +12,19 @@ counted on it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..spec import PREPARATION, WORKER, ClusterSpec, price_kind
+from ..spec.places import slot_of
 from .state import ClusterState, VmState
 from .studies import StudyState
 
 _GIB = 2**30
 _LEAST_SECONDS = 60.0
+Tenure = tuple[str, float, float]
+"""Who had a worker, from when to when, in seconds since 1970."""
 _NOTICE_SECONDS = 120.0  # the longest notice that Compute Engine gives; a VM that is there after it was not taken
 
 
@@ -104,8 +109,9 @@ def run_costs(state: ClusterState, now: float) -> dict[str, float]:
     """What each run and job has cost until `now`, in US dollars: together they are the cluster's bill.
 
     Each has the cost of its workers' VMs, by the time for which it had them, and of those that prepared mini-batches
-    for it. All else that the cluster costs (parameter servers, starting, idle and lost time, what crosses zones) is
-    divided by the time that each had workers. Nothing as long as no run has had any.
+    for it. Trials that had a VM at the same time have parts of it alike. All else that the cluster costs (parameter
+    servers, starting, idle and lost time, what crosses zones) is divided by the time that each had workers. Nothing as
+    long as no run has had any.
     """
     had: dict[str, float] = {}
     own: dict[str, float] = {}
@@ -116,16 +122,12 @@ def run_costs(state: ClusterState, now: float) -> dict[str, float]:
         begin, end = _started_at(vm), _stopped_at(vm, now) or now
         if vm.role == PREPARATION and (preparer := state.preparers.get(vm.slot)):
             prepared[preparer] = prepared.get(preparer, 0.0) + whole.by_vm[vm.name]
-        if vm.role != WORKER or not begin or end <= begin:
+        lived = state.clock.between(begin, end)
+        if vm.role != WORKER or not begin or lived <= 0:
             continue
-        times: dict[str, float] = {}
-        for run, since, until in tenures.get(vm.slot, ()):
-            if (seconds := state.clock.between(max(begin, since), min(end, until))) > 0:
-                times[run] = times.get(run, 0.0) + seconds
-        among = max(state.clock.between(begin, end), sum(times.values()))
-        for run, seconds in times.items():
+        for run, seconds in _shares(state, tenures.get(vm.slot, ()), begin, end).items():
             had[run] = had.get(run, 0.0) + seconds
-            own[run] = own.get(run, 0.0) + whole.by_vm[vm.name] * seconds / among
+            own[run] = own.get(run, 0.0) + whole.by_vm[vm.name] * seconds / lived
     own = {run: dollars + prepared.get(run, 0.0) for run, dollars in own.items()}
     left, together = whole.total - sum(own.values()), sum(had.values())
     return {run: own[run] + left * seconds / together for run, seconds in had.items()}
@@ -137,16 +139,33 @@ def study_cost(state: ClusterState, study: StudyState, now: float) -> float:
     return sum(costs.get(run, 0.0) for trial in study.trials.values() for run in trial.runs)
 
 
-def _tenures(state: ClusterState, now: float) -> dict[int, list[tuple[str, float, float]]]:
+def _shares(state: ClusterState, tenures: Iterable[Tenure], begin: float, end: float) -> dict[str, float]:
+    """For how many seconds each had a worker that ran from `begin` to `end`; those that shared it had parts alike."""
+    within = [(run, max(begin, since), min(end, until)) for run, since, until in tenures]
+    turns = [turn for run, since, until in within if since < until for turn in ((since, 1, run), (until, -1, run))]
+    found: dict[str, float] = {}
+    there: Counter[str] = Counter()
+    last = begin
+    for moment, change, run in sorted(turns):
+        for name in there:
+            found[name] = found.get(name, 0.0) + state.clock.between(last, moment) / len(there)
+        last = moment
+        there[run] += change
+        if not there[run]:
+            del there[run]
+    return found
+
+
+def _tenures(state: ClusterState, now: float) -> dict[int, list[Tenure]]:
     """By slot: which runs and jobs had its worker, from when to when."""
-    found: dict[int, list[tuple[str, float, float]]] = {}
+    found: dict[int, list[Tenure]] = {}
     for run, spans in state.tenures.items():
-        for slot, begin, end in spans:
-            found.setdefault(slot, []).append((run, begin, end))
-    for slot, run in state.leases.items():
+        for place, begin, end in spans:
+            found.setdefault(slot_of(place), []).append((run, begin, end))
+    for place, run in state.leases.items():
         known, job = state.runs.get(run), state.jobs.get(run) or state.dasks.get(run)
         end = known.finished_at if known and known.over else job.ended_at if job and job.over else now
-        found.setdefault(slot, []).append((run, state.leased_at.get(slot, end), end))
+        found.setdefault(slot_of(place), []).append((run, state.leased_at.get(place, end), end))
     return found
 
 

@@ -625,7 +625,7 @@ class DaskEnded(Event):
 @_event("cluster.leased")
 class ClusterLeased(Event):
     """Which runs have begun, each with the number of its ports on the parameter servers, and which run, job or Dask
-    cluster has the worker in each slot.
+    cluster has the worker in each place: that of a slot, or a further one on its VM (spec/places.py).
 
     `held`: runs that would have enough workers and wait all the same, with what for (check, memory, link) and why, a
     clause.

@@ -10,7 +10,8 @@ from typing import cast
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..protocol.share import WHOLE, Share
-from ..spec import PARAMETER_SERVER, ClusterSpec
+from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec
+from ..spec.places import places, slot_of
 from . import events as e
 from .bags.state import DeclaredBag
 from .clock import Clock
@@ -263,13 +264,13 @@ class ClusterState:
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of runs that have begun: the number of their ports on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The run, job or Dask cluster that has the worker in a slot, whichever VM is there."""
+    """The run, job or Dask cluster that has the worker in a place (spec/places.py), whichever VM is there."""
     leased_at: Mapping[int, float] = field(default_factory=dict[int, float])
     """Since when."""
     tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(
         default_factory=dict[str, tuple[tuple[int, float, float], ...]]
     )
-    """By run or job: the slots that it had, from when to when, in seconds since 1970; those of now are in `leases`."""
+    """By run or job: the places that it had, from when to when, in seconds since 1970; those of now are in `leases`."""
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Runs that wait though they would have enough workers: what for (check, memory, link), and why, a clause."""
     order: tuple[str, ...] = ()
@@ -440,9 +441,17 @@ class ClusterState:
             return run.phase != "declared" or run.name in self.leases.values()
         return run.phase != "declared" or run.name in self.ports
 
-    def run_of(self, vm: VmState) -> RunState | None:
-        """The run that the VM trains in now."""
-        return next((run for run in self.runs.values() if not run.over and vm.name in run.workers), None)
+    def has(self, name: str, vm: VmState) -> bool:
+        """Whether a run, job or Dask cluster has a worker's place on this VM."""
+        return vm.role == WORKER and any(self.leases.get(each) == name for each in places(vm.slot))
+
+    def slots_of(self, name: str) -> set[int]:
+        """The slots in which it has places."""
+        return {slot_of(place) for place, owner in self.leases.items() if owner == name}
+
+    def runs_of(self, vm: VmState) -> list[RunState]:
+        """The runs in which the VM trains now: one, or trials that share it."""
+        return [run for run in self.runs.values() if not run.over and vm.name in run.workers]
 
 
 def _is_lost(vm: VmState) -> bool:

@@ -152,7 +152,7 @@ def _steps_by(now: float, run: RunState, record: Record) -> int:
 
 def _is_of(state: ClusterState, run: RunState, vm: VmState) -> bool:
     """Whether the VM is in a worker's place that the run has; where no run has any in particular, it has all."""
-    return vm.role == "worker" and (not state.leases or state.leases.get(vm.slot) == run.name)
+    return vm.role == "worker" and (not state.leases or state.has(run.name, vm))
 
 
 def _to_come(state: ClusterState, run: RunState, vms: list[VmState]) -> list[VmState]:

@@ -55,7 +55,8 @@ class RunSpec:
     `ps_shards` into how many parts large variables are cut. `pace_seconds` is the least time of one worker's step,
     `notice_seconds` lie between the notice that a VM is taken and its end.
     `max_workers` and `workers` are how many the run may have, and had by declaration; it begins with `least_workers` of
-    the cluster's and takes `most_workers` (0: all); or exactly these `machines`, as `k80x2+p100x1` (machines.py).
+    the cluster's and takes `most_workers` (0: all); or exactly these `machines`, as `k80x2+p100x1` (machines.py). Its
+    worker's VM has so many runs of its study (`per_vm`).
 
     Batching: `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow measured times
     (runtime/training/batching.py); `batch_least` and `batch_most` bound them, in examples or tokens (0: 2, and 8 times
@@ -119,6 +120,7 @@ class RunSpec:
     least_workers: Count = 0
     most_workers: Count = 0
     machines: Annotated[str, machines_or_none] = ""
+    per_vm: _AtLeastOne = 1
     chief: Literal["ps", "worker"] = "ps"
     wire: Literal["fp32", "bf16"] = "fp32"
     alarm_below: Annotated[float, within(0, 1)] = 0.8

@@ -19,7 +19,7 @@ from .measures.objective import Objective, objective_or_none
 from .names import LONGEST_NAME
 from .run import RunSpec, Value, parameter_name
 
-MOST_TRIALS, MOST_REPEATS = 1000, 100
+MOST_TRIALS, MOST_REPEATS, MOST_PER_VM = 1000, 100, 16
 ON = "on"
 """What the configuration of a trial is called among its parameters."""
 LONGEST_STUDY = LONGEST_NAME - len("-999-99")
@@ -110,7 +110,7 @@ class StudySpec:
     `sampler` chooses the points (none: there is one, without parameters), `pruner` ends trials that will not be the
     best. The trials are judged by `objective`. From `seed` follow the points and the seeds of the runs. A run has
     `workers` of any GPU; with `on` it has exactly the machines of one of these configurations (`k80x4`), which is one
-    more dimension of the space, the first.
+    more dimension of the space, the first. So many runs train on one VM at a time (`per_vm`), and share its GPU.
 
     A grid whose configurations are on several clusters (`parts`, in the order in which they have their turns) has the
     same declaration on each, but for the points that are tried there: `trials` of them from the `first` on.
@@ -129,6 +129,7 @@ class StudySpec:
     repeat: Annotated[int, within(1, MOST_REPEATS)] = 1
     seed: Annotated[int, within(0, 2**31 - 1)] = 0
     workers: Annotated[int, at_least(1)] = 1
+    per_vm: Annotated[int, within(1, MOST_PER_VM)] = 1
     on: tuple[Annotated[str, machines_text], ...] = ()
     parts: tuple[Name, ...] = ()
     first: Count = 0
@@ -211,7 +212,8 @@ class StudySpec:
             self.run, name=self.run_name(trial, repeat), study=self.name, trial=trial, repeat=repeat,
             params={**self.run.params, **values}, hparams=",".join(filter(None, (self.run.hparams, overrides))),
             judged_by=self.objective, least_workers=workers, most_workers=workers, workers=workers, machines=machines,
-            seed=self._seed(trial, repeat),
+            seed=self._seed(trial, repeat), per_vm=self.per_vm,
+            alarm_below=self.run.alarm_below if self.per_vm == 1 else 0.0,  # slower with each that joins it
         )  # fmt: skip
 
     def _seed(self, trial: int, repeat: int) -> int | None:
@@ -265,6 +267,9 @@ def contradiction(spec: StudySpec) -> str:
         return "objective: a study needs one, as max accuracy"
     if spec.on and (why := _configurations(spec)):
         return why
+    if spec.per_vm > 1 and (spec.workers > 1 or spec.on):
+        other = "--on" if spec.on else "--workers"
+        return f"per_vm: a trial that shares its VM has one worker; leave out {other}"
     if spec.dimensions and spec.sampler == "none":
         return f"sampler: none takes no --{'over' if spec.space else 'on'}; choose from grid, random, tpe, gp"
     if not spec.dimensions and spec.sampler != "none":

@@ -59,6 +59,8 @@ def learn(store: ModelStore, run: KnownRun) -> None:
     known = store.records().get(run.identity)
     if known is None or not known.over:
         found = record(run)
+        if run.state.spec.per_vm > 1:  # it had a part of its VM, and the more the fewer trained there
+            found = replace(found, observations=(), waits={})
         if found.observations or found.evaluations:
             store.learn(run.identity, found)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...journal import ClusterState, RunState, StudyState, TrialState, run_costs
 from ...protocol.measures.objective import Objective
 from ...protocol.run import Value
+from ...spec.places import slot_of
 from .. import text
 
 if TYPE_CHECKING:
@@ -267,12 +268,12 @@ def _hours(state: ClusterState, run: RunState, now: float) -> float:
 
 def _revocations(state: ClusterState) -> dict[str, int]:
     """How many workers were revoked while a run had them."""
-    spans = [(run, slot, begin, end) for run, had in state.tenures.items() for slot, begin, end in had]
-    spans += [(run, slot, state.leased_at.get(slot, 0.0), math.inf) for slot, run in state.leases.items()]
+    spans = [(run, place, begin, end) for run, had in state.tenures.items() for place, begin, end in had]
+    spans += [(run, place, state.leased_at.get(place, 0.0), math.inf) for place, run in state.leases.items()]
     found: dict[str, int] = {}
     for vm in state.vms.values():
         if vm.state == "revoked" and vm.role == "worker":
-            of = next((run for run, slot, begin, end in spans if slot == vm.slot and begin <= vm.ended_at <= end), None)
-            if of:
-                found[of] = found.get(of, 0) + 1
+            had = {run for run, place, begin, end in spans if slot_of(place) == vm.slot and begin <= vm.ended_at <= end}
+            for run in had:
+                found[run] = found.get(run, 0) + 1
     return found

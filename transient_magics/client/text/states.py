@@ -42,8 +42,9 @@ def replacement(state: ClusterState, vm: VmState) -> VmState | None:
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `runs job-1`, `revoked, replaced by
     worker-4`."""
-    run, going = state.run_of(vm), [run for run in state.runs.values() if run.phase == "running"]
-    training = f"training {run.name}" if run and len(going) > 1 else "training" if run else ""
+    runs, going = state.runs_of(vm), [run for run in state.runs.values() if run.phase == "running"]
+    names = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} trials of {runs[0].spec.study}"
+    training = f"training {names}" if runs and len(going) > 1 else "training" if runs else ""
     job = state.jobs.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
     dask = state.dasks.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
     if dask and dask.phase == "running":

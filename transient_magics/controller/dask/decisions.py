@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...journal import ClusterState, DaskState, VmState
-from ...spec import PARAMETER_SERVER, WORKER
+from ...spec import PARAMETER_SERVER
 
 END_SECONDS = 15.0
 """After it was told to end: until its VMs are free in any case."""
@@ -74,8 +74,7 @@ def parts(dask: DaskState, state: ClusterState) -> list[VmState]:
 
 def workers(dask: DaskState, state: ClusterState) -> list[VmState]:
     """The VMs in its places that can work, also under notice: they may be at it."""
-    mine = {slot for slot, name in state.leases.items() if name == dask.name}
-    there = (vm for vm in state.serving if vm.role == WORKER and vm.slot in mine and vm.state in ("ready", "leaving"))
+    there = (vm for vm in state.serving if state.has(dask.name, vm) and vm.state in ("ready", "leaving"))
     return [vm for vm in there if not vm.failure]
 
 

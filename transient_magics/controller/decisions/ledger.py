@@ -6,7 +6,8 @@ where that cannot delay the head, whichever of the runs before it end first (`_d
 their least, and what is left goes to them in order, up to the most of each.
 
 What is leased is the place of a worker (its slot), not the VM in it: so a replacement goes to whoever lost a VM. A
-place changes hands only where its run has too many.
+place changes hands only where its run has too many. A VM has one place, or several for trials of one study that share
+it (`sharing`): these are one claim. A further one of them begins at once, unless somebody waits for a worker.
 
 A run that has its steps (`made`) needs no worker any more: while its last checkpoint is evaluated, the next one has
 them. The head begins ahead, some seconds before those that it waits for have their steps, by the speeds that were told
@@ -31,11 +32,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...journal import ClusterState, JobState, RunState
+from ...journal import ClusterState, JobState, RunState, StudyState
 from ...journal.events import MOST_RUNS
 from ...spec import WORKER
 from .admission import Need, Server, need, shortage, why
 from .pool import Claim, Machines, Pool, machines_of
+from .sharing import guests, has_seat, hosts, seated
 
 CHECK = "check"
 AHEAD_SECONDS = 15.0
@@ -48,7 +50,7 @@ _READINESS = ("ready", "booting", "requested", "leaving")
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Who has what: the numbers of the ports of runs that have begun, and the runs and jobs of workers' slots.
+    """Who has what: the numbers of the ports of runs that have begun, and the runs and jobs in workers' places.
 
     `held`: what runs wait for that would have enough workers (check, memory, link), and why, a clause.
     """
@@ -67,13 +69,16 @@ def leases(
     """The leases of this moment (`now`, in seconds since 1970), where workers may be in `slots`, each with its GPU, and
     parameter servers have what `server` says.
 
-    The same again from a state that has them, unless machines were named: what one has more of since, it can leave.
+    The same again from a state that has them, unless machines were named, since what one has more of it can leave, or
+    trials share VMs: one that lost its own may be another's guest.
     """
     pool = Pool(slots)
     ports, jobs, held = _begun(state, pool, server, now)
-    going = [each for each in state.claims if (each.name in ports or each.name in jobs) and not _is_made(each)]
+    begun = [each for each in state.claims if (each.name in ports or each.name in jobs) and not _is_made(each)]
+    going = hosts(begun, state)
     shares = _shares(going, pool, {*state.leases.values()})
-    return Leases(ports, _handed_out(state, pool, going, shares), _as_told(state, ports, held))
+    workers = seated(_handed_out(state, pool, going, shares), guests(begun, state), state)
+    return Leases(ports, workers, _as_told(state, ports, held))
 
 
 def to_conduct(state: ClusterState) -> list[RunState]:
@@ -97,7 +102,13 @@ def _unchecked(run: RunState) -> bool:
 def has_room(state: ClusterState, slots: Mapping[int, str], now: float, workers: int, machines: Machines) -> bool:
     """Whether a run with so many workers, or these machines, would have them once it is ready: some of those that have
     them now will have their steps by then. Of a job nobody knows when it ends."""
-    return Pool(slots).has_room(_lasting(state.claims, now), workers, machines, state.leases)
+    lasting = hosts(_lasting(state.claims, now), state)
+    return Pool(slots).has_room(lasting, workers, machines, state.leases)
+
+
+def has_place(study: StudyState, state: ClusterState, now: float) -> bool:
+    """Whether a further trial of the study would have a place on a VM that its trials share."""
+    return has_seat(study, state, _lasting(state.claims, now))
 
 
 def _lasting(claims: Iterable[Claim], now: float) -> list[Claim]:
@@ -131,23 +142,21 @@ def _begun(
     held: dict[str, tuple[str, str]] = {}
     head: Claim | None = None
     for run in [each for each in active if not state.has_begun(each)]:
-        least = pool.least(run)
-        if not least:
+        if not pool.least(run):
             continue
         going = [each for each in active if each.name in ports or each.name in jobs]
         training = [each for each in going if not _is_made(each)]
         beside = len(going) - len(training)
-        fits = pool.has_room(training, least, machines_of(run), state.leases)
+        fits = _fits(run, training, pool, state)
         if not isinstance(run, RunState):
             full = not fits
         else:
-            lasting = _lasting(training, now)
-            ahead = not (fits or head) and pool.has_room(lasting, least, machines_of(run), state.leases)
+            ahead = not (fits or head) and _fits(run, _lasting(training, now), pool, state)
             full = len(ports) >= MOST_RUNS or beside > MOST_MADE or not (fits or ahead)
         if full:
             head = head or run
             continue
-        if head and (head.name in held or pool.delays(training, run, head)):
+        if head and (head.name in held or _delays(run, head, training, pool, state)):
             continue
         if not isinstance(run, RunState):
             jobs.add(run.name)
@@ -160,6 +169,18 @@ def _begun(
             continue
         ports[run.name] = _free_port(ports.values())
     return ports, jobs, held
+
+
+def _fits(run: Claim, beside: Sequence[Claim], pool: Pool, state: ClusterState) -> bool:
+    """Whether it has the workers that it has to have when these have theirs, or is the guest of one of them."""
+    found = guests([*beside, run], state)
+    others = [each for each in beside if each.name not in found]
+    return run.name in found or pool.has_room(others, pool.least(run), machines_of(run), state.leases)
+
+
+def _delays(run: Claim, head: Claim, begun: Sequence[Claim], pool: Pool, state: ClusterState) -> bool:
+    """Whether the head might have to wait for the run, too: with a guest its VM comes free later."""
+    return run.name in guests([*begun, run], state) or pool.delays(hosts(begun, state), run, head)
 
 
 def _short(
@@ -236,7 +257,8 @@ def _handed_out(state: ClusterState, pool: Pool, going: Sequence[Claim], shares:
     had: dict[str, list[int]] = {}
     wanted: Counter[str] = Counter()
     for name in sorted(shares, key=lambda name: name not in named):
-        own = [slot for slot in order if state.leases.get(slot) == name]
+        mine = state.slots_of(name)
+        own = [slot for slot in order if slot in mine]
         had[name] = _kept(own, pool, shares[name], named.get(name), wanted)
         if name in named and shares[name]:
             wanted += named[name] - Counter(pool.gpus[slot] for slot in had[name])

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...journal import DaskState, JobState, RunState
 from ...journal.state import Claim
 from ...protocol.machines import parse_machines
+from ...spec.places import slot_of
 
 Machines = Mapping[str, int]
 NONE: Machines = {}
@@ -63,7 +64,7 @@ class Pool:
     def has_room(self, beside: Iterable[Claim], workers: int, machines: Machines, had: Mapping[int, str]) -> bool:
         """Whether so many workers, and of them these machines, are left when all of `beside` have their least.
 
-        `had`: who has which slot now. A run that takes any workers keeps the places that it has, and of those as many
+        `had`: who has which place now. A run that takes any workers keeps the places that it has, and of those as many
         as it has to.
         """
         claims = list(beside)
@@ -96,7 +97,8 @@ class Pool:
         """How many places with this GPU nobody else can have while it trains."""
         if machines := machines_of(claim):
             return min(machines.get(gpu, 0), self.counts[gpu])
-        own = [self.gpus[slot] for slot, name in had.items() if name == claim.name and slot in self.gpus]
+        slots = [slot_of(place) for place, name in had.items() if name == claim.name]
+        own = [self.gpus[slot] for slot in slots if slot in self.gpus]
         others = len(own) - own.count(gpu)
         return max(0, min(self.keeps(claim), len(own)) - others)
 

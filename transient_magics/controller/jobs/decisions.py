@@ -13,7 +13,7 @@ from typing import Literal
 
 from ...journal import ClusterState, JobState, VmState
 from ...journal.events import JobExited
-from ...spec import WORKER, ClusterSpec, render_duration
+from ...spec import ClusterSpec, render_duration
 
 END_AHEAD_SECONDS = 60.0
 """So long before its limits end a cluster its jobs are told, so that what they keep is brought here: Compute Engine
@@ -86,8 +86,7 @@ def _ahead(spec: ClusterSpec, rate: float) -> float:
 
 def ready(job: JobState, state: ClusterState) -> list[VmState]:
     """The VMs in the job's places that can be given an attempt, in the order of their ranks."""
-    mine = {slot for slot, name in state.leases.items() if name == job.name}
-    fit = (vm for vm in state.serving if vm.role == WORKER and vm.slot in mine and vm.state == "ready")
+    fit = (vm for vm in state.serving if state.has(job.name, vm) and vm.state == "ready")
     by_slot = {vm.slot: vm for vm in fit if not vm.failure}
     return [by_slot[slot] for slot in sorted(by_slot)]
 

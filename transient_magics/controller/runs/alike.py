@@ -26,7 +26,7 @@ _ASIDE = frozenset(
         "deadband", "batch_smoothing", "max_workers", "workers", "least_workers", "most_workers", "machines", "chief",
         "alarm_below", "alarm_after", "noise_share", "eval_steps", "eval_batches", "seed", "resume", "pace_seconds",
         "notice_seconds", "when_done", "line_offset", "declared_at", "store", "resume_store", "threads", "token",
-        "study", "trial", "repeat",
+        "study", "trial", "repeat", "per_vm",
     }
 )  # fmt: skip
 """What no graph is built of. A field that is not named here is looked at."""

@@ -20,6 +20,7 @@ from ...protocol.agent_commands import Evaluate, Save
 from ...protocol.names import is_name
 from ...protocol.vm_events import ProcessGaveUp
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, run_store
+from ...spec.places import slot_of
 from ..commands import PATIENCE, still_looking
 from ..decisions.ledger import leases, to_check, to_conduct
 from ..decisions.preparation import scaled
@@ -107,7 +108,7 @@ class Runs:
         state, found = self._state, set[str]()
         coming = [vm for vm in state.living if vm.coming and vm.state == "ready"] if state.relocation else []
         for name, training in self._training_now():
-            mine = (vm for vm in coming if vm.role != WORKER or state.leases.get(vm.slot) == name)
+            mine = (vm for vm in coming if vm.role != WORKER or state.has(name, vm))
             found.update(training.unprepared(mine))
         return frozenset(found)
 
@@ -139,7 +140,9 @@ class Runs:
         training = self._trainings.get(line.run)
         if training and vm.living:
             log.warning("%s: its process keeps ending: %s", vm.name, line.said)
-            if vm.coming and self._fleet:  # the run goes on elsewhere
+            if any(each.name != line.run for each in self._state.runs_of(vm)):  # for these the VM does
+                training.fail(f"Its worker on {vm.name} keeps ending, beside others that train there: {line.said}")
+            elif vm.coming and self._fleet:  # the run goes on elsewhere
                 self._fleet.delete(vm, f"it cannot be got ready: {line.said}")
             elif training.give_up(vm.name, line.role, line.said) and self._fleet:
                 self._fleet.delete(vm, f"its worker keeps ending: {line.said}")
@@ -242,9 +245,12 @@ class Runs:
                 self._recorder.forget([each.name for each in state.runs.values() if each.over])
             workers = {str(slot): run for slot, run in sorted(held.workers.items())}
             self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
+        owners: dict[int, set[str]] = {slot: set() for slot in slots}
+        for place, name in held.workers.items():
+            owners[slot_of(place)].add(name)
         for vm in self._state.serving:
             if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
-                for other in link.runs - {held.workers.get(vm.slot, "")}:
+                for other in link.runs - owners[vm.slot]:
                     link.release(other)
 
     def _training(self, fleet: Fleet, run: RunState) -> Training | None:
@@ -283,9 +289,10 @@ class Runs:
 
 
 def _serves(state: ClusterState, vm: VmState, run: str) -> bool:
-    """Whether the run has the VM, alone or as all others do."""
-    owners = {WORKER: state.leases, PREPARATION: state.preparers}
-    return vm.role not in owners or owners[vm.role].get(vm.slot) == run
+    """Whether the run has the VM, or a place on it, or shares it as all others do."""
+    if vm.role == PREPARATION:
+        return state.preparers.get(vm.slot) == run
+    return vm.role != WORKER or state.has(run, vm)
 
 
 def waiting_runs(directory: Path, state: ClusterState) -> list[str]:

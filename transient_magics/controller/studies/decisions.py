@@ -15,9 +15,9 @@ from typing import Literal
 
 from ...journal import ClusterState, RunState, StudyState, TrialState, study_cost
 from ...protocol.machines import parse_machines
-from ...spec import WORKER, render_duration, render_money
+from ...spec import render_duration, render_money
 from ...trials.points import point
-from ..decisions.ledger import has_room
+from ..decisions.ledger import has_place, has_room
 
 FIRST = 3
 """When so many trials have failed, none has not, and none that trains has come further, the study ends: the next ones
@@ -135,11 +135,11 @@ def _stands_still(run: RunState, state: ClusterState, now: float) -> float:
     """For how many seconds a run that has a worker has made no step."""
     if run.over or run.made or not state.has_begun(run) or (run.train_steps and run.step >= run.train_steps):
         return 0.0
-    mine = {slot for slot, name in state.leases.items() if name == run.name}
-    ready = [vm.ready_at for vm in state.serving if vm.role == WORKER and vm.slot in mine and vm.ready_at]
+    ready = [vm.ready_at for vm in state.serving if state.has(run.name, vm) and vm.ready_at]
     if not ready:
         return 0.0
-    begins = [min(ready), run.started_at, *(state.leased_at.get(slot, 0.0) for slot in mine)]
+    mine = (place for place, name in state.leases.items() if name == run.name)
+    begins = [min(ready), run.started_at, *(state.leased_at.get(place, 0.0) for place in mine)]
     begins += [worker.joined_at for worker in run.workers.values()]
     begins += [min(time for time, step, *_ in run.series if step == run.series[-1][1])] if run.series else []
     begins += [run.evaluations[-1][0]] if run.evaluations else []
@@ -189,6 +189,8 @@ def _next(study: StudyState, state: ClusterState, slots: Mapping[int, str], now:
 def _has_room(study: StudyState, state: ClusterState, slots: Mapping[int, str], now: float) -> bool:
     """Whether the next trial's workers are free: of a sampler that learns, those of its smallest configuration."""
     spec, params = study.spec, point(study.spec, len(study.trials))
+    if spec.per_vm > 1 and has_place(study, state, now):
+        return True
     if not spec.on:
         return has_room(state, slots, now, min(spec.workers, len(slots)), {})
     configurations = spec.on if params is None else [spec.machines(params)]

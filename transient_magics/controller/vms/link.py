@@ -136,7 +136,7 @@ class Link:
     def assign(self, work: Work) -> None:
         """Have the agent do this, now and after every restart of the agent or the connection.
 
-        A worker does it instead of what it did before; a parameter server's VM has a process for each run.
+        It goes on with what it does for other runs, as trials that share a VM, until these are released.
         """
         if self._dismissed:
             return

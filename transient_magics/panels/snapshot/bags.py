@@ -14,7 +14,7 @@ from ...journal import ClusterState, VmState, run_costs
 from ...journal.bags.state import BagJobState, DeclaredBag
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
-from ...spec import WORKER, render_duration
+from ...spec import render_duration
 from .axes import Axis
 from .contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, sound
 
@@ -137,7 +137,7 @@ def _vms(state: ClusterState, bag: DeclaredBag, now: float) -> list[BagVm]:
     """The VMs that are the bag's, and those that hold a job of it though they are gone; the oldest first."""
     holds = {job.vm: job for job in bag.state.running}
     dask = bag.dasks[-1] if bag.dasks else ""
-    own = [vm for vm in state.living if vm.role == WORKER and state.leases.get(vm.slot) == dask]
+    own = [vm for vm in state.living if state.has(dask, vm)]
     gone = [vm for name in holds if (vm := state.vms.get(name)) and vm not in own]
     ages = {vm.name: _age(state, vm, now) for vm in (*own, *gone)}
     ordered = sorted((*own, *gone), key=lambda vm: -ages[vm.name])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from ...client import foreground, text
 from ...journal import ClusterState, DaskState, JobState, run_costs
-from ...spec import WORKER
 from .contract import JobLine
 
 MOST_JOBS = 12
@@ -32,8 +31,7 @@ def dask_lines(state: ClusterState, now: float) -> list[JobLine]:
 
 
 def _dask_line(state: ClusterState, dask: DaskState, dollars: float | None) -> JobLine:
-    there = sum(vm.state == "ready" and state.leases.get(vm.slot) == dask.name
-                for vm in state.living if vm.role == WORKER)  # fmt: skip
+    there = sum(vm.state == "ready" and state.has(dask.name, vm) for vm in state.living)
     words = "ended with its cluster" if state.over and not dask.over else text.dask_words(dask, there)
     seen = dask.phase == "running" and dask.serving and dask.serving.dashboard and not state.over
     dashboard = "; its dashboard: client.dashboard_link" if seen else ""

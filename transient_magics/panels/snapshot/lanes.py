@@ -69,7 +69,7 @@ def _with_shares(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[fl
 def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
     spec = state.spec
     words = text.vm_words(state, vm, now)
-    run = state.run_of(vm)
+    run = next(iter(state.runs_of(vm)), None)
     return {
         "name": vm.name,
         "first": first,

@@ -268,8 +268,8 @@ class Agent:
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
 
     async def _assign(self, assignment: Assignment, runs: Sequence[str], *, standby: bool) -> None:
-        """Be this in the run, and nothing in any that is not among `runs`: a worker is in one, a parameter server's VM
-        has a process for each.
+        """Be this in the run, and nothing in any that is not among `runs`: a parameter server's VM has a process for
+        each run, and a worker's for each trial that shares it.
 
         The same again changes nothing, another place of the parameter servers restarts the role. The variables of one
         that is elsewhere now are gone, so that the chief has nothing left to save: it is ended at once. One that has
@@ -280,11 +280,10 @@ class Agent:
         folder = RunFolder(self._root / layout.RUNS / assignment.run)
         if not (folder.path / layout.RUN).is_file():
             raise TransientError(f"{layout.RUN} of {assignment.run} has not been put here yet")
-        others = runs if assignment.role == "ps" else ()
         self._jobs.end_others()
         await self._dask.end_workers()
         # Nobody may have been left to say that one is over.
-        await self._end(lambda run: run != assignment.run and run not in others)
+        await self._end(lambda run: run != assignment.run and run not in runs)
         for part in _parts(assignment):
             known = self._roles.get((part.run, part.name))
             if known is not None:

@@ -1,0 +1,73 @@
+"""Trials that share a VM: the worker of one is killed, the VM is revoked, one ends, and the others go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import PATIENCE, Patient, end, processes
+from tests.faults.test_studies import SWEPT
+from transient_magics import client
+from transient_magics.cli import verbs
+from transient_magics.cli.arguments import parse, split
+from transient_magics.client.results.trials import rows_of
+from transient_magics.client.text import status
+from transient_magics.journal import ClusterState, bill, events, now, run_costs
+
+SHARING = "--per-vm 2 --train-steps 1000000 --no-check --name s --cluster sh"
+LINE = f"--over lr=0.001,0.2,0.02 --objective 'min loss' --pace 0.2 {SHARING}"
+
+
+@pytest.mark.training
+def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpu", name="sh"))
+    patient = Patient(cluster)
+    try:
+        study = verbs.study(parse("study", split(LINE)), SWEPT).study
+        patient.until(_both_step, "two trials that train on one VM")
+        assert "training s-0 and s-1" in status(cluster.state, bill(cluster.state, now()), now())
+        mark = patient.mark()
+        _end_worker(patient, "s-0")
+        patient.event(mark, events.WorkerJoined, run="s-0")
+        _step(patient, "s-0", "s-1")
+        assert not _left(patient, mark, "s-1"), "the other's worker steps on"
+
+        cluster.revoke("worker-0")
+        patient.until(lambda state: _on(state, "worker-1", "s-0", "s-1"), "both on the next VM")
+        _step(patient, "s-0", "s-1")
+        mark = patient.mark()
+        study.trial(0).stop()
+        patient.until(lambda state: _on(state, "worker-1", "s-1", "s-2"), "the third trial in its place")
+        assert not _left(patient, mark, "s-1")
+        study.stop()
+        patient.until(lambda state: state.studies["s"].over, "the end of the study")
+        state, moment = cluster.state, now()
+        rows = rows_of(state, study.state, moment)
+        assert [(row.state, row.revocations) for row in rows] == [("stopped", 1), ("stopped", 1), ("stopped", 0)]
+        assert sum(run_costs(state, moment).values()) == pytest.approx(bill(state, moment).total)
+    finally:
+        cluster.delete(PATIENCE)
+
+
+def _both_step(state: ClusterState) -> bool:
+    return _on(state, "worker-0", "s-0", "s-1") and all(state.runs[run].step > 3 for run in ("s-0", "s-1"))
+
+
+def _on(state: ClusterState, vm: str, *runs: str) -> bool:
+    """Whether these runs train on the VM."""
+    return all(run in state.runs and vm in state.runs[run].workers for run in runs)
+
+
+def _step(patient: Patient, *runs: str) -> None:
+    """Wait until each of them has made some more steps."""
+    at = {run: patient.cluster.state.runs[run].step for run in runs}
+    patient.until(lambda state: all(state.runs[run].step > at[run] + 5 for run in runs), f"steps of {runs}")
+
+
+def _left(patient: Patient, mark: int, run: str) -> bool:
+    return any(getattr(each, "run", "") == run for each in patient.since(mark, events.WorkerLeft))
+
+
+def _end_worker(patient: Patient, run: str) -> None:
+    end(processes("transient_magics.runtime.worker ", str(patient.home("worker-0")), f"/runs/{run} "))
