@@ -468,6 +468,8 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
         ("--sampler tpo --train-steps 5", "--sampler cannot be 'tpo'. Did you mean tpe?"),
         ("--param lr --train-steps 5", "Invalid --param 'lr'. Write name=value, as lr=0.1"),
         ("--param if=1 --train-steps 5", "Invalid --param: 'if' is one of Python's own names"),
+        ("--share-input --train-steps 5", "Only a model of Tensor2Tensor takes --share-input"),
+        (f"{TRAIN} --share-input --cache 2GB", "--cache and --share-input cannot be used together"),
     ):
         with pytest.raises(DeclarationError) as refused:
             parse("study", split(line))

@@ -31,6 +31,7 @@ from transient_magics.controller.vms.link import Link
 from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.protocol.vm_events import TrafficCounted, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.spec.places import place
 
 ZONE, AWAY = "us-west1-b", "us-east1-c"
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
@@ -273,3 +274,20 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
         tell(controller, {**line, "said": "Killed"})
         assert controller._state.vms["worker-0"].living
     assert failed == ["Its worker on worker-0 keeps ending, beside others that train there: Killed"]
+
+
+def test_where_what_reads_for_trials_keeps_ending_those_on_its_vm_fail(cluster: Path) -> None:
+    failed: list[str] = []
+    with in_charge(cluster) as controller:
+        for run in ("s-0", "s-1", "s-2"):
+            controller._recorder.record(events.TrainDeclared(run=run, spec={"name": run, "train_steps": 9}))
+        leased = {"0": "s-0", str(place(0, 1)): "s-1", "1": "s-2"}
+        controller._recorder.record(events.ClusterLeased(ports={"s-0": 0, "s-1": 1, "s-2": 2}, workers=leased))
+        runs = controller._runs = Runs(cluster, SPEC, controller._recorder)
+        for run in ("s-0", "s-1", "s-2"):
+            fail = lambda why, run=run: failed.append(f"{run}: {why}")  # noqa: E731
+            runs._trainings[run] = cast(Training, SimpleNamespace(fail=fail))
+        line = {"kind": "process.gave_up", "time": 1, "run": "s-input", "role": "input", "name": "input"}
+        tell(controller, {**line, "said": "Killed"})
+    why = "The process on worker-0 that reads for all trials there keeps ending: Killed"
+    assert failed == [f"s-0: {why}", f"s-1: {why}"]

@@ -17,6 +17,8 @@ from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec.places import place, slot_of
 
+SHARED = RunSpec("s", 9, share_input=True)
+
 
 def trial(name: str, per_vm: int = 2, study: str = "s") -> RunState:
     """A run of a study, so many of which share a VM."""
@@ -167,6 +169,11 @@ def _check(before: ClusterState, state: ClusterState, slots: int, per_vm: int) -
     [
         ({"workers": 2}, "per_vm: a trial that shares its VM has one worker; leave out --workers"),
         ({"on": ("k80x1",)}, "per_vm: a trial that shares its VM has one worker; leave out --on"),
+        ({"run": SHARED, "per_vm": 1}, "share_input: it is for trials on one VM; add --per-vm 2"),
+        (
+            {"run": SHARED, "space": parse_space("batch_size=16:64:int")},
+            "over: trials with --share-input take the same mini-batches; leave out batch_size",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_shared_vm_is_refused(more: dict[str, object], why: str) -> None:

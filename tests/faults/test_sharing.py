@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.conftest import CELL as DIGITS
 from tests.faults.conftest import PATIENCE, Patient, end, processes
 from tests.faults.test_studies import SWEPT
 from transient_magics import client
@@ -50,6 +51,38 @@ def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -
         cluster.delete(PATIENCE)
 
 
+DIGITS_LINE = (
+    "--model resnet --hparams-set resnet_digits --problem image_digits --over learning_rate=0.1,0.05 "
+    f"--share-input --objective 'max accuracy' --pace 0.3 {SHARING}"
+)
+
+
+@pytest.mark.training
+def test_one_process_reads_for_both_and_neither_waits_for_the_other(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpu", name="sh"))
+    patient = Patient(cluster)
+    try:
+        study = verbs.study(parse("study", split(DIGITS_LINE)), DIGITS).study
+        patient.until(_both_step, "two trials that train on one VM")
+        vm = patient.home("worker-0")
+        assert len(_reading(vm)) == 1
+        runs = vm / "transient" / "runs"
+        assert {path.stat().st_size for run in ("s-0", "s-1") for path in (runs / run / "data").glob("*train*")} == {0}
+        assert all(path.stat().st_size for path in (runs / "s-input" / "data").glob("*train*"))
+
+        mark = patient.mark()
+        _end_worker(patient, "s-0")
+        _step(patient, "s-1")
+        end(_reading(vm))
+        _step(patient, "s-0", "s-1")
+        assert not _left(patient, mark, "s-1"), "who waits for mini-batches is not taken for stuck"
+        study.stop()
+        patient.until(lambda state: state.studies["s"].over, "the end of the study")
+        patient.sees(lambda: not _reading(vm), "the end of what reads for nobody")
+    finally:
+        cluster.delete(PATIENCE)
+
+
 def _both_step(state: ClusterState) -> bool:
     return _on(state, "worker-0", "s-0", "s-1") and all(state.runs[run].step > 3 for run in ("s-0", "s-1"))
 
@@ -71,3 +104,7 @@ def _left(patient: Patient, mark: int, run: str) -> bool:
 
 def _end_worker(patient: Patient, run: str) -> None:
     end(processes("transient_magics.runtime.worker ", str(patient.home("worker-0")), f"/runs/{run} "))
+
+
+def _reading(vm: Path) -> list[int]:
+    return processes("transient_magics.runtime.preparation ", str(vm), "/runs/s-input ")

@@ -19,7 +19,7 @@ from ..files import write_atomically
 from ..journal import ClusterState, Journal, events, now, read, replay
 from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
 from ..protocol import agent_commands, layout
-from ..protocol.agent_commands import DISPATCHER
+from ..protocol.agent_commands import DISPATCHER, INPUT
 from ..protocol.cluster_commands import (
     Agree,
     Bag,
@@ -320,7 +320,7 @@ class Controller:
             case TrafficCounted():
                 self._metering = self._metering or Metering(self._recorder)
                 self._metering.counted(vm, line, now())
-            case ProcessGaveUp() if (line.name, line.role) in ((vm, state.role), (DISPATCHER, DISPATCHER)):
+            case ProcessGaveUp() if (line.name, line.role) in ((vm, state.role), (DISPATCHER,) * 2, (INPUT,) * 2):
                 self._runs.gave_up(state, line)
             case ProcessUnfit() if (line.name, line.role) == (vm, WORKER):
                 if state.living and not state.failure:

@@ -12,14 +12,16 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from . import checks, messages
-from .checks import Amount, Count, Name
+from .checks import Amount, Count, Name, NameOrNone
 from .messages import Message, message
 
 _Sized = TypeVar("_Sized", bound=Sized)
 
-Role = Literal["ps", "worker", "dispatcher", "prep"]
-"""The last two are of tf.data service: its dispatcher, beside the chief, and a server that prepares mini-batches."""
+Role = Literal["ps", "worker", "dispatcher", "prep", "input"]
+"""The last three are of tf.data service: its dispatcher, beside the chief, a server that prepares mini-batches, and
+both in one, for the trials of a study that share a VM."""
 DISPATCHER: Role = "dispatcher"
+INPUT: Role = "input"
 Program = Literal["evaluate", "shared_graph"]
 """Of `runtime/programs/`, those that need TensorFlow and run beside a run."""
 
@@ -49,6 +51,8 @@ class Assignment:
     """A worker's GPU; empty: none is to be looked for."""
     dispatcher: str = ""
     """Where tf.data service is reached, of a run whose mini-batches are prepared on other VMs; empty: of any other."""
+    shares: NameOrNone = ""
+    """The study with whose other trials on its VM a worker shares the preparation of mini-batches; empty: with none."""
 
     @classmethod
     def from_dict(cls, values: object) -> Assignment:

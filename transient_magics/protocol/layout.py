@@ -88,6 +88,11 @@ def run_on_vm(run: str) -> str:
     return f"{ON_VM}/{RUNS}/{run}"
 
 
+def shared_input(study: str) -> str:
+    """In the place of a run's name on a VM: of what trials of a study that share the VM read together."""
+    return f"{study}-input"
+
+
 def trace_of(worker: str) -> str:
     """The latest trace of that worker, from the run's folder on this machine."""
     return f"{TRACES}/{worker}.json.gz"

@@ -44,7 +44,8 @@ class RunSpec:
     `cache` says how much of records that come in blocks a worker keeps near it, and where (cache.py; empty: half of
     what is free on its disk); with it, few records come in blocks as well. `prep_threads` decode them at once (0: as
     many as there are cores for records in blocks, else 1). `prep` names VMs that prepare mini-batches for the workers
-    (machines.py; empty: none): then the threads are theirs, and no records come in blocks.
+    (machines.py; empty: none): then the threads are theirs, and no records come in blocks. With `share_input` one
+    process on a VM prepares them for all trials there.
 
     Saving: every `checkpoint_steps` steps and `checkpoint_seconds` seconds (None: not by that); `checkpoint_auto` plans
     the seconds from what checkpoints were measured to cost; the last `keep` stay. `chief` is who saves. `store` is the
@@ -97,6 +98,7 @@ class RunSpec:
     cache: Annotated[str, cache_or_none] = ""
     prep_threads: Count = 0
     prep: Annotated[str, preparation_or_none] = ""
+    share_input: bool = False
     include: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
     pip_build: bool = False
@@ -174,6 +176,11 @@ class RunSpec:
         return parse_preparation(self.prep) if self.prep else 0
 
     @property
+    def reads_records(self) -> bool:
+        """Whether its workers do, and no other process prepares their mini-batches."""
+        return not (self.prep or self.share_input)
+
+    @property
     def objective(self) -> Objective | None:
         """By what the best checkpoint is found that stays; of a run that ends early, by what that is judged."""
         if self.keep_best:
@@ -231,14 +238,18 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     if len(missing) not in (0, 3):
         what = f"A model of Tensor2Tensor needs {' and '.join(map(_option, missing))} too"
         return what, "Without --model, --hparams-set and --problem, the model that the cell defines is trained."
-    for name in ("hparams", "data_dir", "cache", "prep_threads", "prep"):
+    for name in ("hparams", "data_dir", "cache", "prep_threads", "prep", "share_input"):
         if missing and given.get(name):
             what = f"Only a model of Tensor2Tensor takes {_option(name)}"
             return what, "A cell with a model of its own says it in the cell."
     if given.get("cache") and str(given.get("data_dir") or "gs://").partition("gs://")[0]:
         return "--cache needs records that workers copy", "A folder that every VM has (--data-dir) is read as it is."
-    if given.get("cache") and given.get("prep"):
-        return "--cache and --prep cannot be used together", "With --prep no worker reads records."
+    for name in ("prep", "share_input"):
+        if given.get("cache") and given.get(name):
+            return (
+                f"--cache and {_option(name)} cannot be used together",
+                f"With {_option(name)} no worker reads records.",
+            )
     if given.get("params") and not missing:
         what = "Only a cell with a model of its own takes --param"
         return what, "Name hyper-parameters of Tensor2Tensor's models with --hparams."

@@ -20,6 +20,7 @@ from .names import LONGEST_NAME
 from .run import RunSpec, Value, parameter_name
 
 MOST_TRIALS, MOST_REPEATS, MOST_PER_VM = 1000, 100, 16
+BATCH = "batch_size"
 ON = "on"
 """What the configuration of a trial is called among its parameters."""
 LONGEST_STUDY = LONGEST_NAME - len("-999-99")
@@ -270,6 +271,8 @@ def contradiction(spec: StudySpec) -> str:
     if spec.per_vm > 1 and (spec.workers > 1 or spec.on):
         other = "--on" if spec.on else "--workers"
         return f"per_vm: a trial that shares its VM has one worker; leave out {other}"
+    if spec.run.share_input and (why := _shared_input(spec)):
+        return why
     if spec.dimensions and spec.sampler == "none":
         return f"sampler: none takes no --{'over' if spec.space else 'on'}; choose from grid, random, tpe, gp"
     if not spec.dimensions and spec.sampler != "none":
@@ -287,6 +290,14 @@ def contradiction(spec: StudySpec) -> str:
         return f"pruner: {spec.pruner} needs evaluations before the end (--eval-every STEPS)"
     if spec.pruner != "none" and (spec.run.eval_steps or 0) >= spec.run.train_steps:
         return f"pruner: {spec.pruner} needs an --eval-every below --train-steps"
+    return ""
+
+
+def _shared_input(spec: StudySpec) -> str:
+    if spec.per_vm == 1:
+        return "share_input: it is for trials on one VM; add --per-vm 2"
+    if any(each.name == BATCH for each in spec.space):
+        return f"over: trials with --share-input take the same mini-batches; leave out {BATCH}"
     return ""
 
 

@@ -43,6 +43,11 @@ class RunFolder:
         self.chief = path / "chief.json"
         self.standby, self.prepared = path / layout.STANDBY, path / "prepared"
         self.bucket_token, self.records_token = path / "bucket-token.json", path / "records-token.json"
+        self.input_address = path / "input-address"
+
+    def shared_input(self, study: str) -> RunFolder:
+        """The folder, on this VM, of what the trials of a study read together."""
+        return RunFolder(self.path.with_name(layout.shared_input(study)))
 
     def spec(self) -> RunSpec:
         """Read run.json."""

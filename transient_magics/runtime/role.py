@@ -23,7 +23,9 @@ from .role_record import claim, exit_file
 
 RUNTIME = __name__.rpartition(".")[0]
 """The package of everything that runs on a VM."""
-_PROGRAMS = {"ps": "parameter_server", "worker": "worker", "dispatcher": "preparation", "prep": "preparation"}
+_PROGRAMS = {
+    "ps": "parameter_server", "worker": "worker", **dict.fromkeys(("dispatcher", "prep", "input"), "preparation")
+}  # fmt: skip
 
 
 def program(role: str) -> str:

@@ -16,7 +16,7 @@ from ...errors import ClusterError, TransientError
 from ...journal import ClusterState, RunState, VmState, events, unknown_run
 from ...journal.declared import declared_run, is_brought, run_folder
 from ...protocol import layout
-from ...protocol.agent_commands import Evaluate, Save
+from ...protocol.agent_commands import INPUT, Evaluate, Save
 from ...protocol.names import is_name
 from ...protocol.vm_events import ProcessGaveUp
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, run_store
@@ -137,6 +137,10 @@ class Runs:
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
         """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
+        if line.role == INPUT:
+            for name, each in self._trainings.items():
+                if self._state.has(name, vm):
+                    each.fail(f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}")
         training = self._trainings.get(line.run)
         if training and vm.living:
             log.warning("%s: its process keeps ending: %s", vm.name, line.said)

@@ -167,10 +167,11 @@ class Training:
             self._chief_at = chief
         for vm in ready:
             if vm.role in (WORKER, PREPARATION) and vm.state == "ready":
-                gpu = vm.accelerator if has_gpu(vm.accelerator) else ""
                 given = Assignment(
-                    self.name, _role(vm), vm.name, vm.address, addresses, chief, gpu=gpu, dispatcher=dispatcher
-                )
+                    self.name, _role(vm), vm.name, vm.address, addresses, chief, dispatcher=dispatcher,
+                    gpu=vm.accelerator if has_gpu(vm.accelerator) else "",
+                    shares=self._spec.study if self._spec.share_input else "",
+                )  # fmt: skip
                 self._assign(vm.name, Work(given, self._workers_files, standby))
 
     def look(self, vms: list[VmState]) -> None:

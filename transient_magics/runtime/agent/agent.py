@@ -24,6 +24,7 @@ from ...files import lock, private_sockets, write_atomically
 from ...protocol import layout
 from ...protocol.agent_commands import (
     DISPATCHER,
+    INPUT,
     Assign,
     Assignment,
     BeginDask,
@@ -263,7 +264,9 @@ class Agent:
     async def _end(self, over: Callable[[str], bool], *, at_once: bool = False) -> None:
         """End what is done for the runs that are `over`."""
         self._adopt()
-        ending = [role for (run, _), role in self._roles.items() if over(run)]
+        ending = [role for (run, _), role in self._roles.items() if over(run) and role.assignment.role != INPUT]
+        read = {layout.shared_input(role.assignment.shares) for role in self._roles.values() if role not in ending}
+        ending += [role for (run, _), role in self._roles.items() if role.assignment.role == INPUT and run not in read]
         await asyncio.gather(*(role.end(at_once=at_once) for role in ending))
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
 
@@ -286,6 +289,10 @@ class Agent:
         await self._end(lambda run: run != assignment.run and run not in runs)
         for part in _parts(assignment):
             known = self._roles.get((part.run, part.name))
+            if part.role == INPUT:
+                if known is None:
+                    self._share(part, folder)
+                continue
             if known is not None:
                 if known.assignment == part:
                     if not standby:
@@ -317,6 +324,13 @@ class Agent:
             await self._dask.end_workers(but=command.dask)
         await self._dask.begin(command)
 
+    def _share(self, part: Assignment, folder: RunFolder) -> None:
+        """Have one process read for the trials of a study, in a folder as that of its first run here."""
+        own = RunFolder(self._root / layout.RUNS / part.run)
+        own.path.mkdir(exist_ok=True, mode=0o700)
+        write_atomically(own.path / layout.RUN, (folder.path / layout.RUN).read_bytes())
+        self._start(part)
+
     def _tell_chief(self, run: str, what: signal.Signals) -> None:
         for role in self._roles.values():
             given = role.assignment
@@ -327,7 +341,10 @@ class Agent:
 
 
 def _parts(assignment: Assignment) -> Iterator[Assignment]:
-    """The processes that make up what a VM is to be: beside the chief of a run with preparation VMs its dispatcher."""
+    """The processes that make up what a VM is to be: beside the chief of a run with preparation VMs its dispatcher, and
+    beside the trials that share their input what reads for them."""
+    if assignment.shares:
+        yield replace(assignment, run=layout.shared_input(assignment.shares), role=INPUT, name=INPUT, shares="")
     yield assignment
     if assignment.role == "ps" and assignment.index == 0 and assignment.dispatcher:
         yield replace(assignment, role=DISPATCHER, name=DISPATCHER)

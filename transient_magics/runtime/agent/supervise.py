@@ -30,7 +30,7 @@ _LONG_ENOUGH = 60.0
 """A role that ran so long starts with a short pause again."""
 _LASTING = 300.0
 """Seconds after which it is worth a second import of TensorFlow that its next start takes none."""
-_KILL_AFTER = {"ps": 25.0, "worker": 5.0, "dispatcher": 2.0, "prep": 2.0}
+_KILL_AFTER = {"ps": 25.0, "worker": 5.0, "dispatcher": 2.0, "prep": 2.0, "input": 2.0}
 """Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter servers. That is more than
 its own patience with a save, and less than the controller's with an answer.
 """

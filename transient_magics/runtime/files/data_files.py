@@ -9,6 +9,7 @@ Blocking on the worker's side (a thread copies while TensorFlow is imported), as
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from ...protocol.names import checked_file
 from ..protocol import decode, encode, host_and_port
 from . import blocks
 
-MARKER = ".complete"
+MARKER, _LOCK = ".complete", ".lock"
 _BLOCK = 1 << 18
 _TRIES = 5
 
@@ -89,6 +90,18 @@ def copy(chief: str, token: str, directory: Path, what: What = "records", tries:
             if attempt == tries - 1:
                 raise TrainingError(f"the {what} could not be copied from the chief: {error}", where=chief) from error
             time.sleep(2**attempt)  # the chief may be starting again
+
+
+def copy_once(chief: str, token: str, directory: Path) -> None:
+    """Fetch all records into a folder for several processes of this VM: one does, the others wait.
+
+    Where that one is killed, the next goes on with what is there. Raises TrainingError.
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(directory / _LOCK, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if listing(directory) is None:
+            copy(chief, token, directory, "whole")
 
 
 def _copy(chief: str, token: str, directory: Path, what: What) -> None:

@@ -10,6 +10,7 @@ import time
 from typing import Any, NoReturn
 
 from ...errors import TrainingError
+from ...files import write_atomically
 from ..files import data_files
 from ..protocol import host_and_port
 from ..role import Role, log
@@ -20,23 +21,30 @@ _SILENT_SECONDS = 10.0
 """Without a word of a preparation VM for so long, what it had is another's."""
 _HEARTBEAT_SECONDS = 1.0
 _CHIEF_SECONDS = 900.0
+_KEPT_BYTES = 512 * 2**20
+"""Of mini-batches that the first of several trainers has had; who falls back further passes over some."""
+_SCHEME = "grpc://"
 
 
 def play(role: Role) -> NoReturn:
     """Serve until killed."""
-    if role.assignment.role == "prep":
-        _have_records(role)
-    server = dispatcher(role) if role.assignment.role == "dispatcher" else preparer(role)
-    log(f"{role.assignment.name} of {role.spec.name} serves")
-    server.join()
+    match role.assignment.role:
+        case "dispatcher":
+            servers = [dispatcher(role, host_and_port(role.assignment.dispatcher)[1])]
+        case "input":
+            servers = shared(role)
+        case _:
+            _have_records(role)
+            servers = [preparer(role, role.assignment.dispatcher)]
+    log(f"{role.assignment.name} of {role.assignment.run} serves")
+    servers[0].join()
     role.end(1)
 
 
-def dispatcher(role: Role) -> Any:
+def dispatcher(role: Role, port: int) -> Any:
     """The run's dispatcher, which goes on from its journal where there is one."""
     journal = role.folder.path / _JOURNAL
     journal.mkdir(exist_ok=True, mode=0o700)
-    _, port = host_and_port(role.assignment.dispatcher)
     service = _service()
     config = service.DispatcherConfig(
         port=port, work_dir=str(journal), fault_tolerant_mode=True, worker_timeout_ms=int(1000 * _SILENT_SECONDS)
@@ -44,15 +52,30 @@ def dispatcher(role: Role) -> Any:
     return service.DispatchServer(config)
 
 
-def preparer(role: Role) -> Any:
+def preparer(role: Role, dispatcher: str) -> Any:
     """A server that runs the pipeline on this VM."""
-    given, service = role.assignment, _service()
-    config = service.WorkerConfig(
-        given.dispatcher,
-        worker_address=f"{given.address}:%port%",
+    service = _service()
+    # TensorFlow's own class for this lacks the last field; without it ten gigabytes are kept.
+    config = importlib.import_module("tensorflow.core.protobuf.service_config_pb2").WorkerConfig(
+        dispatcher_address=dispatcher,
+        worker_address=f"{role.assignment.address}:%port%",
+        protocol="grpc",
         heartbeat_interval_ms=int(1000 * _HEARTBEAT_SECONDS),
+        cross_trainer_cache_size_bytes=_KEPT_BYTES,
     )
     return service.WorkerServer(config)
+
+
+def shared(role: Role) -> list[Any]:
+    """Both in this process, for trainers on this VM, which find it by its folder; its port stays."""
+    told = role.folder.input_address
+    port = host_and_port(told.read_text())[1] if told.exists() else 0
+    of_all = dispatcher(role, port)
+    _, port = host_and_port(of_all.target.removeprefix(_SCHEME))
+    address = f"{role.assignment.address}:{port}"
+    server = preparer(role, address)
+    write_atomically(told, address)
+    return [of_all, server]
 
 
 def _have_records(role: Role) -> None:

@@ -26,17 +26,40 @@ def prepared(pipeline: Pipeline, dispatcher: str, run: str, batch: int) -> Pipel
 
     Raises DeclarationError where only the worker's own Python can make them.
     """
+    service = _service(pipeline, "--prep")
+    return _come(pipeline, batch, dispatcher, {}, processing_mode=service.ShardingPolicy.DYNAMIC, job_name=run)
+
+
+def shared(pipeline: Pipeline, dispatcher: str, study: str, run: str, batch: int) -> Pipeline:
+    """The same from the service of this VM, which prepares each mini-batch once for all runs of the study there.
+
+    The run takes each at most once, whoever else does: what is prepared is kept for a while, and who takes none for
+    long holds up nobody, but passes over what is not kept any more. One that begins takes what is kept first.
+    Raises DeclarationError as `prepared`.
+    """
+    service = _service(pipeline, "--share-input")
+    return _come(
+        replace(pipeline, dataset=pipeline.dataset.repeat()),  # without an end, as the service insists
+        batch, dispatcher, {"compression": None}, processing_mode=service.ShardingPolicy.OFF, job_name=study,
+        cross_trainer_cache=service.CrossTrainerCache(trainer_id=run),
+    )  # fmt: skip
+
+
+def _service(pipeline: Pipeline, option: str) -> Any:
+    if python := next(_python_operations(tensorflow().get_default_graph()), ""):
+        what = f"the problem decodes its records in Python ({python}), which other processes cannot run"
+        raise DeclarationError(what, where=option, fix=f"Leave {option} out, or decode with TensorFlow's operations.")
+    return importlib.import_module("tensorflow").data.experimental.service
+
+
+def _come(pipeline: Pipeline, batch: int, dispatcher: str, registered: dict[str, Any], **how: Any) -> Pipeline:
     tf = tensorflow()
-    if python := next(_python_operations(tf.get_default_graph()), ""):
-        what = f"the problem decodes its records in Python ({python}), which preparation VMs cannot run"
-        raise DeclarationError(what, where="--prep", fix="Leave --prep out, or decode with TensorFlow's operations.")
     service = importlib.import_module("tensorflow").data.experimental.service
     dataset = pipeline.dataset if pipeline.batched else pipeline.dataset.batch(batch)
     address = f"grpc://{dispatcher}"
-    identity = service.register_dataset(address, dataset, dataset_id=_DATASET)
+    identity = service.register_dataset(address, dataset, dataset_id=_DATASET, **registered)
     spec = tf.data.experimental.get_structure(dataset)
-    policy = service.ShardingPolicy.DYNAMIC
-    come = service.from_dataset_id(policy, address, identity, element_spec=spec, job_name=run)
+    come = service.from_dataset_id(service=address, dataset_id=identity, element_spec=spec, **how)
     return replace(pipeline, dataset=come, grouped=not pipeline.batched, directory="")
 
 

@@ -213,6 +213,8 @@ class _Copying(threading.Thread):
             self.graphs.set()
             if given.spec.data_folder is None:
                 data_files.copy(chief, token, given.folder.data)
+                if given.spec.share_input:
+                    data_files.copy_once(chief, token, given.folder.shared_input(given.spec.study).data)
                 if blocks.are_streamed(given.folder.data):
                     self.blocks = self._begun()
         except Exception as error:  # noqa: BLE001 - raised again where it is waited for

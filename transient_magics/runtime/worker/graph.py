@@ -7,6 +7,7 @@ runs graphs. Whatever is wrong with a file, the graph can be built.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +24,12 @@ from ..training.define import define, import_tensorflow
 from ..training.examples import Source, source
 from ..training.graph.file import GraphFile
 from ..training.graph.worker import WorkerGraph, build
-from ..training.prepared import prepared
+from ..training.prepared import prepared, shared
 from ..training.trainable import Trainable
 from ..training.usercode import sentence
+
+_SHARING_WITHIN, _LOOK_AGAIN = 120.0, 0.1
+"""Seconds for a process to import TensorFlow on a busy VM, and between two looks for it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class GraphMaker:
         import_tensorflow(self._spec)
         self._watch.lap("tensorflow")
         directory = self._folder.data_directory(self._spec)
-        if self._dispatcher:  # the names of files are read on other VMs
+        if not self._spec.reads_records:  # the names of files are read by others
             directory = os.path.relpath(directory, self._folder.path) if not self._spec.data_folder else directory
         self._trainable = define(self._folder, self._spec, directory)
         self._watch.lap("code")
@@ -115,6 +119,16 @@ class GraphMaker:
         trainable, spec, servers = self._trainable or self._define(), self._spec, self._servers
         return self._on_examples(number, lambda features, device: build(trainable, features, spec, device, servers))
 
+    def _sharing(self) -> str:
+        """Where the process is that prepares mini-batches for the trials here. Raises TrainingError: there is none."""
+        told = self._folder.shared_input(self._spec.study).input_address
+        deadline = time.monotonic() + _SHARING_WITHIN
+        while not told.exists():
+            if time.monotonic() > deadline:
+                raise TrainingError(f"no process prepares mini-batches for {self._spec.study} on this VM")
+            time.sleep(_LOOK_AGAIN)
+        return told.read_text()
+
     def _on_examples(self, number: int, step: Callable[[Mapping[str, Any], str], WorkerGraph]) -> Made:
         """A new graph with this worker's own examples, and `step` on their features, for its device."""
         trainable, device = self._trainable or self._define(), placement.worker_device(number)
@@ -128,6 +142,8 @@ class GraphMaker:
                 batch = max(trainable.batch, SMALLEST)
                 if self._dispatcher:
                     pipeline = prepared(pipeline, self._dispatcher, self._spec.name, batch)
+                elif self._spec.share_input:
+                    pipeline = shared(pipeline, self._sharing(), self._spec.study, self._spec.name, batch)
                 examples = source(pipeline, f"examples_{number}", batch, uneven)
             built = step(examples.features, device)
         graph.finalize()

@@ -71,8 +71,8 @@ class Training:
 
     @property
     def starved(self) -> bool:
-        """Whether it waits for mini-batches that other VMs prepare: none has come since the last step."""
-        return bool(self._spec.prep) and self._examples.added_at <= self.alive
+        """Whether it waits for mini-batches that others prepare: none has come since the last step."""
+        return not self._spec.reads_records and self._examples.added_at <= self.alive
 
     def define(self) -> None:
         """Import TensorFlow and what the run names, and run the cell, as far as its graph needs it."""

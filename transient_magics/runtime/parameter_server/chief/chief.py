@@ -242,7 +242,7 @@ class Chief:
         Who measures stalls reads files that lie on its VM, warm or cold.
         """
         paths = () if self._spec.stalls else self._keeper.record_files()
-        if self._spec.prep:
+        if not self._spec.reads_records:
             self._elsewhere = tuple(str(path.relative_to(self._folder.data)) for path in paths)
             return blocks.Index(())
         wanted = paths and (self._spec.cache or blocks.large(paths))

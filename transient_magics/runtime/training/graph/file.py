@@ -127,7 +127,7 @@ def _examples(trainable: Trainable, spec: RunSpec, device: str) -> tuple[Source 
     tf = tensorflow()
     with tf.device(f"{device}/cpu:0"):
         pipeline = trainable.training_pipeline()
-        if not pipeline.directory or spec.prep:  # which is reached elsewhere tomorrow
+        if not (pipeline.directory and spec.reads_records):  # which is reached elsewhere tomorrow
             return None, ""
         made = source(pipeline, _SCOPE, max(trainable.batch, SMALLEST), spec.batching != "uniform")
     if python_operations(needed(tf.get_default_graph(), _tensors(_told(made)))):

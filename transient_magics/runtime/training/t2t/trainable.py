@@ -24,7 +24,7 @@ class RegisteredModel:
         """Run the cell and find what the run names. Raises CellError or DeclarationError."""
         self._definition = registry.define(folder, spec, directory)
         self._directory = directory
-        self._threads = spec.prep_threads or (data.AS_MANY_AS_CORES if spec.prep else 0)
+        self._threads = spec.prep_threads or (0 if spec.reads_records else data.AS_MANY_AS_CORES)
 
     @property
     def batch(self) -> int:
