@@ -14,8 +14,8 @@ from typing import Any
 
 from tests.runtime.machine_room import PATIENCE, MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, Story, assignment
-from transient_magics.cloud import bounded_token
-from transient_magics.controller.runs.bucket_token import reaches
+from transient_magics.cloud import BoundedToken, Reach, bounded_token
+from transient_magics.controller.runs.bucket_token import tokens
 from transient_magics.protocol.run import RunSpec
 
 CELL = """
@@ -136,10 +136,13 @@ class Ward(Story):
             assert time.monotonic() < deadline, "no checkpoint is being written"
         return step
 
-    def bring_token(self, place: str, lasts: float = 3000.0) -> None:
-        """Put the token of a run whose place is `place` on the parameter server's machine, as a controller does."""
-        endpoint = os.environ["STORAGE_EMULATOR_HOST"]
-        token = asyncio.run(bounded_token(reaches(place, RunSpec.from_dict(self.declared)), "p", endpoint))
-        path = self.folder / "bucket-token.json"
-        path.with_suffix(".new").write_text(json.dumps({**token.to_dict(), "expires": time.time() + lasts}))
-        path.with_suffix(".new").replace(path)
+    def bring_token(self, place: str | None, lasts: float = 3000.0) -> None:
+        """Put the tokens of a run whose place is `place` on the parameter server's machine, as a controller does."""
+
+        async def mint(places: Sequence[Reach]) -> BoundedToken:
+            return await bounded_token(places, "p", os.environ["STORAGE_EMULATOR_HOST"])
+
+        for name, made in tokens(mint, place, RunSpec.from_dict(self.declared)).items():
+            token, path = asyncio.run(made()), self.folder / name
+            path.with_suffix(".new").write_text(json.dumps({**token.to_dict(), "expires": time.time() + lasts}))
+            path.with_suffix(".new").replace(path)

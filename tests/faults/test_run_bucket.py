@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.faults.healing import healed
 from tests.faults.rooms import Ward
 from tests.road import Road, road
 from tests.runtime.machine_room import MachineRoom, until
+from tests.runtime.test_training import DIGITS
 from transient_magics.runtime.files.bucket import Bucket
 from transient_magics.runtime.programs.shipping import read_manifest, restore
 
@@ -105,6 +107,31 @@ def test_a_bucket_unreachable_while_training(ward: Ward, way: Road, fault: str) 
     trains_on_and_saves(ward, ward.steps_at_disk()[-1])
     way.open()
     is_shipped_again(ward, f"bucket {fault}", time.time())
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", ["slow", "silent"])
+def test_a_bucket_that_stops_sending_records_holds_steps_up_for_seconds(way: Road, tmp_path: Path, fault: str) -> None:
+    registered = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits"}
+    with closing(MachineRoom(tmp_path, way.socket)) as room:
+        ward = Ward(room, cell=DIGITS, data_dir="gs://runs-here/digits", cache="1KB:memory", **registered)
+        ward.bring_token(None)
+        ward.assign("ps-0")
+        straight = lambda: max((line["straight_bytes"] for line in ward.events("train.data")), default=0)  # noqa: E731
+        before = until(straight, "records straight from the bucket")
+        assert not ward.events("train.detour")
+        way.rate, way.silent = (1000.0 if fault == "slow" else None), fault == "silent"
+        began = time.time()
+        told = ward.more("train.detour", than=0)
+        assert told["worker"] == "worker-1"
+        ward.trains()
+        ward.trains()
+        steps = [line["time"] / 1e9 for line in ward.metrics() if line["steps"] and line["time"] / 1e9 > began]
+        assert max(after - step for step, after in pairwise([began, *steps])) < 30
+        way.open()
+        until(lambda: straight() > before, "records straight from the bucket again")
+        assert len(ward.events("train.detour")) == 1
+        healed(f"bucket of the records {fault}", "training", steps[0] - began)
 
 
 @pytest.mark.matrix
