@@ -113,7 +113,7 @@ def test_what_was_decided_is_decided_again(
     left: float, steps: int, unsaved: float, open_: bool, spots: int, begin: float
 ) -> None:
     first = sight(deadline=left, steps=steps, unsaved=int(unsaved * steps), market=Market(open_), begin=begin,
-                  workers={("cpu", SPOT): spots})  # fmt: skip
+                  begun=begin, workers={("cpu", SPOT): spots})  # fmt: skip
     then = decide(first)
     again = decide(replace(first, workers=then.workers))
     assert again.workers == then.workers
@@ -278,7 +278,7 @@ def test_what_was_waited_for_before_the_run_counts_from_its_start() -> None:
     waits = replace(run, spec=replace(run.spec, on_demand_wait=5400.0))
     at_once, later = (seen(made.state, each, made.now) for each in (run, waits))
     assert later.begin == pytest.approx(at_once.begin + 5400.0)
-    near = at_once.begin + at_once.steps / at_once.speeds.likely({"cpu": 4}) + 600
+    near = at_once.begin + at_once.steps / at_once.speeds.least({"cpu": 2}) + 600
     for sight_, taken in ((at_once, False), (later, True)):
         verdict = decide(replace(sight_, deadline=made.now + near))
         assert any(terms == ON_DEMAND for _, terms in verdict.workers) is taken

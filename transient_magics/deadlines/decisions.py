@@ -7,8 +7,9 @@
 - Never late: VMs on demand are taken before the moment from which they alone could no longer do it, should all that is
   Spot be taken at once. For that, work counts up to the last durable save, speeds at their lower bound, the start with
   its 99th percentile and with the waiting for capacity on demand that was seen; the last save is a part of the work.
-  They are taken no earlier than that, and given up when two starts are won. What is not saved yet is saved before they
-  are taken.
+  They are taken no earlier than that, and given up when two starts are won. Where only a speed that nobody measured
+  promises it, they are taken as soon as no Spot worker comes that tells more, and so measured. What is not saved yet is
+  saved before they are taken.
 - Money wins over time: on demand is not taken where what is left to spend does not pay for the rest of the work.
 """
 
@@ -20,10 +21,11 @@ from dataclasses import dataclass, replace
 from .outlook import outlook
 from .pricing import spot, worth_of
 from .seen import ON_DEMAND, SPOT, Net, Seen, Workers, counts, seconds_of
-from .words import given_up, held, priced, unmeasured, unpaid
+from .words import given_up, held, priced, to_be_measured, unmeasured, unpaid
 
 _DEARER = 1.5  # a step on demand than by the cheapest number of workers: so much may more speed cost
 _STARTS_WON = 2.0
+_PATIENCE = 0.25  # of what is left: so much slack there is while a speed is relied on that nobody measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ def decide(seen: Seen) -> Verdict:
     slack = left - seen.begin - seconds_of(seen.steps, net.speed) if net else math.inf
     holds = any(terms == ON_DEMAND for _, terms in seen.workers)
     margin = seen.period + (_STARTS_WON * seen.begin if holds else 0.0)
-    base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and slack < margin else {}
+    now = slack < margin or (net is not None and not net.measured and _to_be_measured(seen, slack, left))
+    base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and now else {}
     worth, price, gpu = worth_of(seen, net, left, to_make)
     cheap = spot(seen, worth, base) if seen.since >= seen.start else spots  # what was changed last has begun
     workers = {**cheap, **base}
@@ -69,7 +72,9 @@ def decide(seen: Seen) -> Verdict:
     )
     reason = ""
     if workers != seen.workers:
-        if base and not holds:
+        if base and not holds and net and not net.measured:
+            reason = to_be_measured(base)
+        elif base and not holds:
             reason = held(base, left, seen.steps, ready, left - seen.begin - slack)
         elif holds and not base:
             reason = given_up(slack) if net else unpaid(seen.money)
@@ -79,6 +84,14 @@ def decide(seen: Seen) -> Verdict:
     late = seen.now + soonest + seen.end if soonest > left else 0.0
     save = not holds and seen.unsaved > 0 and slack < 2 * seen.period + seen.begin / 2
     return Verdict(workers, reason, chance, ends, worth, price, gpu, late, save)
+
+
+def _to_be_measured(seen: Seen, slack: float, left: float) -> bool:
+    """Whether it is time to measure how fast VMs on demand are: the less is left, the less is waited for others."""
+    asked, here = (sum(count for (_, terms), count in each.items() if terms == SPOT)
+                   for each in (seen.workers, seen.working))  # fmt: skip
+    coming = seen.market.open and here < asked
+    return not coming or slack < _PATIENCE * left
 
 
 def _net(seen: Seen, left: float) -> Net | None:
@@ -102,12 +115,12 @@ def _net(seen: Seen, left: float) -> Net | None:
         begin, steps = (seen.begun, seen.steps - seen.unsaved) if same else (seen.begin, seen.steps)
         return begin + seconds_of(steps, net.speed)
 
-    for bound in (seen.speeds.least, seen.speeds.likely):
-        found = [replace(net, speed=bound({net.gpu: net.count})) for net in found]
+    for bound, measured in ((seen.speeds.least, True), (seen.speeds.likely, False)):
+        found = [replace(net, speed=bound({net.gpu: net.count}), measured=measured) for net in found]
         in_time = [net for net in found if seconds(net) <= left]
         cheap = [net for net in in_time if net.price <= _DEARER * cheapest]
         if in_time:
-            kept = [net for net in in_time if now.get(net.gpu) == net.count]
+            kept = [net for net in cheap or in_time if now.get(net.gpu) == net.count]
             roomy = [net for net in cheap if 2 * net.count <= seen.most]
             return min(kept or roomy or cheap or in_time, key=lambda net: (seconds(net), net))
     cheap = [net for net in found if net.price <= _DEARER * cheapest or now.get(net.gpu) == net.count]

@@ -21,12 +21,13 @@ Workers = Mapping[tuple[str, str], int]
 @dataclass(frozen=True, slots=True, order=True)
 class Net:
     """Workers on demand that bring a run home by themselves: GPU, how many, US dollars of a step (`price`), and the
-    `speed` that is counted with, in steps per second."""
+    `speed` that is counted with, in steps per second; `measured`: whether it follows from what was measured."""
 
     gpu: str
     count: int
     price: float
     speed: float
+    measured: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,17 @@
 
 A parameter server holds many workers up, so a speed grows less than the workers do: it is concave. From this the lower
 bound follows without a model: of fewer workers than were measured it is their share of the measured speed, of more the
-measured speed itself. For the mean a step takes a/m + c seconds, m being the workers' speeds added up: c is the
-parameter servers' part.
+measured speed itself. The mean lies on straight lines between no worker and the sizes that were measured, for servers
+hold nobody up until there are many; beyond the largest a step takes a/m + c seconds, m being the workers' speeds added
+up and c the parameter servers' part.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
+from operator import itemgetter
 from statistics import NormalDist
 
 from ..catalog import accelerator
@@ -18,6 +21,8 @@ from ..protocol.machines import parse_machines
 
 Counts = Mapping[str, int]
 """Workers by GPU."""
+_FEW = 5.0
+"""So many stretches of a size tell of it as much as the other sizes do."""
 _YOUNG_ERROR = 0.1
 """Of one stretch, which tells nothing of how stretches differ: first quarters of CM-DARE's runs are 8 % off."""
 
@@ -36,6 +41,13 @@ class Speeds:
             for (_, speed), error in zip(self._points, self._errors, strict=True)
         ]
         self._fixed, self._each = self._fitted([pace.seconds for pace in measured.values()])
+        self._line = [(0.0, 0.0)]
+        for sum_, (_, speed), pace in sorted(
+            zip(self._sums, self._points, measured.values(), strict=True), key=itemgetter(0)
+        ):
+            if sum_ > self._line[-1][0]:
+                told = (pace.stretches * speed + _FEW * self._fit(sum_)) / (pace.stretches + _FEW)
+                self._line.append((sum_, told))
 
     @property
     def known(self) -> bool:
@@ -50,7 +62,13 @@ class Speeds:
     def mean(self, workers: Counts) -> float:
         """Steps per second of these together; 0 where nothing was measured."""
         added = self._added(workers)
-        return 1 / (self._each / added + self._fixed) if added and self._points else 0.0
+        if not added or not self._points:
+            return 0.0
+        for (before, slower), (after, faster) in pairwise(self._line):
+            if added <= after:
+                return slower + (faster - slower) * (added - before) / (after - before)
+        most, speed = self._line[-1]
+        return speed * self._fit(added) / self._fit(most)
 
     def least(self, workers: Counts) -> float:
         """What they make at least, with the confidence asked for. GPUs that never trained count nothing."""
@@ -69,6 +87,9 @@ class Speeds:
     def _added(self, workers: Counts) -> float:
         """The speeds of these added up, in those of one without a GPU or of a teraflop per second."""
         return sum(count * (1.0 if self._alike else _power(gpu)) for gpu, count in workers.items())
+
+    def _fit(self, added: float) -> float:
+        return 1 / (self._each / added + self._fixed)
 
     def _fitted(self, lasted: list[float]) -> tuple[float, float]:
         """The seconds of a step that more workers do not shorten, and those that they share: least squares, each point

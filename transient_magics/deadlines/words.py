@@ -17,6 +17,13 @@ def held(workers: Workers, left: float, steps: int, ready: float, takes: float) 
     )
 
 
+def to_be_measured(workers: Workers) -> str:
+    """Why VMs on demand are taken before it is time."""
+    return (
+        f"{machines(workers)} from now on: only they may be fast enough, and how fast so many are is not measured yet"
+    )
+
+
 def given_up(slack: float) -> str:
     """Why VMs on demand go."""
     return f"none on demand any more: there are {render_duration(slack)} before they would have to start"
