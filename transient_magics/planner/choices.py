@@ -159,6 +159,13 @@ class Choice:
             return float(synchronous_speed(speeds, counts, workload.backup_workers, self._limit(workload)))
         return float(cluster_speed(speeds @ counts, self._limit(workload)))
 
+    def speed_of(self, workload: Workload) -> Callable[[Mapping[str, int]], float]:
+        """The undisturbed speed of any number of workers with GPUs of this choice, by GPU."""
+        speeds, _ = self._speeds(workload)
+        each = dict(zip((group.accelerator for group in self.placed), map(float, speeds), strict=True))
+        limit = self._limit(workload)
+        return lambda workers: float(cluster_speed(sum(each[gpu] * count for gpu, count in workers.items()), limit))
+
     def load(self, workload: Workload) -> float:
         """The steps per second of workers that nothing holds back, over those that the parameter servers take."""
         return self.offered(workload) / self._limit(workload) if self.servers else 0.0

@@ -91,15 +91,19 @@ def _accuracy(plan: Plan) -> list[str]:
 def deadline_words(told: DeadlineCost) -> list[str]:
     """What a deadline costs, what others cost, and on what that rests."""
     wanted = told.wanted
-    late = f"{wanted.late} late" if wanted.late else "none late"
-    others = ", ".join(f"{hours(each.hours)} {money(each.dollars)}" for each in told.curve)
+    in_time = "all" if wanted.chance == 1 else f"{wanted.chance:.0%}"
+    others = ", ".join(
+        f"{hours(each.hours)} {money(each.dollars)}" + ("" if each.chance == 1 else f" ({each.chance:.0%} in time)")
+        for each in told.curve
+    )
     return [
-        f"Done within {hours(wanted.hours)}: {money(wanted.dollars)} ({money(wanted.low)} to {money(wanted.high)}); "
-        f"{told.runs} simulated runs, {late}. On demand alone: {money(told.on_demand)}.",
+        f"Done within {hours(wanted.hours)}: {money(wanted.dollars)} ({money(wanted.low)} to {money(wanted.high)}), "
+        f"after {hours(wanted.done)} ({hours(wanted.done_low)} to {hours(wanted.done_high)}); of {told.runs} simulated "
+        f"runs {in_time} in time. On demand alone: {money(told.on_demand)}.",
         f"Deadlines: {others}.",
-        f"Deadlines are simulated with capacity {told.market}: an example of a market, no forecast of a zone. All "
-        "workers come and go together, at the lower end of their speed. Not late as long as there are VMs on demand, "
-        f"and quota for them, which take steps within {told.start:.0f} s.",
+        f"Deadlines are simulated with capacity {told.market}: an example of a market, no forecast of a zone. "
+        "Clusters there decide as yours will. In time as long as there are VMs on demand, and quota for them, which "
+        f"take steps within {told.start:.0f} s.",
     ]
 
 

@@ -1,46 +1,49 @@
-"""What a deadline costs: dollars over deadlines, by the policy in simulation on a market.
+"""What a deadline costs: dollars over deadlines, by the controller's own decisions in simulation on a market.
 
-All workers of a cluster come and go together, as Spot VMs, as VMs on demand, or not at all; parameter servers are paid
-until the work is done. The work is counted at the lower bound of the speed, and a start with its 99th percentile.
+Each course is a cluster governed by `decide`, whose Spot VMs come and go as the market says. Its speed is as far off as
+measurements leave open; a start takes its 99th percentile at most. Parameter servers are paid until the work is done.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...catalog import never_on_demand
 from ...catalog.traces import Trace
+from ...deadlines.seen import SPOT, Kind
 from ...errors import PlanError
 from ...spec import render_duration
 from ..choices import Choice
 from ..simulate import Course
 from ..speeds.workloads import Workload
-from .chains import Chains, published
-from .market import GRID, Open, sampled, windows
-from .problem import Problem
-from .program import Weighted, values
-from .running import run
+from .chains import published
+from .market import GRID, Open
+from .world import Capacity, World
 
 _LOWER, _LATE = 1.645, 2.326  # deviations: of a speed that 5 % are below, of a start that 1 % take longer than
-_STEPS = 240  # of the longest deadline, where the grid can be so fine
-_MOST = 600  # of it: the program's memory grows with its square
-_RUNS = 300
+_DECISIONS = 100  # until a deadline: what a controller does each second is done so often
+_RUNS = 40
 _SHARES = (1.0, 1.15, 1.35, 1.6, 2.0)  # deadlines of the curve, in the nearest that can be met
+_MEASURED = 3  # decisions until its speed is known, and what follows is asked for
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a deadline of `hours` costs in the mean, nine of ten runs between `low` and `high`; how many were late."""
+    """What a deadline of `hours` costs in the mean, nine of ten runs between `low` and `high`; when they were done,
+    likewise; and the `chance` that one is in time."""
 
     hours: float
     dollars: float
     low: float
     high: float
-    late: int
+    done: float
+    done_low: float
+    done_high: float
+    chance: float
 
 
 @dataclass(frozen=True)
@@ -66,52 +69,80 @@ def deadline_cost(
     """What `hours` and other deadlines cost for so many steps. `traces` of the file `name`: the market; without any,
     one drawn from what the published ones of 2022 tell.
 
-    Raises PlanError for a deadline that on demand alone would miss, with the nearest that can be met.
+    Raises PlanError for a deadline that cannot be promised, with the nearest that can be.
     """
     if not choice.transient:
         raise PlanError("A deadline chooses between Spot and on demand, and these are on demand only",
                         where="--provisioning-model", fix="Leave it out.")  # fmt: skip
+    if workload.synchronous:
+        raise PlanError("--finish-by needs --mode async", fix="More workers make no more synchronous steps.")
     if unsold := never_on_demand(group.accelerator for group in choice.placed):
         raise PlanError("A deadline needs VMs on demand", fix=unsold)
     course = choice.course(workload, train_steps)
     work, start = _work(choice, workload, course), _start(course)
-    longest = max(3600 * hours, _SHARES[-1] * (work + start))
-    parts = max(min(int(_STEPS * GRID // longest), int(GRID // start)), 1)
-    grid = GRID / parts
-    if longest / grid > _MOST or start > grid:
-        raise PlanError(f"A plan with a deadline reaches {render_duration(_MOST * GRID)} ahead",
-                        where="--finish-by", fix="Take more workers.")  # fmt: skip
-    spot, on_demand = (sum(group.count * getattr(group, kind) for group in course.groups)
-                       for kind in ("hourly", "on_demand_hourly"))  # fmt: skip
-    servers = course.servers * course.server_hourly
-    least = math.ceil((work + start) / grid)
-    asked = int(3600 * hours / grid + 1e-6)
-    if asked < least:
+    # Workers that tell the speed start first, then those on demand.
+    least = (work + 2 * start) / (1 - _MEASURED / _DECISIONS)
+    wanted = 3600 * hours
+    if wanted < least:
         raise PlanError(
-            f"{choice.line.partition(' ')[2]} is not done in {render_duration(3600 * hours)}: on demand alone takes "
-            f"{render_duration(work + start)}, at the lower end of its speed", where="--finish-by",
-            fix=f"The nearest deadline is {math.ceil(least * grid / 60)}m; more workers may be faster.",
+            f"{choice.line.partition(' ')[2]} is not done in {render_duration(wanted)}: on demand takes "
+            f"{render_duration(least)}, at the lower end of its speed, which is measured first", where="--finish-by",
+            fix=f"The nearest deadline is {math.ceil(least / 60)}m; more workers may be faster.",
         )  # fmt: skip
-    problems = [
-        Problem(work / grid, steps, on_demand / spot, start / grid, fragile=True, kept=servers / spot)
-        for steps in sorted({*(round(share * least) for share in _SHARES), asked})
-    ]
-    chains = published().finer(parts)
-    open_, market = _market(traces, name, choice.workers, chains, problems[-1].deadline, grid, seed)
-    table = values(problems[-1], chains)
+    deadlines = sorted({*(share * least for share in _SHARES), wanted})
+    markets, said = _markets(traces, name, choice.workers, deadlines[-1], seed)
     transfer = train_steps * sum(group.count * group.transfer_dollars for group in course.groups) / choice.workers
-    curve = []
-    for problem in problems:
-        found = run(problem, open_[:, : problem.deadline], Weighted(problem, chains, len(open_), table))
-        dollars = found.cost * spot * grid / 3600 + transfer
-        low, high = np.quantile(dollars, [0.05, 0.95])
-        point = problem.deadline * grid / 3600, float(dollars.mean()), float(low), float(high), int(found.late.sum())
-        curve.append(Point(*point))
+    curve = {
+        deadline: _point(
+            [_run(choice, workload, course, deadline, start, each, seed + i) for i, each in enumerate(markets)],
+            deadline, transfer,
+        )
+        for deadline in deadlines
+    }  # fmt: skip
+    on_demand = sum(group.count * group.on_demand_hourly for group in course.groups)
     return DeadlineCost(
-        wanted=curve[[problem.deadline for problem in problems].index(asked)], curve=tuple(curve),
-        on_demand=(on_demand + servers) * (work + start) / 3600 + transfer, market=market, runs=len(open_),
-        start=start,
+        wanted=curve[wanted], curve=tuple(curve.values()),
+        on_demand=(on_demand + course.servers * course.server_hourly) * (work + start) / 3600 + transfer, market=said,
+        runs=len(markets), start=start,
     )  # fmt: skip
+
+
+def _run(
+    choice: Choice, workload: Workload, course: Course, deadline: float, start: float, market: Capacity, seed: int
+) -> World:
+    """One course, whose speed is off by luck."""
+    luck = math.exp(_error(course) * float(np.random.default_rng(seed).standard_normal()))
+    curve = choice.speed_of(workload)
+
+    def speed(workers: Mapping[str, int]) -> float:
+        return luck * curve(workers)
+
+    declared = {(gpu, SPOT): count for gpu, count in _counts(choice).items()}
+    kinds = tuple(
+        Kind(gpu, *(float(np.mean([getattr(each, rate) for each in course.groups if each.accelerator == gpu])) / 3600
+                    for rate in ("hourly", "on_demand_hourly")))
+        for gpu in _counts(choice)
+    )  # fmt: skip
+    return World(
+        market, deadline, course.steps, speed, kinds, declared, choice.workers,
+        course.servers * course.server_hourly / 3600, begin=start, period=deadline / _DECISIONS, seed=seed,
+    ).run()  # fmt: skip
+
+
+def _point(worlds: Sequence[World], deadline: float, transfer: float) -> Point:
+    dollars, done = np.array([each.cost + transfer for each in worlds]), np.array([each.now / 3600 for each in worlds])
+    (low, high), (soon, long_) = (np.quantile(values, [0.05, 0.95]) for values in (dollars, done))
+    return Point(
+        deadline / 3600, float(dollars.mean()), float(low), float(high), float(done.mean()), float(soon), float(long_),
+        float(np.mean(done <= deadline / 3600)),
+    )  # fmt: skip
+
+
+def _counts(choice: Choice) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for group in choice.placed:
+        found[group.accelerator] = found.get(group.accelerator, 0) + group.count
+    return found
 
 
 def work_seconds(choice: Choice, workload: Workload, train_steps: int) -> float:
@@ -126,8 +157,12 @@ def start_seconds(choice: Choice, workload: Workload, train_steps: int) -> float
 
 def _work(choice: Choice, workload: Workload, course: Course) -> float:
     """Seconds of the undisturbed cluster, at a speed that 5 % are below, as far as measurements tell."""
-    error = max(math.hypot(group.error, course.work_error) for group in course.groups)
-    return course.steps / choice.steps_per_second(workload) * math.exp(_LOWER * error)
+    return course.steps / choice.steps_per_second(workload) * math.exp(_LOWER * _error(course))
+
+
+def _error(course: Course) -> float:
+    """The deviation of the speed's logarithm."""
+    return max(math.hypot(group.error, course.work_error) for group in course.groups)
 
 
 def _start(course: Course) -> float:
@@ -138,15 +173,37 @@ def _start(course: Course) -> float:
     )
 
 
-def _market(
-    traces: Sequence[Trace], name: str, workers: int, chains: Chains, steps: int, grid: float, seed: int
-) -> tuple[Open, str]:
+def _markets(
+    traces: Sequence[Trace], name: str, workers: int, seconds: float, seed: int
+) -> tuple[list[Capacity], str]:  # fmt: skip
+    """How many Spot VMs there are at each second, of each course, and in words what that is like."""
     if not traces:
-        return chains.drawn(_RUNS, steps, seed), "like AWS's of 2022 (V100 and K80, as measured)"
-    series = [sampled(trace, min(workers, max(trace.numbers)), grid) for trace in traces if max(trace.numbers)]
-    if not series:
+        drawn = published().drawn(_RUNS, math.ceil(3 * seconds / GRID) + 1, seed)
+        return [_drawn(each, workers) for each in drawn], "like AWS's of 2022 (V100 and K80, as measured)"
+    some = [trace for trace in traces if max(trace.numbers)]
+    if not some:
         raise PlanError(f"{name} never has a VM", where="--availability", fix="Take other traces.")
-    most = max(max(trace.numbers) for trace in traces)
+    room = sum(max(trace.end - seconds, 0.0) for trace in some)
+    if not room:
+        raise PlanError(f"No trace lasts {seconds / 3600:g} hours", fix="Take longer traces.")
+    most = max(max(trace.numbers) for trace in some)
     fewer = f", of which it counts {most} at most" if most < workers else ""
-    every = max(sum(max(len(each) - steps, 0) for each in series) // _RUNS, 1)
-    return windows(series, steps, every, grid).open, f"as {name} says of {workers} VMs{fewer}"
+    begins = [
+        (trace, begin)
+        for trace in some if trace.end > seconds
+        for begin in np.arange(0.0, trace.end - seconds, room / _RUNS)
+    ]  # fmt: skip
+    markets = [_replayed(trace, float(begin), workers) for trace, begin in begins]
+    return markets, f"as {name} says of {workers} VMs{fewer}"
+
+
+def _drawn(row: Open, workers: int) -> Capacity:
+    return lambda now: workers if row[min(int(now / GRID), len(row) - 1)] else 0
+
+
+def _replayed(trace: Trace, begin: float, workers: int) -> Capacity:
+    """Where a trace counts fewer VMs than there are workers, all come and go with the most that it counts."""
+    most = max(trace.numbers)
+    if most >= workers:
+        return lambda now: trace.at(begin + now)
+    return lambda now: workers if trace.at(begin + now) == most else 0

@@ -6,6 +6,7 @@ is counted with, speeds vary little, and what Spot workers made counts when it i
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -30,8 +31,8 @@ class World:
 
     It begins with the `declared` workers asked for. `kinds` and `kept` have US dollars per second: of workers, and of
     all else. `most` workers at once; a start takes `begin` seconds at most; saves come every `save_every` seconds, and
-    from the last step it takes `save` more. Every `period` seconds it is decided. `life`: how long a Spot VM is there
-    where the cloud's clock is this one, which it outpaces `rate` times. `varies`: how far the speed of a period is off.
+    from the last step it takes `save` more. Every `period` seconds it is decided. The cloud's clock outpaces this one
+    `rate` times. `varies`: how far the speed of 5 seconds is off.
     """
 
     capacity: Capacity
@@ -76,7 +77,8 @@ class World:
             ends[was] += was != opened
             was = opened
             working = Counter(vm.kind for vm in vms if vm.ready <= self.now)
-            speed = self.speed(counts(working)) * chance.uniform(1 - self.varies, 1 + self.varies) if working else 0.0
+            varies = self.varies / math.sqrt(max(self.period / PERIOD, 1.0))  # each stretch by itself
+            speed = self.speed(counts(working)) * chance.uniform(1 - varies, 1 + varies) if working else 0.0
             if working:
                 name = render_machines(dict(sorted(counts(working).items())))
                 paces[name] = _longer(paces.get(name, Pace()), self.period, speed)
