@@ -6,6 +6,9 @@ beside the project) has traces, of which the `*-1-node-*` files are used. The pr
 first year's (`--learn FOLDER` learns it anew); all later years are judged, of which nothing is learnt but each run's
 own past. By zone, each zone is judged with what all others tell. Costs are shares of what the work costs on demand
 alone. They are of AWS in 2022 and 2023, and forecast nothing of another cloud or year.
+
+Then three zones of one region, a VM in one of them at a time, moves paid; and clusters whose speed is concave, on the
+`*-16-node-*` files, governed by the controller's own decisions.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import _deadline_clusters as clusters
+import _deadline_zones as zones_of
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +42,7 @@ DEADLINES = (52, 60, 72, 96)
 EVERY = 12 * HOUR
 BETTER = {52: 0.4, 60: 0.4, 72: 0.4, 96: 0.3}
 BETTER_BY_ZONE = {52: 0.3, 60: 0.3, 72: 0.3, 96: 0.25}
+OF_OPTIMUM = 1.10
 ANCHORS = {52: (0.838, 0.774, 0.65), 60: (0.734, 0.684, 0.61), 72: (0.673, 0.678, 0.56), 96: (0.554, 0.631, 0.50)}
 
 
@@ -140,6 +146,16 @@ def goal(what: str, value: float, wanted: float, more: str = "", *, most: bool =
     print(f"  {what:62} {value:7.3f}  goal {sign} {wanted:g}{'' if met else '  MISSED'}{f'; {more}' if more else ''}")
 
 
+def as_shipped(judged: dict[int, Judged], every: int) -> None:
+    """One worker that the controller's decisions govern: these ship, and know of a market its own past and a mean."""
+    print("\nOne worker that the controller's decisions govern, on the same windows of later years")
+    for hours, each in judged.items():
+        cost, late = clusters.alone(each.at.open[::every])
+        means = (float(values[::every].mean()) for values in (each.greedy, each.progress, each.ours, each.best))
+        row = "greedy {:.3f}, Uniform {:.3f}, the program {:.3f}, optimum {:.3f}".format(*means)
+        print(f"  {hours} h, n {len(cost)}: {cost.mean():.3f} ({row}), {late} late")
+
+
 def by_zone(every_series: Sequence[Series], hours: Sequence[int], every: int, times: int) -> None:
     zones, kept = sorted({each.zone for each in every_series}), {}
     longest = Problem(WORK, max(hours) * HOUR)
@@ -215,6 +231,76 @@ def adversaries(runs: int) -> None:
             goal(title, sum(late.values()), 0, where, most=True)
 
 
+def regions(folder: Path, first: str, hours: Sequence[int], every: int, times: int) -> None:
+    """Three zones of one region; what is known of zones together is learnt from the first year's pairs."""
+    together: dict[tuple[str, str], list[Open]] = {}
+    for path in sorted(folder.glob("*-1-node-*.csv")):
+        for trace in read_traces(path.read_text(), path.name):
+            place = path.stem, f"{trace.zone[:-1]}:{trace.gpu}x{trace.gpus_per_vm}"
+            together.setdefault(place, []).append(sampled(trace))
+    groups = {place: np.stack([each[: min(map(len, some))] for each in some], axis=1)
+              for place, some in together.items()}  # fmt: skip
+    old = [each for (name, _), each in groups.items() if name.endswith(first) and each.shape[1] > 1]
+    chains = learnt([each.any(axis=1) for each in old], 4)
+    table = values(Problem(WORK, max(hours) * HOUR), chains, zones_of.lost(old))
+    for (name, region), market in groups.items():
+        if name.endswith(first) or market.shape[1] < 3:
+            continue
+        print(f"\nThree zones of {region} ({name}), a VM in one of them; learnt on {len(old)} pairs of {first}")
+        print(f"  A move costs {zones_of.MOVE:g} steps of Spot beside the start of the VM")
+        for each in hours:
+            problem = Problem(WORK, each * HOUR)
+            begins = np.arange(0, len(market) - problem.deadline + 1, every)
+            judged = zones_of.judge(
+                problem, np.stack([market[at : at + problem.deadline] for at in begins]), chains, table
+            )
+            days = (begins // (24 * HOUR)).astype(int)
+            best = judged.best.mean()
+            print(f"  {each} h, n {len(begins)}: optimum {best:.3f}")
+            for policy, costs in judged.costs.items():
+                low, high = interval(days, times, lambda part, costs=costs, best=judged.best: costs[part].mean()
+                                     / best[part].mean())  # fmt: skip
+                print(f"    {policy:16} {costs.mean():.3f}, {costs.mean() / best:.3f} of the optimum "
+                      f"(90 % {low:.3f} to {high:.3f}), {judged.late[policy]} late")  # fmt: skip
+            ours, fool = judged.costs["ours"], judged.costs["Uniform Progress"]
+            low, high = interval(days, times, lambda part, ours=ours, fool=fool: ours[part].mean() - fool[part].mean())
+            goal(f"{each} h: of the optimum", ours.mean() / best, OF_OPTIMUM, most=True)
+            goal(f"{each} h: dearer than Uniform Progress on the best zone so far by", ours.mean() - fool.mean(), 0.0,
+                 f"90 % {low:.3f} to {high:.3f}", most=True)  # fmt: skip
+
+
+def interval(blocks: NDArray[np.int64], times: int, of: Callable[[NDArray[np.int64]], float]) -> tuple[float, float]:
+    """Between which values nine of ten draws of whole blocks of windows lie."""
+    random, members = np.random.default_rng(22), [np.flatnonzero(blocks == each) for each in np.unique(blocks)]
+    drawn_ = [of(np.concatenate([members[each] for each in random.integers(len(members), size=len(members))]))
+              for _ in range(times)]  # fmt: skip
+    low, high = np.quantile(drawn_, [0.05, 0.95])
+    return float(low), float(high)
+
+
+def with_clusters(folder: Path, hours: Sequence[int], every: float, times: int) -> None:
+    """The controller's decisions on clusters."""
+    paths = sorted(folder.glob("*-16-node-*.csv"))
+    traces = [trace for path in paths for trace in read_traces(path.read_text(), path.name)]
+    if not traces:
+        return
+    print(f"\nClusters of up to {clusters.MOST} workers with a concave speed, {len(traces)} traces of sixteen VMs; "
+          "shares of four on demand. Too few disjoint windows for a claim unless the interval says so")  # fmt: skip
+    for each in hours:
+        judged = clusters.judge(traces, each, every)
+        disjoint = len(np.unique(judged.block))
+        print(f"  {each} h, n {len(judged.block)}, {disjoint} disjoint: no less than {judged.bound.mean():.3f}")
+        for name, costs in judged.costs.items():
+            low, high = interval(judged.block, times, lambda part, costs=costs: costs[part].mean())
+            print(f"    {name:10} {costs.mean():.3f} (90 % {low:.3f} to {high:.3f}), {judged.late[name]} late")
+        better = min(("greedy", "Uniform"), key=lambda name: judged.costs[name].mean())
+        less = judged.costs["ours"] - judged.costs[better]
+        low, high = interval(judged.block, times, lambda part, less=less: less[part].mean())
+        said = "cheaper" if high < 0 else "dearer" if low > 0 else "no difference can be claimed"
+        print(f"    ours less {better}: {less.mean():+.3f} (90 % {low:+.3f} to {high:+.3f}): {said}")
+        goal(f"{each} h: late", judged.late["ours"], 0, f"of {len(judged.block)}", most=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=HERE, help="the folder with the traces")
@@ -252,7 +338,10 @@ def main() -> None:
         print(f"  {each} h: " + ", ".join(f"{a:.3f} ({b:g})" for a, b in zip(now, ANCHORS[each], strict=True)))
     judged = {each: judge(later, each, every, [(chains, table)]) for each in hours}
     report(judged, BETTER, times, f"Learnt on {first}, judged on later years: {len(later)} series")
+    as_shipped(judged, 8 if options.quick else 4)
     by_zone(every_series, hours, every, times)
+    regions(options.data, first, hours, every, times)
+    with_clusters(options.data, hours[1:3] if len(hours) > 2 else hours[:1], 12 * (4 if options.quick else 1), times)
     print(f"\n{time.perf_counter() - began:.0f} s")
 
 

@@ -18,10 +18,11 @@ Values = NDArray[np.float32]
 _NEVER = np.float32(1e9)
 
 
-def values(problem: Problem, chains: Chains) -> Values:
+def values(problem: Problem, chains: Chains, lost: float = 0.0) -> Values:
     """The least expected cost, in steps of Spot, `[left, held, open, class, chain, work]`: work left in whole steps.
 
-    They hold for every shorter deadline and every smaller work, too.
+    They hold for every shorter deadline and every smaller work, too. `lost`: how likely the Spot VM that is held is
+    taken within a step in which the market stays open, as where zones are one market.
     """
     classes, count = chains.ends.shape[2], len(chains.weight)
     found = np.full((problem.deadline + 1, len(ACTS), 2, classes, count, int(np.ceil(problem.work)) + 1), _NEVER)
@@ -40,6 +41,7 @@ def values(problem: Problem, chains: Chains) -> Values:
         now[SPOT, 1, ..., 1:] = np.minimum(now[SPOT, 1, ..., 1:], fee + expected[SPOT, 1, ..., :-1])
         now[ON_DEMAND, ..., 1:] = np.minimum(now[ON_DEMAND, ..., 1:], price + expected[ON_DEMAND, ..., :-1])
         now[..., 0] = 0.0
+        now[SPOT, 1] += np.float32(lost) * (now[WAIT, 1] - now[SPOT, 1])
         np.minimum(now, _NEVER, out=now)
     return found
 
