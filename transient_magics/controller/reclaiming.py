@@ -91,6 +91,7 @@ class Reclaims:
         asked = self._recorder.spec.give_up
         policy: GiveUp = "slowest" if asked is None or asked == "ask" else asked
         known = await measured(self._directory, self._state, policy)
+        self._recorder.note("reclaim", "")
         reclaim, number = self._state.reclaim, self._state.still_wanted
         if reclaim is None or not number:
             return  # it is over meanwhile
