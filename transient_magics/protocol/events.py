@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, TypeVar, dataclass_transform
 
 from . import checks
+from .messages import Line
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Event(Line):
     """What all events have. `seq` and `time` are set by the journal when the event is appended."""
 
     kind: ClassVar[str] = ""
@@ -36,7 +37,7 @@ class Event:
         return {"seq": self.seq, "time": self.time, "kind": self.kind, **self.values}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Unknown(Event):
     """An event of a kind that this version does not know; `line` is all of it."""
 
@@ -60,7 +61,7 @@ def event(kind: str) -> Callable[[_Kind], _Kind]:
     """Make a class that of the events of `kind`."""
 
     def register(cls: _Kind) -> _Kind:
-        cls = dataclass(frozen=True, kw_only=True)(cls)
+        cls = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         cls.kind = kind
         KINDS[kind] = cls
         return cls
