@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from transient_magics.catalog import published
+from transient_magics.clock import Clock, rate_of
 from transient_magics.emulator.rest import tables
 from transient_magics.emulator.weather import files, startup
 from transient_magics.emulator.weather.revocations import (
@@ -24,7 +25,6 @@ from transient_magics.emulator.weather.revocations import (
 from transient_magics.emulator.weather.settings import Settings
 from transient_magics.emulator.weather.weather import Weather
 from transient_magics.errors import DeclarationError
-from transient_magics.journal.clock import Clock, rate_of
 
 HOUR, DAY = 3600.0, 24 * 3600.0
 

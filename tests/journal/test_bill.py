@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_magics.clock import Clock
 from transient_magics.journal import Bill, ClusterState, RunState, VmState, at_the_end, bill, cost_between, run_costs
-from transient_magics.journal.clock import Clock
 from transient_magics.protocol.run import RunSpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.spec.places import place

@@ -11,9 +11,9 @@ import pytest
 
 from tests.panels import stories
 from transient_magics.catalog import ACCELERATORS, ZONES
+from transient_magics.clock import Clock
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Event, bill, events, fold, replay
-from transient_magics.journal.clock import Clock
 from transient_magics.planner.choices import Choice, immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
 from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, _startup, forecast

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..catalog import region
+from ..clock import SECONDS_PER_HOUR
 from ..errors import ClusterError
 from ..journal import ClusterState, VmState, events, metrics, now
-from ..journal.clock import SECONDS_PER_HOUR
 from ..journal.declared import run_folder
 from ..protocol import layout
 from ..protocol.cluster_commands import GiveUp

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import catalog
-from ..journal.clock import Clock
+from ..clock import Clock
 from .rest import tables, wire
 
 DAY = 86_400.0

@@ -6,8 +6,8 @@ own (`metrics`), drawn as averages over spans of time (`RunSeries`). What a jour
 (`declared`): what this machine's user declared and agreed to.
 """
 
+from ..clock import Clock
 from . import events, metrics
-from .clock import Clock
 from .cost import Bill, at_the_end, bill, cost_between, run_costs, study_cost
 from .events import Event, decode, encode
 from .folding import fold, replay

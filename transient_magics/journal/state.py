@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from ..clock import Clock
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..protocol.share import WHOLE, Share
@@ -14,7 +15,6 @@ from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec
 from ..spec.places import places, slot_of
 from . import events as e
 from .bags.state import DeclaredBag
-from .clock import Clock
 from .deadlines import DeadlineState
 from .events import Event
 from .jobs import DaskState, JobState

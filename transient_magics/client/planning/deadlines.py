@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ...catalog import accelerator, has_gpu
+from ...clock import rate_of
 from ...errors import ClusterError, DeclarationError, TransientError, UnreachableError
 from ...journal import ClusterState, bill
-from ...journal.clock import rate_of
 from ...spec import ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
 from ...spec.units import parse_deadline
 from ..declaring import widened

@@ -13,8 +13,8 @@ from typing import Any
 
 from ... import catalog
 from ...catalog.traces import Trace, read_traces
+from ...clock import Clock
 from ...errors import DeclarationError
-from ...journal.clock import Clock
 from ...spec.grammar import nearest
 from ..rest import tables
 from . import chance

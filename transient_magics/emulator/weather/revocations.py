@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from ... import catalog
 from ...catalog import published
-from ...journal.clock import Clock
+from ...clock import Clock
 from . import chance, files
 from .files import LifetimeRow, ScheduleRow
 

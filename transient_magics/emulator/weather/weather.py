@@ -18,9 +18,9 @@ from typing import Any
 
 from ... import catalog
 from ...catalog import published
+from ...clock import Clock, rate_of
 from ...errors import DeclarationError
 from ...files import write_atomically
-from ...journal.clock import Clock, rate_of
 from ..instances import Record
 from ..rest import wire
 from . import capacity, chance, reading, startup

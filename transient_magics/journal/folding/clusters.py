@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...clock import Clock
 from ...spec import WORKER, ClusterSpec
 from .. import events as e
-from ..clock import Clock
 from ..state import ClusterState
 from .rules import Rules, changed
 from .runs import with_run

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from ... import places
 from ...catalog import region
+from ...clock import SECONDS_PER_HOUR
 from ...errors import JournalError
 from ...journal import Event, events, read, replay
-from ...journal.clock import SECONDS_PER_HOUR
 from ...protocol import layout
 
 _SAME_ROUND_SECONDS = 5.0
