@@ -184,7 +184,7 @@ async def test_the_code_runs_alone_on_a_vm(connection: Connection, home: Path) -
 def test_the_bundle_holds_the_runtime_and_nothing_else() -> None:
     sha, files = bundle()
     assert bundle() == (sha, files)
-    beside = {f"transient_magics/{name}.py" for name in ("__init__", "errors", "files", "version")}
+    beside = {f"transient_magics/{name}.py" for name in ("__init__", "errors", "files", "imports", "version")}
     assert beside <= set(files)
     others = set(files) - beside
     floors = ("transient_magics/runtime/", "transient_magics/protocol/")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from .. import places
+from ..imports import uncollected
 from ..journal.lock import is_of, take
 from ..protocol import layout
 from . import watchdog
@@ -48,11 +49,12 @@ async def _look_after(directory: Path, lock: int) -> None:
 
     For as long as the folder is the one that was locked: a cluster that takes its name has a controller of its own.
     """
-    from ..journal import read, replay
-    from ..journal.declared import ATTACHED
-    from .cluster import Controller
-    from .place import here
-    from .placement.mirror import Mirror
+    with uncollected():
+        from ..journal import read, replay
+        from ..journal.declared import ATTACHED
+        from .cluster import Controller
+        from .place import here
+        from .placement.mirror import Mirror
 
     while is_of(lock, directory) and not (state := replay(read(directory / layout.JOURNAL))).over:
         if (directory / ATTACHED).exists() and state.seat == here() and state.phase != "deleting":

@@ -22,6 +22,7 @@ from typing import Any
 
 from .. import places
 from ..errors import TransientError, UnreachableError
+from ..imports import uncollected
 from .network import isolation
 from .network.isolation import Isolation
 from .network.ownership import open_sources
@@ -127,7 +128,8 @@ def _setting(given: float | None, before: dict[str, Any], name: str, default: fl
 
 def _serve(settings: Settings) -> None:
     # Only here: the servers take half a second to import, and the process outside does not need them.
-    from .server import serve
+    with uncollected():
+        from .server import serve
 
     serve(settings)
 

@@ -25,7 +25,13 @@ _BESIDE = ("templates", "locks")
 def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
     """The name of the code (a hash of all of it) and the files: relative path, content. `whole`: of the package."""
     package = Path(__file__).parent.parent
-    chosen = [package / "__init__.py", package / "errors.py", package / "files.py", package / "version.py"]
+    chosen = [
+        package / "__init__.py",
+        package / "errors.py",
+        package / "files.py",
+        package / "imports.py",
+        package / "version.py",
+    ]
     chosen += [*package.glob("protocol/**/*.py"), *package.glob("runtime/**/*.py")]
     if whole:
         beside = [package.parent / folder for folder in _BESIDE]  # in a checkout; inside when installed from a wheel

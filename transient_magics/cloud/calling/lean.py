@@ -6,15 +6,15 @@ what its modules define; so a stand-in bears the package's name, and finds each 
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
 import importlib.util
 import re
 import sys
 import types
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from ...imports import uncollected
 
 _PACKAGE = "google.cloud.compute_v1"
 _MESSAGES = f"{_PACKAGE}.types.compute"
@@ -45,7 +45,7 @@ def prepare(services: Sequence[str] = ()) -> None:
         stand_in.__path__ = list(found.submodule_search_locations or ())
         stand_in.__spec__, stand_in.__file__ = found, found.origin
         sys.modules[_PACKAGE] = stand_in
-    with _uncollected():
+    with uncollected():
         for service in services:
             importlib.import_module(f"{_PACKAGE}.services.{service}")
 
@@ -57,15 +57,3 @@ def _service(name: str) -> types.ModuleType | None:
     if not name.endswith("Client") or importlib.util.find_spec(module) is None:
         return None
     return importlib.import_module(module)
-
-
-@contextlib.contextmanager
-def _uncollected() -> Generator[None]:
-    """Nothing of what is imported is ever thrown away."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
+from ...imports import uncollected
 from . import comparison, lean
 
 GPU = "TRANSIENT_GPU"
@@ -70,7 +71,7 @@ def prepare() -> None:
 
 
 def _whole() -> Any:
-    with _keras_later():
+    with uncollected(), _keras_later():
         tf = importlib.import_module("tensorflow.compat.v1")
     tf.logging.set_verbosity(tf.logging.ERROR)
     tf.disable_control_flow_v2()  # operations of loops and conditions are placed one by one, as all others

@@ -7,7 +7,6 @@ anything else gets all of TensorFlow then: the modules that are there already be
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.util
 import os
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import TrainingError
+from ...imports import uncollected
 
 _PACKAGE = "tensorflow"
 _NAMES = {
@@ -65,22 +65,18 @@ def load(whole: Callable[[], Any]) -> Any:
     stand_in = _StandIn(_PACKAGE)
     stand_in.__path__ = list(found.submodule_search_locations)
     stand_in.__spec__, stand_in.__file__ = found, found.origin
-    collecting = gc.isenabled()
-    gc.disable()  # nothing of what is imported is ever thrown away
     sys.modules[_PACKAGE] = stand_in
     try:
-        # As TensorFlow's __init__ does: some modules look at it, and must not be another way when the rest comes.
-        os.environ["TF2_BEHAVIOR"] = "1"
-        importlib.import_module("tensorflow.python.pywrap_tensorflow")
-        importlib.import_module("tensorflow.python.tf2").enable()
-        train = _Names({name: _found(place) for name, place in _TRAIN.items()}, lambda: whole().train)
-        names = {name: _found(place) for name, place in _NAMES.items()}
+        with uncollected():
+            # As TensorFlow's __init__ does: some modules look at it, and must not be another way when the rest comes.
+            os.environ["TF2_BEHAVIOR"] = "1"
+            importlib.import_module("tensorflow.python.pywrap_tensorflow")
+            importlib.import_module("tensorflow.python.tf2").enable()
+            train = _Names({name: _found(place) for name, place in _TRAIN.items()}, lambda: whole().train)
+            names = {name: _found(place) for name, place in _NAMES.items()}
     except BaseException:
         give_way()
         raise
-    finally:
-        if collecting:
-            gc.enable()
     return _Names({**names, "train": train}, whole)
 
 

@@ -8,7 +8,6 @@ seconds of a worker's start.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -21,6 +20,7 @@ from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
+from ....imports import uncollected
 from ...tf.graph_mode import everything, tensorflow
 from . import contrib
 
@@ -44,7 +44,7 @@ def cross() -> Any:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if _crossed:
         return tensorflow()
-    with _no_collection(), _hidden(*_OPTIONAL):
+    with uncollected(), _hidden(*_OPTIONAL):
         tf = everything()
         _build(tf)
         _crossed = True
@@ -54,7 +54,7 @@ def cross() -> Any:
 def preload() -> None:
     """Cross, and import what every run needs of Tensor2Tensor, for a process that waits for its role."""
     cross()
-    with _no_collection():
+    with uncollected():
         for name in ("data_generators.problem", "utils.data_reader", "utils.optimize", "utils.t2t_model"):
             importlib.import_module(f"tensor2tensor.{name}")
 
@@ -85,23 +85,6 @@ def autograph_off() -> Iterator[None]:
 
     with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED):
         yield
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection inside, and what was made there is never looked through again.
-
-    Imports make hundreds of thousands of objects that all stay; looking for garbage among them takes a fifth of the
-    time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if enabled:
-            gc.enable()
 
 
 @contextlib.contextmanager
