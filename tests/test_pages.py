@@ -218,6 +218,7 @@ def typed(text: str) -> list[str]:
     return [line for block in blocks("sh", text) for line in block.splitlines() if line.startswith("transient ")]
 
 
+@pytest.mark.story
 def test_what_is_rehearsed_on_the_emulator_can_be_typed_as_it_stands(own_home: Path) -> None:
     rehearsed = [line for line in typed(GOOGLE.read_text()) if "my-project" not in line]
     assert len(rehearsed) == 3

@@ -114,6 +114,7 @@ def test_nothing_is_rented_above_the_limit_nor_unasked(
     assert tm.clusters() == []
 
 
+@pytest.mark.story
 def test_a_notebook_sees_a_table_with_the_commands(home: Path) -> None:
     shell = InteractiveShell()
     shell.run_cell("%load_ext transient_magics")

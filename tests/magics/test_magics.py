@@ -201,6 +201,7 @@ def test_a_mistake_is_one_line_and_launches_nothing(
     assert client.clusters(all=True) == []
 
 
+@pytest.mark.story
 def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
     code = (
         "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell()\n"
@@ -212,6 +213,7 @@ def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
     )
 
 
+@pytest.mark.story
 def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = client.Cluster.wait
 

@@ -124,6 +124,7 @@ async def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             await vm.agent.end("dask-1")
 
 
+@pytest.mark.story
 async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(room: Room) -> None:
     first, second = room.vm("worker-0"), room.vm("worker-1")
     await first.begin(room.place)
@@ -177,6 +178,7 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
         assert await client.submit(_slow, 1) == 1
 
 
+@pytest.mark.story
 async def test_too_much_memory_is_told_apart_and_nobody_comes_in_without_a_certificate(room: Room) -> None:
     vm = room.vm("worker-0", memory_bytes=300_000_000)
     await vm.begin(room.place)
