@@ -29,10 +29,11 @@ from transient_magics.cloud.calling import lean
 
 # A busy machine is no failure, and the same tests see the same examples: whoever changes a text shall not meet what
 # chance has just found in a parser. `pytest --hypothesis-profile=explore` goes looking for that: others every time.
-hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+_BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("same", derandomize=True, **_BUSY)
 # A quick run sees the first of them.
-hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
-hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
+hypothesis.settings.register_profile("quick", derandomize=True, max_examples=25, **_BUSY)
+hypothesis.settings.register_profile("explore", max_examples=1000, **_BUSY)
 hypothesis.settings.load_profile("same")
 
 # A grammar of addresses, which jsonschema compiles for more than a second at its import; no schema here asks for it.
