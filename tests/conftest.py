@@ -118,8 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What a browser takes to import is left out, too."""
-    return True if config.getoption("--quick") and collection_path == TESTS / "browser" else None
+    """Folders in which nothing is quick are not even imported."""
+    return True if config.getoption("--quick") and collection_path in (TESTS / "browser", TESTS / "faults") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -127,9 +127,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unwanted = {name for name in NOT_QUICK if config.getoption("--quick")}
     if not config.getoption("--matrix"):
         unwanted.add("matrix")
-    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unwanted)]
+    left_out = {item for item in items if any(item.get_closest_marker(name) for name in unwanted)}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
 

@@ -1,4 +1,7 @@
-"""The parts of a Dask cluster as an agent has them: real processes and TLS; notices, crashes, memory, and no client."""
+"""The parts of a Dask cluster as an agent has them: real processes and TLS; notices, crashes, memory, and no client.
+
+Dask is imported where it is used: it takes a tenth of what it takes to collect all tests, and few of them need it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +31,7 @@ from transient_magics.runtime.agent.dask import AgentDask
 from transient_magics.runtime.dask import said
 from transient_magics.runtime.dask.faults import Faults
 
-distributed = pytest.importorskip("distributed")
-cloudpickle = pytest.importorskip("cloudpickle")
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests
+pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
 PATIENCE = 120.0
 
 
@@ -92,8 +94,12 @@ class Room:
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Any]:
+        import cloudpickle
+        import distributed
+
         from transient_magics.runtime.dask.setting import security
 
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests
         own = security(self.authority)
         async with distributed.Client(
             f"tls://{self.place}", security=own, direct_to_workers=False, asynchronous=True, set_as_default=False
@@ -126,6 +132,8 @@ async def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 @pytest.mark.story
 async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(room: Room) -> None:
+    from distributed import KilledWorker
+
     first, second = room.vm("worker-0"), room.vm("worker-1")
     await first.begin(room.place)
     await second.begin(room.place)
@@ -170,7 +178,7 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
 
         # A task that crashes its worker fails, and its neighbour does not.
         crashes = client.submit(_crash, pure=False)
-        with pytest.raises(distributed.KilledWorker) as failed:
+        with pytest.raises(KilledWorker) as failed:
             await crashes
         assert "2 x signal 9" in "".join(failed.value.__notes__)
         assert len(second.told("dask.crashed")) == 2
@@ -180,6 +188,8 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
 
 @pytest.mark.story
 async def test_too_much_memory_is_told_apart_and_nobody_comes_in_without_a_certificate(room: Room) -> None:
+    from distributed import KilledWorker
+
     vm = room.vm("worker-0", memory_bytes=300_000_000)
     await vm.begin(room.place)
     for made in (ssl.create_default_context, ssl._create_unverified_context):
@@ -194,7 +204,7 @@ async def test_too_much_memory_is_told_apart_and_nobody_comes_in_without_a_certi
         await _talk(room.place, context)
     async with room.client() as client:
         await room.workers(client, {"worker-0"})
-        with pytest.raises(distributed.KilledWorker) as failed:
+        with pytest.raises(KilledWorker) as failed:
             await client.submit(_grow, pure=False)
         assert "memory" in "".join(failed.value.__notes__)
         assert all(each["reason"].startswith("memory") for each in vm.told("dask.crashed"))
