@@ -25,6 +25,7 @@ import hypothesis
 import pytest
 
 from tests import processes
+from transient_magics import emulator
 from transient_magics.cloud.calling import lean
 
 # A busy machine is no failure, and the same tests see the same examples: whoever changes a text shall not meet what
@@ -240,3 +241,13 @@ def emulate(tmp_path_factory: pytest.TempPathFactory) -> Emulate:
                 program.terminate()
 
     return running
+
+
+@pytest.fixture(scope="session")
+def calm(emulate: Emulate) -> Iterator[str]:
+    """The state directory of an emulator, to be `TRANSIENT_MAGICS_EMULATOR` where a test only asks how its weather is.
+
+    Nobody makes VMs in it, nor changes its weather: it is there for all.
+    """
+    with emulate() as url:
+        yield emulator.about(url)["state"]

@@ -29,10 +29,11 @@ from transient_magics.spec.measurement import MeasureSpec, Sighting, write_sight
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Command]:
+def sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: str) -> list[Command]:
     """What a controller that nobody started was told."""
     heard: list[Command] = []
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    monkeypatch.setenv("TRANSIENT_MAGICS_EMULATOR", calm)
     monkeypatch.setattr(commands, "start_controller", lambda directory: None)
     monkeypatch.setattr(commands, "send", lambda directory, command: heard.append(command))
     return heard

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from tests import homes
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
 from transient_magics import client, places
@@ -52,13 +51,13 @@ def training(
 
 
 @pytest.fixture
-def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Forecaster]:
+def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: str) -> Iterator[Forecaster]:
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    monkeypatch.setenv("TRANSIENT_MAGICS_EMULATOR", calm)  # it is asked for its weather
     training(tmp_path)
     one = Forecaster()
     yield one
     one.end()
-    homes.end_emulator()  # it was asked for its weather
 
 
 def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) -> None:

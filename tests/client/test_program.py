@@ -24,8 +24,9 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="tm-"))
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(folder))
     yield folder
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run([*PROGRAM, "cluster", "delete", "--all"], capture_output=True, check=False, timeout=150)
+    if client.clusters():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([*PROGRAM, "cluster", "delete", "--all"], capture_output=True, check=False, timeout=150)
     shutil.rmtree(folder, ignore_errors=True)
 
 
