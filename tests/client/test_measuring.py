@@ -20,11 +20,13 @@ from tests.ends import ends
 from tests.homes import own_home
 from transient_magics import client, places
 from transient_magics.catalog.traces import read_traces, sampled, to_csv
+from transient_magics.client.planning.capacity import on_demand
 from transient_magics.client.text import event_words
 from transient_magics.controller.decisions.ranking import ranked
 from transient_magics.controller.vms.advice import measured
 from transient_magics.errors import DeclarationError
 from transient_magics.journal.lock import LOCK
+from transient_magics.spec import RunSpec
 from transient_magics.spec.measurement import LIFE_SECONDS, MeasureSpec, Sighting, next_look, write_sightings
 
 OPEN, SHUT = "us-west1-b", "us-east1-c"
@@ -165,8 +167,13 @@ def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(hom
     weather = cluster.weather(availability=f"{OPEN}:t4={found.file}:{OPEN}")
     assert OPEN in str(weather)
 
-    short = tm.measure("t4", [SHUT], budget=1.0, every=1.0)
+    short = tm.measure("t4", [SHUT], budget=1.0, every=1.0, provisioning_model="standard")
     sees(lambda: short.seen, "a look")
+    assert "T4s on demand of the emulator" in str(short)
+    due = RunSpec(name="r", train_steps=1)
+    [known] = on_demand(client.specify(client.Declaration("t4", zone=(SHUT,))), due, time.time())
+    assert not any(each.given for each in known.seen), "what a run with a deadline is told beforehand"
+    assert "got none" in known.words(time.time())
     assert [each.name for each in tm.measure(stop=True)] == [found.name, short.name]  # type: ignore[union-attr]
     short.wait(PATIENCE)
     assert short.ended == "it was stopped"

@@ -58,8 +58,8 @@ def decide(seen: Seen) -> Verdict:
     slack = left - seen.begin - seconds_of(seen.steps, net.speed) if net else math.inf
     holds = any(terms == ON_DEMAND for _, terms in seen.workers)
     margin = seen.period + (_STARTS_WON * seen.begin if holds else 0.0)
-    now = slack < margin or (net is not None and not net.measured and _to_be_measured(seen, slack, left))
-    base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and now else {}
+    due = slack < margin or (net is not None and not net.measured and _to_be_measured(seen, slack, left))
+    base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and due else {}
     worth, price, gpu = worth_of(seen, net, left, to_make)
     cheap = spot(seen, worth, base) if seen.since >= seen.start else spots  # what was changed last has begun
     workers = {**cheap, **base}
