@@ -403,7 +403,10 @@ def test_a_worker_cannot_save_between_synchronous_steps(run: client.Run) -> None
         )  # fmt: skip
 
 
-def test_a_run_that_is_over_says_what_it_does_not_have(run: client.Run) -> None:
+def test_a_run_that_is_over_says_what_it_does_not_have(
+    run: client.Run, calm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_EMULATOR", calm)  # a forecast asks it how fast time passes
     (run.directory / "cell.py").write_text("")
     happen(run, (20, events.TrainFailed(run=run.name, reason="no model is registered as 'resnt'")))
     with pytest.raises(TrainingError, match=r"^run-1 was not evaluated \(demo\)\.$"):
