@@ -3,38 +3,55 @@
 The chief's leases, the sending of blocks and a worker's side of it are the real ones, over a port of this machine that
 carries so many bytes a second; nothing is decoded. Beside them, on the same source and with the same room: the blocks
 that are kept are those used last, as a page cache does (in the order of the files, and in one that is drawn); and
-tf.data's Dataset.cache, whose file has all records or none. At the end a worker of two is killed in
-mid-epoch.
+tf.data's Dataset.cache and Dataset.snapshot, in processes of their own, whose files have all records or none. Then how
+long each takes to be as fast as it was, where its process is killed and started again on its VM.
+
+Then a first epoch, which no cache has yet, by one worker and by three: through the chief's link, which they share, and
+straight from an emulated bucket, with Google's client, where each has a link of its own. At the end a worker of two is
+killed in mid-epoch.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
+import signal
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import google_crc32c
-from _common import say
+from _common import median, say, say_all
 from _relay import Relay
 
-from transient_magics.protocol.chief_messages import Lease, read_first
+from transient_magics.cloud import Reach
+from transient_magics.cloud.storage.bounded import bounded_token
+from transient_magics.protocol.chief_messages import Grant, Lease, read_first
 from transient_magics.runtime.files import blocks
 from transient_magics.runtime.files.blocks import Index
 from transient_magics.runtime.parameter_server.blocks import serving
 from transient_magics.runtime.parameter_server.blocks.lending import Lending
+from transient_magics.runtime.protocol import encode
 from transient_magics.runtime.worker.blocks import CONNECTIONS, Blocks, Chunk
+from transient_magics.runtime.worker.bucket_blocks import BucketBlocks
 
 SHARE = 0.35
 RECORD = 100_000
 TOKEN = "benchmark"
+FILE = "p-train-00000-of-00001"
+PLACE = "gs://benchmark-records/p"
+KILLED_AT = 0.5
+"""Of an epoch, when a process is killed."""
 
 
 class Source:
@@ -42,7 +59,7 @@ class Source:
 
     def __init__(self, folder: Path, size: int, rate: float) -> None:
         self.folder, self.rate = folder, rate
-        path = folder / "p-train-00000-of-00001"
+        path = folder / FILE
         with path.open("wb") as file:
             for _ in range(size // RECORD):
                 file.write(_framed(os.urandom(RECORD - 16)))
@@ -51,11 +68,15 @@ class Source:
         self._lock = threading.Lock()
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
-        relay = Relay(asyncio.run_coroutine_threadsafe(self._serve(), loop).result())
-        relay.rate = rate / CONNECTIONS  # of each connection
-        self.address = relay.address
+        self._relay = Relay(asyncio.run_coroutine_threadsafe(self._serve(), loop).result())
+        self.share(1)
+        self.address = self._relay.address
 
-    def worker(self, number: int, cache: str, folder: Path) -> Blocks:
+    def share(self, workers: int) -> None:
+        """So many workers share the link: each of their connections carries a part of it."""
+        self._relay.rate = self.rate / CONNECTIONS / workers
+
+    def worker(self, number: int, cache: str, folder: Path, bucket: BucketBlocks | None = None) -> Blocks:
         """A worker that has begun to copy."""
 
         def hear(lease: Lease) -> None:
@@ -63,7 +84,7 @@ class Source:
                 answer = self.lending.asked(number, lease)
             made.leased(answer.blocks)
 
-        made = Blocks(self.address, TOKEN, folder, cache, hear)
+        made = Blocks(self.address, TOKEN, folder, cache, hear, bucket)
         made.start()
         return made
 
@@ -72,16 +93,26 @@ class Source:
         return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        read_first(await reader.readline())
+        if isinstance(read_first(await reader.readline()), Grant):
+            writer.write(encode(serving.granted(self.folder.parent / "records-token.json")))
+            writer.close()
+            return
         await serving.serve(self.folder, self.index, reader, writer)
 
 
 def main() -> None:
     """Print seconds, bytes and blocks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="32 MB, three epochs (256 MB, five)")
-    quick = parser.parse_args().quick
-    size, epochs = (32_000_000, 3) if quick else (256_000_000, 5)
+    parser.add_argument("--quick", action="store_true", help="32 MB, three epochs, one sample (256 MB, five, three)")
+    parser.add_argument("--epoch-of", metavar="WAY", help=argparse.SUPPRESS)
+    parser.add_argument("--records", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--place", default="", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.epoch_of:
+        one_epoch(given.epoch_of, given.records, given.place)
+        return
+    quick = given.quick
+    size, epochs, samples = (32_000_000, 3, 1) if quick else (256_000_000, 5, 3)
     rate = size / 12
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "data"
@@ -89,7 +120,10 @@ def main() -> None:
         source = Source(folder, size, rate)
         ours(source, Path(place), epochs)
         used_last(source, epochs)
-        dataset_cache(source, Path(place))
+        for way in TFDATA:
+            tf_data(way, source, Path(place))
+        started_again(source, Path(place))
+        straight(source, Path(place), samples)
         killed(source, Path(place))
 
 
@@ -103,8 +137,9 @@ def ours(source: Source, place: Path, epochs: int) -> None:
             worker.used(_next(worker))
         told = source.lending.told
         part = (told.fetched_bytes - before.fetched_bytes) / size
-        say(f"never evicting, epoch {epoch + 1}", time.monotonic() - began, "s", more=_of(part))
-        source.rate = source.rate if epoch else told.fetched_bytes / (time.monotonic() - began)  # what it carries
+        took = time.monotonic() - began
+        say(f"never evicting, epoch {epoch + 1}", took, "s", more=_of(part))
+        source.rate = source.rate if epoch else told.fetched_bytes / took  # what it carries
     told = source.lending.told
     later = (told.fetched_bytes / size - 1) / (epochs - 1)
     say("  bytes from the source in a later epoch, of all", later, "", f"{1 - SHARE:.2f}, and what is read ahead")
@@ -135,42 +170,156 @@ def used_last(source: Source, epochs: int) -> None:
         say(f"used last stays (computed), {how}, a later epoch", fetched / source.rate, "s", more=_of(part))
 
 
-def dataset_cache(source: Source, place: Path) -> None:
-    """Print what Dataset.cache reads from the source: its file needs room for all, and a killed one begins anew."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+TFDATA = ("cache", "snapshot")
+
+
+def tf_data(way: str, source: Source, place: Path) -> None:
+    """Print what tf.data's own caches read from the source: a file with room for all, and after a process is killed."""
+
+    def epoch(name: str, kill: bool = False) -> float:
+        """Which part of the records a process of its own reads from the source in an epoch, or until it is killed."""
+        words = ["--epoch-of", way, "--records", str(source.index.records), "--place", str(place / f"{way}-{name}")]
+        quiet, said = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, 0
+        with (place / "errors").open("w") as errors, subprocess.Popen(
+            [sys.executable, __file__, *words], stdout=subprocess.PIPE, stderr=errors, env=quiet
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            for line in process.stdout:
+                said = int(line)
+                if kill and said >= KILLED_AT * source.index.records:
+                    process.send_signal(signal.SIGKILL)
+                    break
+        if not kill and process.returncode:
+            raise SystemExit((place / "errors").read_text())
+        return said / source.index.records
+
+    name, seconds = f"Dataset.{way}", source.index.bytes / source.rate
+    epoch("whole")
+    later = epoch("whole")
+    say(f"{name}, with room for all, a later epoch", later * seconds, "s", more=_of(later))
+    half = epoch("killed", kill=True)
+    for lock in place.glob(f"{way}-killed*.lockfile"):
+        print("  killed, it refuses to begin again until somebody deletes its lock file: done here")
+        lock.unlink()
+    again = epoch("killed")
+    then = epoch("killed")
+    say("  killed in the middle of its first epoch, it reads again", half + again - 1, "", more="of the records")
+    say("  from then until it is as fast as a later epoch", again * seconds, "s", more=f"the next: {_of(then)}")
+    say("  killed in a later one, until it is as fast again", epoch("whole") * seconds, "s")
+
+
+def one_epoch(way: str, many: int, place: str) -> None:
+    """Read an epoch, and print after each some how many records came from the source so far."""
     import tensorflow as tf
 
-    many, read = source.index.records, list[int]()
+    read = 0
 
     def generate() -> Iterator[bytes]:
-        for number in range(many):
-            read.append(number)
+        nonlocal read
+        for _ in range(many):
+            read += 1
             yield bytes(RECORD - 16)
 
-    def epoch(name: str, most: int = -1) -> float:
-        """Which part of the records an epoch reads, or its beginning of so many."""
-        read.clear()
-        made = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.string))
-        for _ in made.cache(str(place / name)).take(most):
-            pass
-        return len(read) / many
+    made = tf.data.Dataset.from_generator(generate, output_signature=tf.TensorSpec([], tf.string))
+    for number, _ in enumerate(made.cache(place) if way == "cache" else made.snapshot(place)):
+        if number % 20 == 0:
+            print(read, flush=True)
+    print(read, flush=True)
 
-    epoch("cache")
-    later = epoch("cache")
-    say(
-        "Dataset.cache, with room for all, a later epoch",
-        later * source.index.bytes / source.rate,
-        "s",
-        more=_of(later),
-    )
-    half = epoch("killed", many // 2)
-    repeated = half + epoch("killed") - 1
-    say("  killed in the middle of its first epoch, it reads again", repeated, "", more="of the records")
+
+def started_again(source: Source, place: Path) -> None:
+    """Print an epoch of a worker that is started again on its VM, where one was killed whose cache was full."""
+    source.share(1)
+    for where in ("disk", "memory"):
+        folder, cache = _made(place / f"again-{where}"), f"{int(SHARE * source.index.bytes / 1000)}KB:{where}"
+        for number in (1, 2):
+            source.lending, began = Lending("bench", source.index, 3, None, 0.0), time.monotonic()
+            worker = source.worker(number, cache, folder)
+            while not source.lending.told.epochs:
+                worker.used(_next(worker))
+            took = time.monotonic() - began
+            worker.close(leaving=number == 2)
+        part = _of(source.lending.told.fetched_bytes / source.index.bytes)
+        say(f"never evicting, in {where}: killed and started again, an epoch", took, "s", more=part)
+    print("a page cache stays with its VM (not measured): nothing is lost; on a new VM nothing of any of these is left")
+
+
+@contextmanager
+def bucket_of(source: Source) -> Iterator[None]:
+    """The records in an emulated bucket that is reached by a link of so many bytes a second for each worker."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, "-m", "transient_magics.emulator", "--state", f"{home}/state", "--port", "0"]
+        environment = {**os.environ, "TRANSIENT_MAGICS_HOME": home}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as emulator:
+            try:
+                assert emulator.stdout is not None
+                url = emulator.stdout.readline().decode().split()[-1]
+                client = storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url})
+                client.create_bucket("benchmark-records").blob(f"p/{FILE}").upload_from_filename(source.folder / FILE)
+                token = asyncio.run(bounded_token([Reach(f"{PLACE}/", "objectViewer")], "p", url))
+                (source.folder.parent / "records-token.json").write_text(json.dumps(token.to_dict()))
+                relay = Relay(url.removeprefix("http://"))
+                relay.rate = source.rate / CONNECTIONS
+                os.environ["STORAGE_EMULATOR_HOST"] = f"http://{relay.address}"
+                yield
+            finally:
+                emulator.terminate()
+
+
+def straight(source: Source, place: Path, samples: int) -> None:
+    """Print a first epoch of one worker and of three, through the chief and straight from the bucket, in turns."""
+    ways = [(workers, straight) for workers in (1, 3) for straight in (False, True)]
+    took: dict[tuple[int, bool], list[float]] = {way: [] for way in ways}
+    shares: list[float] = []
+    cpu: dict[bool, list[float]] = {True: [], False: []}
+    with bucket_of(source):
+        for sample in range(samples):
+            for workers, direct in ways:
+                source.lending = Lending("bench", source.index, sample, None, 0.0)
+                source.share(workers)
+                began, computed = time.monotonic(), time.process_time()
+                _first_epoch(source, workers, direct, _made(place / f"first-{sample}-{workers}-{direct}"))
+                took[workers, direct].append(time.monotonic() - began)
+                told = source.lending.told
+                cpu[direct].append((time.process_time() - computed) / told.fetched_bytes * 1e9)
+                if direct:
+                    shares.append(told.straight_bytes / told.fetched_bytes)
+    for workers, direct in ways:
+        how = "straight from the bucket" if direct else "through the chief's link"
+        say_all(f"a first epoch, {workers} worker{'s' * (workers > 1)}, {how}", took[workers, direct], "s")
+    speedup = median(took[1, True]) / median(took[3, True])
+    say("  three workers straight, over one", speedup, "", "3", more=f"{100 * median(shares):.0f} % came straight")
+    say("  three workers through the chief, over one", median(took[1, False]) / median(took[3, False]), "", "1")
+    for direct, name in ((True, "straight"), (False, "through the chief")):
+        say_all(f"  CPU of this process, {name}, the link itself included", cpu[direct], "s/GB")
+
+
+def _first_epoch(source: Source, workers: int, direct: bool, folder: Path) -> None:
+    def reads(worker: Blocks) -> None:
+        while not source.lending.told.epochs:
+            if chunk := worker.next(0.2, _NEVER):
+                worker.used(chunk)
+
+    begun: list[Blocks] = []
+    for number in range(1, workers + 1):
+        bucket = BucketBlocks(PLACE, "p", source.address, TOKEN) if direct else None
+        begun.append(source.worker(number, "0", _made(folder / str(number)), bucket))
+    threads = [threading.Thread(target=reads, args=(worker,)) for worker in begun]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for worker in begun:
+        worker.close(leaving=True)
 
 
 def killed(source: Source, place: Path) -> None:
     """Print which blocks are read twice when one of two workers is killed in mid-epoch."""
     lending = source.lending = Lending("bench", source.index, 2, None, 0.0)
+    source.share(2)
     one, two = (source.worker(number, "0", _made(place / f"vm-{number}")) for number in (1, 2))
     read: Counter[int] = Counter()
     half = len(source.index.blocks) // 4
@@ -206,7 +355,7 @@ _NEVER = threading.Event()
 
 
 def _made(folder: Path) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     return folder
 
 
