@@ -22,7 +22,7 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client, panels
 from transient_magics.cli.program import main
-from transient_magics.client.results import keras_model
+from transient_magics.client.results import keras_model, trials
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
@@ -103,6 +103,24 @@ def test_an_evaluation_that_failed_says_why_and_what_was_measured_before_stays(r
     happen(run, (50, events.TrainEvaluated(run=run.name, step=1200, metrics={"accuracy": 0.5})))
     happen(run, (60, events.TrainUnevaluated(run=run.name, step=1300, reason="ValueError: no dev split")))
     assert run.evaluate() == {"accuracy": 0.5}
+
+
+def test_a_worker_is_lost_by_the_run_that_had_it_when_its_notice_came(run: client.Run) -> None:
+    place: dict[str, Any] = {"role": "worker", "slot": 5, "zone": "z", "accelerator": "k80", "machine_type": "m"}
+    priced: dict[str, Any] = {"provisioning_model": "spot", "hourly": 36.0, "on_demand_hourly": 99.0}
+    happen(
+        run,
+        (14, events.VmRequested(vm="worker-5", **place, **priced)),
+        (15, events.VmRunning(vm="worker-5", address="")),
+        (16, events.ClusterLeased(ports={"run-1": 0}, workers={"5": "run-1"})),
+        (50, events.VmPreemptionNotice(vm="worker-5")),
+        (60, events.TrainFinished(run="run-1", step=90, loss=0.25)),
+        (61, events.TrainDeclared(run="run-2", spec={"train_steps": 90})),
+        (62, events.ClusterLeased(ports={"run-2": 0}, workers={"5": "run-2"})),
+    )
+    assert trials.revocations(run.cluster.state) == {"run-1": 1}, "within the time that the notice gives"
+    happen(run, (80, events.VmRevoked(vm="worker-5", signal="notice")))
+    assert trials.revocations(run.cluster.state) == {"run-1": 1}, "who has its place by now has lost nothing"
 
 
 def test_evaluations_are_a_table_and_runs_stand_beside_each_other(run: client.Run) -> None:

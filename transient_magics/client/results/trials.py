@@ -56,7 +56,7 @@ class TrialRow:
 
 def rows_of(state: ClusterState, study: StudyState, now: float) -> list[TrialRow]:
     """The trials of a study of the cluster in `state`, in the order of their numbers."""
-    costs, taken, best = run_costs(state, now), _revocations(state), study.best
+    costs, taken, best = run_costs(state, now), revocations(state), study.best
     return [
         TrialRow(
             number=trial.number,
@@ -216,7 +216,7 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
     alike: dict[tuple[tuple[str, Value], ...], list[tuple[int, TrialState]]] = {}
     runs: dict[int, list[RunState]] = {}
     for place, (state, study) in enumerate(parts):
-        costs, taken = run_costs(state, now), _revocations(state)
+        costs, taken = run_costs(state, now), revocations(state)
         for trial in study.trials.values():
             if trial.state == "complete":
                 alike.setdefault(tuple(sorted(trial.params.items())), []).append((place, trial))
@@ -266,14 +266,15 @@ def _hours(state: ClusterState, run: RunState, now: float) -> float:
     return state.clock.between(run.started_at, run.finished_at or state.ended_at or now) / 3600
 
 
-def _revocations(state: ClusterState) -> dict[str, int]:
-    """How many workers were revoked while a run had them."""
+def revocations(state: ClusterState) -> dict[str, int]:
+    """How many workers a run lost: their notice, or their end without one, came while it had them."""
     spans = [(run, place, begin, end) for run, had in state.tenures.items() for place, begin, end in had]
     spans += [(run, place, state.leased_at.get(place, 0.0), math.inf) for place, run in state.leases.items()]
     found: dict[str, int] = {}
     for vm in state.vms.values():
-        if vm.state == "revoked" and vm.role == "worker":
-            had = {run for run, place, begin, end in spans if slot_of(place) == vm.slot and begin <= vm.ended_at <= end}
+        if vm.state in ("leaving", "revoked") and vm.role == "worker":
+            lost = vm.noticed_at or vm.ended_at
+            had = {run for run, place, begin, end in spans if slot_of(place) == vm.slot and begin <= lost <= end}
             for run in had:
                 found[run] = found.get(run, 0) + 1
     return found
