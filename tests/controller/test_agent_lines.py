@@ -257,6 +257,8 @@ def test_a_dispatcher_that_keeps_ending_is_told_of(served: Path) -> None:
         runs = controller._runs = Runs(served, SPEC, controller._recorder)
         runs._trainings["run-1"] = cast(Training, training)
         line = {"kind": "process.gave_up", "time": 1, "run": "run-1", "role": "dispatcher", "name": "dispatcher"}
+        tell(controller, {**line, "said": "Killed"})
+        assert asked == [], "a worker's VM has none"
         tell(controller, {**line, "said": "Killed"}, "ps-0")
     assert asked == [("ps-0", "dispatcher", "Killed")]
 
@@ -268,9 +270,14 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
             controller._recorder.record(events.TrainDeclared(run=run, spec={"name": run, "train_steps": 9}))
             controller._recorder.record(events.TrainStarted(run=run, step=0))
         controller._recorder.record(events.WorkerJoined(run="s-1", worker="worker-0", number=0, active=1))
+        leased = {"0": "s-1", str(place(0, 1)): "s-0", "1": "own"}
+        controller._recorder.record(events.ClusterLeased(ports={"s-0": 0, "s-1": 1, "own": 2}, workers=leased))
         runs = controller._runs = Runs(cluster, SPEC, controller._recorder)
-        runs._trainings["s-0"] = cast(Training, SimpleNamespace(fail=failed.append))
+        for run in ("s-0", "own"):
+            training = SimpleNamespace(fail=failed.append, give_up=lambda *_: False)
+            runs._trainings[run] = cast(Training, training)
         line = {"kind": "process.gave_up", "time": 1, "run": "s-0", "role": "worker", "name": "worker-0"}
+        tell(controller, {**line, "run": "own", "said": "no run of this VM"})
         tell(controller, {**line, "said": "Killed"})
         assert controller._state.vms["worker-0"].living
     assert failed == ["Its worker on worker-0 keeps ending, beside others that train there: Killed"]
@@ -280,7 +287,8 @@ def test_where_what_reads_for_trials_keeps_ending_those_on_its_vm_fail(cluster: 
     failed: list[str] = []
     with in_charge(cluster) as controller:
         for run in ("s-0", "s-1", "s-2"):
-            controller._recorder.record(events.TrainDeclared(run=run, spec={"name": run, "train_steps": 9}))
+            spec = {"name": run, "train_steps": 9, "study": "s"}
+            controller._recorder.record(events.TrainDeclared(run=run, spec=spec))
         leased = {"0": "s-0", str(place(0, 1)): "s-1", "1": "s-2"}
         controller._recorder.record(events.ClusterLeased(ports={"s-0": 0, "s-1": 1, "s-2": 2}, workers=leased))
         runs = controller._runs = Runs(cluster, SPEC, controller._recorder)
@@ -288,6 +296,7 @@ def test_where_what_reads_for_trials_keeps_ending_those_on_its_vm_fail(cluster: 
             fail = lambda why, run=run: failed.append(f"{run}: {why}")  # noqa: E731
             runs._trainings[run] = cast(Training, SimpleNamespace(fail=fail))
         line = {"kind": "process.gave_up", "time": 1, "run": "s-input", "role": "input", "name": "input"}
+        tell(controller, {**line, "run": "t-input", "said": "Killed"})
         tell(controller, {**line, "said": "Killed"})
     why = "The process on worker-0 that reads for all trials there keeps ending: Killed"
     assert failed == [f"s-0: {why}", f"s-1: {why}"]

@@ -47,7 +47,7 @@ from ..protocol.cluster_commands import (
     Train,
 )
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
-from ..spec import WORKER, ClusterSpec, cluster_store, run_store
+from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store, run_store
 from ..version import VERSION
 from . import skew
 from .bags.conduct import Bags
@@ -91,6 +91,8 @@ from .vms.logs import last_lines
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
+_BESIDE = {PARAMETER_SERVER: DISPATCHER, WORKER: INPUT}
+"""By a VM's role, what else may run there for a run."""
 _MOVE_AGAIN_SECONDS = 60.0
 
 
@@ -320,7 +322,7 @@ class Controller:
             case TrafficCounted():
                 self._metering = self._metering or Metering(self._recorder)
                 self._metering.counted(vm, line, now())
-            case ProcessGaveUp() if (line.name, line.role) in ((vm, state.role), (DISPATCHER,) * 2, (INPUT,) * 2):
+            case ProcessGaveUp() if (line.name, line.role) in ((vm, state.role), (_BESIDE.get(state.role),) * 2):
                 self._runs.gave_up(state, line)
             case ProcessUnfit() if (line.name, line.role) == (vm, WORKER):
                 if state.living and not state.failure:

@@ -139,12 +139,14 @@ class Runs:
         """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
         if line.role == INPUT:
             for name, each in self._trainings.items():
-                if self._state.has(name, vm):
+                own = layout.shared_input(self._state.runs[name].spec.study) == line.run
+                if own and self._state.has(name, vm):
                     each.fail(f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}")
         training = self._trainings.get(line.run)
         if training and vm.living:
             log.warning("%s: its process keeps ending: %s", vm.name, line.said)
-            if any(each.name != line.run for each in self._state.runs_of(vm)):  # for these the VM does
+            shared = self._state.has(line.run, vm) and any(each.name != line.run for each in self._state.runs_of(vm))
+            if shared:  # for the others the VM does
                 training.fail(f"Its worker on {vm.name} keeps ending, beside others that train there: {line.said}")
             elif vm.coming and self._fleet:  # the run goes on elsewhere
                 self._fleet.delete(vm, f"it cannot be got ready: {line.said}")
