@@ -78,6 +78,8 @@ def attack(folder: Path) -> None:
     with Journal(folder / "journal.jsonl") as journal:
         journal.append(events.ClusterResized(spec=EVIL.to_dict()))
         journal.append(events.ClusterClock(anchors=((0.0, 0.0, 1e-6),)))
+        journal.append(events.ReclaimWanted(number=1, vms=("ps-0",), until=time.time() + 60))
+        journal.append(events.ReclaimAnswered(vms=("ps-0",), reason="a VM said so"))
         evil = {**SERVER, "machine_type": "a2-megagpu-16g", "role": "worker", "slot": 0}
         journal.append(events.VmRequested(vm="worker-0", **evil))
         journal.append(events.TrainDeclared(run="run-1", spec={"train_steps": 9, "pip": PIP, "store": "gs://evil/x"}))
@@ -109,6 +111,7 @@ def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: boo
         assert "taken back as it was declared here" in state.trouble
         assert "max_cost" in state.trouble
         assert state.clock.rate == 1.0  # with a project, the clock is Google's
+        assert state.reclaim is None  # nor does any VM go because of it
         wanted = [each for each in decide(Situation(time.time(), state)) if isinstance(each, RequestVm)]
         assert {each.accelerator for each in wanted} == {"k80"}
         assert len(wanted) == known.worker_count

@@ -209,6 +209,7 @@ class Controller:
             if not vm.running_at:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
         self._deadlines.decide_anew()
+        self._reclaims.take_back()
         self._jobs.take_back()
         self._bags.take_back()
         self._dasks.take_back()

@@ -56,6 +56,11 @@ class Reclaims:
             number = min(wanted.number, len(vms))
             self._recorder.record(events.ReclaimWanted(number=number, vms=vms, until=wanted.until))
 
+    def take_back(self) -> None:
+        """Ask the provider anew: what the journal says that it wants, and who goes, was written elsewhere."""
+        if self._state.reclaim:
+            self._recorder.record(events.ReclaimWanted(number=0))
+
     def look(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
         """Do what is due at `at`, in seconds since 1970."""
         reclaim = self._state.reclaim
