@@ -108,6 +108,17 @@ def test_who_goes_is_decided_once_and_told_to_the_provider_until_it_hears(desk: 
     assert desk.recorder.state.reclaim is None
 
 
+@chosen("youngest")
+def test_where_the_provider_does_not_hear_the_trouble_ends_with_the_vm(desk: Desk) -> None:
+    desk.provider.silent = 1
+    desk.wants(1)
+    desk.looks(times=2)
+    assert desk.recorder.trouble == "Compute Engine does not answer."
+    desk.recorder.record(events.VmPreemptionNotice(vm="worker-2"))
+    desk.looks()
+    assert desk.recorder.trouble == ""
+
+
 @chosen("dearest")
 def test_one_that_goes_meanwhile_counts_and_others_than_were_named_do_not_go(desk: Desk) -> None:
     desk.wants(2, "0", "1")

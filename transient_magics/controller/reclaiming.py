@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..catalog import region
 from ..clock import SECONDS_PER_HOUR
-from ..errors import ClusterError
+from ..errors import CloudError, ClusterError
 from ..journal import ClusterState, VmState, events, metrics, now
 from ..journal.declared import run_folder
 from ..protocol import layout
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _AHEAD_SECONDS, _AHEAD_PART = 10.0, 0.25
 """So long before the provider takes VMs by itself an answer goes out, and no more than this part of the whole time."""
+_AGAIN_SECONDS = 1.0
 
 
 class Reclaims:
@@ -40,6 +41,8 @@ class Reclaims:
         self._directory, self._recorder = directory, recorder
         self._sent = set[str]()
         """VMs that Compute Engine was told to take, and whose notice may not have come yet."""
+        self._refused = set[str]()
+        """VMs that it was told to take, and did not hear of, or did not want."""
 
     @property
     def _state(self) -> ClusterState:
@@ -63,13 +66,17 @@ class Reclaims:
 
     def look(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
         """Do what is due at `at`, in seconds since 1970."""
+        for name in self._refused.difference(self._state.wanted_back):  # it is gone, or nobody wants it any more
+            if _task(name) not in tasks:
+                self._refused.discard(name)
+                self._recorder.note(_task(name), "")
         reclaim = self._state.reclaim
         if reclaim is None or self._state.phase == "deleting" or at >= reclaim.wanted.until:
             return
         if reclaim.answered:
             for name in reclaim.answered.vms:
                 if name in self._state.wanted_back and name not in self._sent:
-                    tasks.do(f"give back {name}", partial(self._give_back, fleet, self._state.vms[name]))
+                    tasks.do(_task(name), partial(self._give_back, fleet, self._state.vms[name]))
         elif not self._state.still_wanted:
             return
         elif reclaim.proposed is None:
@@ -110,9 +117,18 @@ class Reclaims:
             self._recorder.record(events.ReclaimAnswered(vms=vms, reason=reason))
 
     async def _give_back(self, fleet: Fleet, vm: VmState) -> None:
-        await fleet.preempt(vm, 0.0)
+        try:
+            await fleet.preempt(vm, 0.0)
+        except CloudError:
+            self._refused.add(vm.name)
+            await asyncio.sleep(_AGAIN_SECONDS)
+            raise
         self._sent.add(vm.name)
-        self._recorder.note(f"give back {vm.name}", "")
+        self._recorder.note(_task(vm.name), "")
+
+
+def _task(vm: str) -> str:
+    return f"give back {vm}"
 
 
 async def measured(directory: Path, state: ClusterState, policy: GiveUp) -> Mapping[str, float] | None:
