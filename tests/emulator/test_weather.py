@@ -152,6 +152,8 @@ def test_who_came_later_is_not_taken_and_no_more_are_than_were_wanted() -> None:
     (one,) = policy.due(vms[1:], 100.0).take
     assert one in vms[1:3]
     assert policy.due(vms[2:], 100.0).take == (), "two have gone by themselves"
+    left = Reclaim(2, ("0", "1", "2"), until=100.0).now({"1", "2", "3"})
+    assert left == Reclaim(1, ("1", "2"), until=100.0), "who asks now counts the one that has gone no second time"
 
 
 def test_a_vm_is_taken_so_long_after_its_notice_as_the_weather_says(sky: Cloud) -> None:

@@ -35,9 +35,9 @@ class Reclaim:
         return max(self.number - sum(each not in running for each in self.vms), 0)
 
     def now(self, running: Collection[str]) -> Reclaim | None:
-        """What is left of it; None where that is nothing."""
+        """What is left of it, of the VMs that are left; None where that is nothing."""
         left = self.left(running)
-        return replace(self, number=left) if left else None
+        return replace(self, number=left, vms=tuple(each for each in self.vms if each in running)) if left else None
 
     def to_json(self) -> dict[str, Any]:
         """For the cluster, which is to choose."""
