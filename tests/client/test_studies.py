@@ -17,7 +17,7 @@ from transient_magics import client, panels
 from transient_magics.client import foreground, text
 from transient_magics.client.results import trials
 from transient_magics.client.results.for_optuna import optuna_study
-from transient_magics.errors import ClusterError, TransientError
+from transient_magics.errors import ClusterError, DeclarationError, TransientError
 from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.protocol.study import parse_space
 
@@ -276,3 +276,12 @@ def test_names_of_a_studys_runs_are_its_own(cluster: client.Cluster) -> None:
     client.train(source=CELL, train_steps=5, cluster=cluster, name="t-7", params={"lr": 1.0})
     with pytest.raises(ClusterError, match="tuning has a run t-7 already"):
         declared(cluster, name="t")
+
+
+@pytest.mark.parametrize("how", [
+    {"source": CELL, "per_vm": 2},
+    {"source": "", "model": "m", "hparams_set": "h", "problem": "p", "share_input": True},
+])  # fmt: skip
+def test_a_run_of_no_study_shares_nothing(cluster: client.Cluster, how: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError, match="Only trials of a study share a VM and their input"):
+        client.train(train_steps=5, cluster=cluster, **how)

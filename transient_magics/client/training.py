@@ -69,6 +69,9 @@ def train(
         chosen.state.spec, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include,
         source,
     )  # fmt: skip
+    if spec.share_input or spec.per_vm > 1:
+        what = "Only trials of a study share a VM and their input"
+        raise DeclarationError(what, fix="Declare a study: %%sweep --per-vm 2.")
     if study := _whose(chosen, folder.name):
         what = f"{folder.name} is what a run of the study {study} is called"
         raise ClusterError(what, fix="Choose another --name.")
