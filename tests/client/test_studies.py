@@ -271,11 +271,13 @@ def test_a_study_that_cannot_be_meant_is_refused_before_anything_is_written(
 
 def test_names_of_a_studys_runs_are_its_own(cluster: client.Cluster) -> None:
     declared(cluster, name="s")
-    with pytest.raises(ClusterError, match="s-7 is what a run of the study s is called"):
-        client.train(source=CELL, train_steps=5, cluster=cluster, name="s-7", params={"lr": 1.0})
-    client.train(source=CELL, train_steps=5, cluster=cluster, name="t-7", params={"lr": 1.0})
-    with pytest.raises(ClusterError, match="tuning has a run t-7 already"):
-        declared(cluster, name="t")
+    for taken in ("s-7", "s-7-1", "s-input"):
+        with pytest.raises(ClusterError, match=f"{taken} is a name that the study s takes for its own"):
+            client.train(source=CELL, train_steps=5, cluster=cluster, name=taken, params={"lr": 1.0})
+    for taken, study in (("t-7", "t"), ("u-input", "u")):
+        client.train(source=CELL, train_steps=5, cluster=cluster, name=taken, params={"lr": 1.0})
+        with pytest.raises(ClusterError, match=f"tuning has a run {taken} already"):
+            declared(cluster, name=study)
 
 
 @pytest.mark.parametrize("how", [

@@ -161,7 +161,8 @@ def _refuse_name(name: str, chosen: Cluster | None) -> None:
         return
     if (chosen.directory / layout.STUDIES / name).exists():
         raise ClusterError(f"{chosen.name} has a study {name} already", fix="Choose another --name.")
-    if taken := next(iter((chosen.directory / layout.RUNS).glob(f"{name}-[0-9]*")), None):
+    runs = chosen.directory / layout.RUNS
+    if taken := next(iter((*runs.glob(f"{name}-[0-9]*"), *runs.glob(layout.shared_input(name)))), None):
         raise ClusterError(f"{chosen.name} has a run {taken.name} already", fix="Choose another --name.")
 
 

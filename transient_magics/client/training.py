@@ -73,7 +73,7 @@ def train(
         what = "Only trials of a study share a VM and their input"
         raise DeclarationError(what, fix="Declare a study: %%sweep --per-vm 2.")
     if study := _whose(chosen, folder.name):
-        what = f"{folder.name} is what a run of the study {study} is called"
+        what = f"{folder.name} is a name that the study {study} takes for its own"
         raise ClusterError(what, fix="Choose another --name.")
     earlier = _earlier(chosen, resume, train_steps)
     on_vm = earlier is not None and _reachable(chosen, earlier)
@@ -129,9 +129,11 @@ def free_name(folders: Path, kind: str) -> str:
 
 
 def _whose(chosen: Cluster, run: str) -> str:
-    """The study whose runs have such a name, if there is one."""
+    """The study that has such a name for its runs, or for what they read together; empty: none has."""
     studies = (path.parent.name for path in (chosen.directory / layout.STUDIES).glob(f"*/{layout.STUDY}"))
-    return next((name for name in studies if re.fullmatch(rf"{re.escape(name)}-\d+(-\d+)?", run)), "")
+    own = (name for name in studies
+           if run == layout.shared_input(name) or re.fullmatch(rf"{re.escape(name)}-\d+(-\d+)?", run))  # fmt: skip
+    return next(own, "")
 
 
 def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | None:
