@@ -152,7 +152,8 @@ def test_asked_first_it_proposes_and_what_is_agreed_to_goes(desk: Desk) -> None:
     said = shown["proposal"]["text"]
     assert said.startswith("The provider wants 1 VM back: worker-2 goes at ")
     assert said in html(shown)
-    assert said in text.status(state, bill(state, now), now)
+    how = f"{said} To agree: %transient_cluster agree {state.name}\n"
+    assert how in text.status(state, bill(state, now), now)
     assert view(state, bill(state, now), now + 61)["proposal"] is None, "it expires"
     with pytest.raises(ClusterError, match="not proposed any more"):
         desk.reclaims.agree(proposed.seq + 1)
@@ -175,10 +176,26 @@ def test_a_user_may_revoke_another_and_where_nobody_answers_those_proposed_go_in
     assert proposed.vms == ("worker-2", "worker-1")
     assert time.time() < proposed.until <= desk.until - 9
     desk.recorder.record(events.VmPreemptionNotice(vm="worker-0"))
+    said = text.given_up_words(desk.recorder.state, time.time())
+    assert said.startswith("The provider wants 1 VM back: worker-2 goes at ")
     desk.looks(proposed.until - 1, times=2)
     assert desk.answered is None
     desk.looks(proposed.until, times=2)
     assert desk.provider.taken == ["worker-2"], "one of two: the user gave another"
+
+
+@chosen("ask")
+def test_where_others_went_nothing_is_proposed_any_more(desk: Desk) -> None:
+    desk.wants(1)
+    desk.looks()
+    assert desk.recorder.state.reclaim
+    proposed = desk.recorder.state.reclaim.proposed
+    assert proposed
+    desk.recorder.record(events.VmPreemptionNotice(vm="worker-0"))
+    state, now = desk.recorder.state, time.time()
+    assert view(state, bill(state, now), now)["proposal"] is None
+    with pytest.raises(ClusterError, match="not proposed any more"):
+        desk.reclaims.agree(proposed.seq)
 
 
 def test_after_the_time_the_provider_takes_them_by_itself(desk: Desk) -> None:

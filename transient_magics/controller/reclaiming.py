@@ -82,20 +82,19 @@ class Reclaims:
         elif reclaim.proposed is None:
             tasks.do("reclaim", self._choose)
         elif at >= reclaim.proposed.until:
-            self._answer(reclaim.proposed, f"{reclaim.proposed.reason}, and nobody chose others")
+            self._answer(f"{reclaim.proposed.reason}, and nobody chose others")
 
     def agree(self, proposal: int) -> None:
         """Give up what was proposed. Raises ClusterError where that is not proposed any more."""
         proposed = self._state.reclaim.proposed if self._state.reclaim else None
-        if proposed is None or proposed.seq != proposal:
+        if proposed is None or proposed.seq != proposal or not self._state.proposed_to_go:
             name = self._recorder.spec.name
             raise ClusterError(f"What was proposed for {name} is not proposed any more", fix="Look at its panel.")
-        self._answer(proposed, proposed.reason, agreed=True)
+        self._answer(proposed.reason, agreed=True)
 
-    def _answer(self, proposed: events.ReclaimProposed, reason: str, *, agreed: bool = False) -> None:
-        """Those that were proposed go, but for as many as have gone meanwhile."""
-        there = [name for name in proposed.vms if name in self._state.wanted_back]
-        vms = tuple(there[: self._state.still_wanted])
+    def _answer(self, reason: str, *, agreed: bool = False) -> None:
+        """Those that are still to go do."""
+        vms = self._state.proposed_to_go
         self._recorder.record(events.ReclaimAnswered(vms=vms, reason=reason, agreed=agreed))
 
     async def _choose(self) -> None:

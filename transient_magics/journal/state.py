@@ -319,6 +319,13 @@ class ClusterState:
         return max(self.reclaim.wanted.number - len(self.reclaim.wanted.vms) + len(self.wanted_back), 0)
 
     @property
+    def proposed_to_go(self) -> tuple[str, ...]:
+        """The VMs that were proposed, but for as many as have gone meanwhile."""
+        proposed = self.reclaim.proposed if self.reclaim else None
+        there = [name for name in proposed.vms if name in self.wanted_back] if proposed else []
+        return tuple(there[: self.still_wanted])
+
+    @property
     def given_up(self) -> frozenset[str]:
         """The `boot_key`s of VMs that are asked for no more: one after the other failed."""
         counted = (*self.failed_boots.items(), *self.unfit.items())

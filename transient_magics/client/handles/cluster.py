@@ -131,12 +131,11 @@ class Cluster:
 
         Raises ClusterError where nothing is proposed, or something else by now.
         """
-        reclaim = self.state.reclaim
-        proposed = reclaim.proposed if reclaim else None
-        if proposed is None:
+        reclaim, going = self.state.reclaim, self.state.proposed_to_go
+        if reclaim is None or reclaim.proposed is None or not going:
             raise ClusterError(f"Nothing is proposed for {self.name}", fix="Its panel shows what is.")
-        commands.send(self.directory, Agree(run="", proposal=proposal or proposed.seq))
-        return proposed.vms
+        commands.send(self.directory, Agree(run="", proposal=proposal or reclaim.proposed.seq))
+        return going
 
     def deflate(self, worker: str, *, cpu: float | None = None, network: float | None = None) -> Share:
         """Have the emulator leave `worker` (a VM's name) with these parts of its `cpu` and `network`, from 0.05 to 1.

@@ -173,7 +173,7 @@ def event_words(event: Event) -> str:
             until = f"{count(event.number, 'VM')} back until {clock(event.until)}"
             return f"the provider wants {until if event.number else 'no VM back any more'}"
         case events.ReclaimProposed():
-            return f"proposed to be given up: {', '.join(event.vms)}, {event.reason}"
+            return f"proposed to be given up: {', '.join(event.vms)} ({event.reason})"
         case events.ReclaimAnswered():
             return f"{', '.join(event.vms)} {'is' if len(event.vms) == 1 else 'are'} given up: {event.reason}"
         case events.VmRevoked():

@@ -191,9 +191,10 @@ def ending_words(state: ClusterState, now: float) -> str:
 def given_up_words(state: ClusterState, now: float) -> str:
     """Which workers are proposed where the provider wants some back, and what can be done; empty where none are."""
     proposed = state.reclaim.proposed if state.reclaim and not state.over else None
-    if proposed is None or now > proposed.until:
+    going = state.proposed_to_go
+    if proposed is None or not going or now > proposed.until:
         return ""
-    names, go = ", ".join(proposed.vms), "goes" if len(proposed.vms) == 1 else "go"
+    names, go = ", ".join(going), "goes" if len(going) == 1 else "go"
     wanted = f"The provider wants {count(state.still_wanted, 'VM')} back"
     return f"{wanted}: {names} {go} at {clock(proposed.until)} ({proposed.reason}). Agree, or revoke others before."
 
