@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.deadlines.test_deadline_decisions import story
+from transient_magics.client import text
 from transient_magics.controller.deadlines import conduct
 from transient_magics.controller.deadlines.conduct import Deadlines
 from transient_magics.controller.record import Recorder
@@ -88,6 +89,11 @@ def test_asked_first_it_proposes_and_what_is_agreed_to_is_done(opened: Open) -> 
     assert proposal is not None
     assert proposal["text"] == f"run-1: {known.proposed.reason}?"
     assert proposal["number"] == known.proposed.seq
+    assert {"chance if agreed", "ends if agreed"} <= dict(shown["training"]["facts"]).keys()  # type: ignore[index]
+    later = view(state, bill(state, now), now + 700)["training"]
+    assert {"chance", "ends"} <= dict(later["facts"]).keys()  # type: ignore[index]
+    how = f"{known.proposed.reason}. To agree: %transient_cluster agree {state.name} run-1\n"
+    assert how in text.status(state, bill(state, now), now)
     assert view(state, bill(state, now), now + 700)["training"]["proposal"] is None, "it expires"  # type: ignore[index]
     for said in ("done by", "chance", "a step", "makes one for", "Proposed for run-1"):
         assert said in html(shown), "the picture says what the panel does"

@@ -29,7 +29,10 @@ def declared_words(spec: RunSpec, now: float) -> str:
 
 
 def outlook_facts(run: RunState, now: float) -> list[tuple[str, str]]:
-    """How it stands, as names and values: the chance, the band, the machines planned, the price of a step."""
+    """How it stands, as names and values: the chance, the band, the machines planned, the price of a step.
+
+    What is proposed is decided upon as if it were agreed to: so are the chance and the band, and named so.
+    """
     known = run.deadline
     if known is None or run.over:
         return []
@@ -37,8 +40,9 @@ def outlook_facts(run: RunState, now: float) -> list[tuple[str, str]]:
     if known.outlook:
         told = known.outlook
         sure = "at least " if told.chance >= 0.99 else ""
-        facts.append(("chance", "late" if known.late else f"{sure}{told.chance:.0%}"))
-        facts.append(("ends", f"{moment(told.low, now)} to {moment(told.high, now)}"))
+        agreed = " if agreed" if known.proposed and now <= known.proposed.until else ""
+        facts.append((f"chance{agreed}", "late" if known.late else f"{sure}{told.chance:.0%}"))
+        facts.append((f"ends{agreed}", f"{moment(told.low, now)} to {moment(told.high, now)}"))
     if known.acted:
         facts.append(("planned", render_workers(known.acted.machines)))
     if known.outlook:
