@@ -1,7 +1,8 @@
 /* The VMs, a lane each: their lives over time as bars, with the steps per second of each as a fine line.
  *
- * The higher a bar, the further its VM is; an outline is the life of a VM whose place was taken. The pointer, or the
- * arrow keys once a lane has the focus, say what a bar is. Of many VMs some have a lane until all are asked for.
+ * The higher a bar, the further its VM is; an outline is the life of a VM whose place was taken. Where trials share a VM,
+ * the line is their sum. The pointer, or the arrow keys once a lane has the focus, say what a bar is. Of many VMs some
+ * have a lane until all are asked for.
  */
 
 import { clock, duration, number, when } from "./figures.js";
@@ -15,19 +16,54 @@ const KEY = [["requested"], ["booting"], ["ready", "running"], ["deflated", "wit
 const ENDS = ["revoked", "refused", "deleted"];
 const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
 
-/** Of each run that is measured, the one whose curves are drawn first: rows over time, and its workers' speeds.
- * @type {import("./snapshot").Speeds[]} */
-const NOTHING = [];
+const HOLE = 2.5;  // times as long as between others: more than one measure is missing
 
-/** @param {Partial<import("./snapshot").Curves>} curves @param {import("./snapshot").Speeds[]} others */
-export function measured(curves, others) {
+/** The steps per second of a VM: [time, speed] in order; no line is drawn over more than `reach` seconds without any.
+ * @typedef {{points: [number, number][], reach: number}} Speed */
+
+/** How fast each VM was, by its name: of trials that share it their sum.
+ * @param {Partial<import("./snapshot").Curves>} curves of the run that is drawn @param {import("./snapshot").Speeds[]} others */
+export function speedsOf(curves, others) {
   const { run = "", time = [], width = 0, workers = {} } = curves;
-  const speeds = Object.fromEntries(Object.entries(workers).map(([name, each]) => [name, each.speed]));
-  return [{ run, time, width, workers: speeds }, ...others.filter((each) => each.run !== run)];
+  const own = Object.fromEntries(Object.entries(workers).map(([name, each]) => [name, each.speed]));
+  /** @type {Map<string, Speed>} */
+  const found = new Map();
+  for (const each of [{ run, time, width, workers: own }, ...others.filter((other) => other.run !== run)]) {
+    const between = each.time.slice(1).map((at, index) => at - each.time[index]).sort((left, right) => left - right);
+    const reach = HOLE * Math.max(each.width, between[between.length >> 1] ?? 0);  // rows may come less often than their width
+    for (const [vm, speeds] of Object.entries(each.workers)) {
+      const points = /** @type {[number, number][]} */ (each.time.map((at, index) => [at, speeds[index]]).filter(([, speed]) => speed !== null));
+      const one = { points, reach };
+      const other = found.get(vm);
+      found.set(vm, other ? summed(one, other) : one);
+    }
+  }
+  return found;
 }
 
-/** The state of the table that its lanes share: the time from where to where, and how high the fastest line is. */
-const SPAN = { from: 0, to: 1, fastest: 0, runs: NOTHING };
+/** @param {Speed} one @param {Speed} other */
+function summed(one, other) {
+  const times = [...new Set([...one.points, ...other.points].map(([at]) => at))].sort((left, right) => left - right);
+  const points = times.map((at) => /** @type {[number, number]} */ ([at, (speedAt(one, at) ?? 0) + (speedAt(other, at) ?? 0)]));
+  return { points, reach: Math.max(one.reach, other.reach) };
+}
+
+/** Between two measures what lies between them, else nothing. @param {Speed} speed @param {number} at */
+export function speedAt({ points, reach }, at) {
+  let [next, behind] = [0, points.length];
+  while (next < behind) {
+    const middle = (next + behind) >> 1;
+    if (points[middle][0] < at) next = middle + 1;
+    else behind = middle;
+  }
+  if (next === points.length) return null;
+  const [[until, then], [since, before]] = [points[next], points[next - 1] ?? [-Infinity, 0]];
+  if (until === at) return then;
+  return until - since > reach ? null : before + ((then - before) * (at - since)) / (until - since);
+}
+
+/** The state of the table that its lanes share: the time from where to where, how fast each VM was, and the fastest. */
+const SPAN = { from: 0, to: 1, fastest: 0, speeds: /** @type {Map<string, Speed>} */ (new Map()) };
 
 function bar(state, x, width) {
   return `M${x.toFixed(1)} ${HEIGHT / 2 - HALF[state]}h${width.toFixed(1)}v${2 * HALF[state]}H${x.toFixed(1)}z`;
@@ -52,13 +88,14 @@ function bars(life, name, own, span) {
 function line(life, span) {
   const scale = WIDTH / Math.max(1, span.to - span.from);
   let path = "";
-  for (const vm of new Set(life.map((part) => part[0]))) for (const { time, workers } of span.runs) {
-    let pen = "M";
-    workers[vm]?.forEach((speed, index) => {
-      if (speed === null || time[index] < span.from) { pen = "M"; return; }
-      path += `${pen}${((time[index] - span.from) * scale).toFixed(1)} ${(HEIGHT - 1 - (speed / span.fastest) * (HEIGHT - 2)).toFixed(1)}`;
-      pen = "L";
-    });
+  for (const vm of new Set(life.map((part) => part[0]))) {
+    const { points, reach } = span.speeds.get(vm) ?? { points: [], reach: 0 };
+    let last = -Infinity;
+    for (const [at, speed] of points) {
+      if (at < span.from) continue;
+      path += `${at - last > reach ? "M" : "L"}${((at - span.from) * scale).toFixed(1)} ${(HEIGHT - 1 - (speed / span.fastest) * (HEIGHT - 2)).toFixed(1)}`;
+      last = at;
+    }
   }
   return path;
 }
@@ -72,11 +109,11 @@ export function partWords([vm, state, begin, end], speed, now) {
   return `${vm} ${words} from ${clock(begin)} ${until}${took}${speed ? `, ${number(speed)} steps/s` : ""}`;
 }
 
-/** The VMs that may have a log of the run: not those that train in another one.
+/** The VMs that may have a log of the run: not those that train in others alone.
  * @param {import("./snapshot").Lane[]} vms @param {string} run */
 export function logged(vms, run) {
   const none = ["requested", "refused"];
-  return vms.filter((vm) => !none.includes(vm.state) && (!vm.run || vm.run === run)).map((vm) => vm.name);
+  return vms.filter((vm) => !none.includes(vm.state) && (!vm.runs.length || vm.runs.includes(run))).map((vm) => vm.name);
 }
 
 /** @param {typeof SPAN} span */
@@ -95,13 +132,6 @@ function lane(span, tell) {
   /** @type {import("./snapshot").Lane} */
   let vm;
   let chosen = -1;
-  const speedAt = (name, at) => {
-    for (const { time, workers, width } of span.runs) {
-      const index = time.findIndex((each) => Math.abs(each - at) <= Math.max(width, 2));
-      if (index >= 0 && workers[name]?.[index]) return workers[name][index];
-    }
-    return null;
-  };
   node.addEventListener("pointermove", point);
   node.addEventListener("pointerdown", point);
   function point(event) {
@@ -110,7 +140,8 @@ function lane(span, tell) {
     const near = (4 * (span.to - span.from)) / box.width;
     const part = vm.life.find(([, state, begin]) => ENDS.includes(state) && Math.abs(at - begin) < near)
       ?? vm.life.findLast(([, , begin, end]) => begin <= at && at <= (end || span.to));
-    tell(part ? partWords(part, speedAt(part[0], at), span.to) : "", event.clientX, box);
+    const fast = part && span.speeds.get(part[0]);
+    tell(part ? partWords(part, fast ? speedAt(fast, at) ?? speedAt(fast, at - fast.reach) : null, span.to) : "", event.clientX, box);
   }
   node.addEventListener("pointerleave", () => tell(""));
   node.addEventListener("blur", () => tell(""));
@@ -291,13 +322,13 @@ export function vmTable(send, now, lost) {
   }
   /** @param {import("./snapshot").View} next @param {Partial<import("./snapshot").Curves>} curves
    * @param {import("./snapshot").Speeds[]} [speeds] of runs whose curves are not drawn */
-  node.update = (next, curves, speeds = NOTHING) => {
+  node.update = (next, curves, speeds = []) => {
     view = next;
     node.hidden = !view.vms.length;
     if (drawn !== curves || others !== speeds) {
       [drawn, others] = [curves, speeds];
-      span.runs = measured(curves, speeds);
-      span.fastest = Math.max(0, ...span.runs.flatMap((run) => Object.values(run.workers).flat().filter((speed) => speed !== null)));
+      span.speeds = speedsOf(curves, speeds);
+      span.fastest = Math.max(0, ...[...span.speeds.values()].flatMap(({ points }) => points.map(([, speed]) => speed)));
     }
     measure();
     many.update(view.vms);

@@ -7,12 +7,12 @@ export type Point = [number, number];
 export type Parameter = number | string;
 export type BagPoint = [string, number, (number | string)[], (number | null)[], (number | null)[]];
 
-/** A VM. `first`: it has a lane before all are asked for; `run`: in which it trains, empty for none; `leaves_at`:
- * when it is taken, 0 without a notice. */
+/** A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several where
+ * trials share it; `leaves_at`: when it is taken, 0 without a notice. */
 export interface Lane {
   name: string;
   first: boolean;
-  run: string;
+  runs: string[];
   role: string;
   chief: boolean;
   machine: string;

@@ -125,9 +125,12 @@ def test_a_cluster_shows_every_run_that_goes_on_or_waits_and_a_run_only_its_own_
         events.VmRevoked(vm="worker-1", signal="api"),
     ]
     state = seconds_of(began)
-    joined = replay([events.WorkerJoined(run="run-2", worker="worker-2", number=0, active=1)], state)
-    trains = {vm["name"]: vm["run"] for vm in view(joined, bill(joined, 20.0), 20.0)["vms"]}
-    assert (trains["worker-2"], trains["worker-3"]) == ("run-2", ""), "whose log menu has it"
+    joining = [("run-2", "worker-2"), ("run-1", "worker-0"), ("run-2", "worker-0")]
+    joins = [events.WorkerJoined(run=run, worker=vm, number=0, active=1) for run, vm in joining]
+    joined = replay(joins, state)
+    trains = {vm["name"]: vm["runs"] for vm in view(joined, bill(joined, 20.0), 20.0)["vms"]}
+    assert (trains["worker-2"], trains["worker-3"]) == (["run-2"], []), "whose log menu has it"
+    assert trains["worker-0"] == ["run-1", "run-2"], "as where trials share a VM"
     snapshot = view(state, bill(state, 20.0), 20.0)
     assert snapshot["training"]["name"] == "run-1"
     assert [(run["name"], run["phase_words"], run["step"]) for run in snapshot["beside"]] == [

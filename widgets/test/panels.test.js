@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { later } from "../feed.js";
 import { money } from "../figures.js";
-import { logged, partWords } from "../lanes.js";
+import { logged, partWords, speedAt, speedsOf } from "../lanes.js";
 import { keyed } from "../page.js";
 import { scale } from "../scale.js";
 
@@ -23,9 +23,22 @@ test("a part of a VM's life is told with its length by the kernel's clock", () =
 });
 
 test("a run's log menu names the VMs that may have a log of it, and none that trains in another run", () => {
-  const vms = [["ps-0", "ready", ""], ["worker-1", "ready", "run-1"], ["worker-2", "ready", "run-2"], ["worker-3", "revoked", ""], ["worker-4", "requested", ""]];
-  const lanes = vms.map(([name, state, run]) => ({ name, state, run }));
-  assert.deepEqual(logged(/** @type {import("../snapshot").Lane[]} */ (lanes), "run-1"), ["ps-0", "worker-1", "worker-3"]);
+  const vms = [["ps-0", "ready"], ["worker-1", "ready", "run-1"], ["worker-2", "ready", "run-2"], ["worker-3", "revoked"], ["worker-4", "requested"], ["worker-5", "ready", "run-2", "run-1"]];
+  const lanes = vms.map(([name, state, ...runs]) => ({ name, state, runs }));
+  assert.deepEqual(logged(/** @type {import("../snapshot").Lane[]} */ (lanes), "run-1"), ["ps-0", "worker-1", "worker-3", "worker-5"]);
+});
+
+test("a VM is as fast as the trials on it together, while both train, and one after the other as each of them", () => {
+  const of = (run, time, speeds) => ({ run, width: 2, time, workers: { "worker-0": speeds } });
+  const lane = (...runs) => speedsOf({}, runs).get("worker-0");
+  const both = lane(of("search-0", [0, 2, 4, 6], [4, 4, null, 4]), of("search-1", [3, 5, 7], [1, 3, 3]));
+  assert.deepEqual(both?.points, [[0, 4], [2, 4], [3, 5], [5, 7], [6, 7], [7, 3]]);
+  const after = lane(of("search-0", [0, 2], [4, 4]), of("search-1", [3, 5], [1, 3]));
+  assert.deepEqual(after?.points, [[0, 4], [2, 4], [3, 1], [5, 3]]);
+  const apart = lane(of("search-0", [0, 2, 60, 62], [4, 4, 2, 4]));
+  assert.deepEqual([1, 30, 61, 63].map((at) => apart && speedAt(apart, at)), [4, null, 3, null]);
+  const seldom = lane(of("search-0", [0, 20, 40], [4, 2, 4]));
+  assert.equal(seldom && speedAt(seldom, 30), 3, "measured each 20 seconds, over 2 each");
 });
 
 test("a cost goes on by the hour, and is unknown where one of its parts is", () => {

@@ -29,12 +29,12 @@ Parameter = float | str
 
 
 class Lane(TypedDict):
-    """A VM. `first`: it has a lane before all are asked for; `run`: in which it trains, empty for none; `leaves_at`:
-    when it is taken, 0 without a notice."""
+    """A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several where
+    trials share it; `leaves_at`: when it is taken, 0 without a notice."""
 
     name: str
     first: bool
-    run: str
+    runs: list[str]
     role: str
     chief: bool
     machine: str

@@ -69,11 +69,10 @@ def _with_shares(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[fl
 def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
     spec = state.spec
     words = text.vm_words(state, vm, now)
-    run = next(iter(state.runs_of(vm)), None)
     return {
         "name": vm.name,
         "first": first,
-        "run": run.name if run else "",
+        "runs": [run.name for run in state.runs_of(vm)],
         "role": "scheduler" if vm.role == "ps" and spec and spec.purpose == JOBS else _ROLES.get(vm.role, "worker"),
         "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
         "machine": text.machine(state, vm),
