@@ -22,6 +22,7 @@ from transient_magics.panels.snapshot.curves import curves
 from transient_magics.panels.snapshot.view import shown_run
 
 from .bare import bare
+from .test_training_panel import serious_findings
 
 pytestmark = pytest.mark.browser
 
@@ -115,6 +116,7 @@ def test_a_panel_whose_kernel_is_gone_stands_still_and_says_when_it_was_seen_las
         cost = facts.inner_text()
         page.wait_for_timeout(1500)
         assert facts.inner_text() == cost
+        assert serious_findings(page) == [], "what is old is read as well as what is new"
         assert page.evaluate("failures") == []
 
 
