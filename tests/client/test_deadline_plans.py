@@ -64,6 +64,7 @@ def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone() -> None
     assert "Deadlines: 10." in str(plan)
     assert "no forecast of a zone" in str(plan)
     assert "aria-label='Dollars over deadlines'" in plan_html(plan)
+    assert "nine of ten runs cost what the band spans" in plan_html(plan)
 
 
 def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_then_is_met() -> None:

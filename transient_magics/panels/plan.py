@@ -128,7 +128,7 @@ def plan_html(plan: Plan) -> str:
 
 
 def deadline_curve(told: DeadlineCost) -> str:
-    """Dollars over deadlines as SVG, with the band of nine in ten runs; the one that was asked for is marked."""
+    """Dollars over deadlines as SVG, with the band of nine in ten runs, and what it is; the one asked for is marked."""
     points = told.curve
     across = _Scale([point.hours for point in points], _LEFT, WIDTH - _ROOM)
     up = _Scale([each for point in points for each in (point.low, point.high)], HEIGHT - _BOTTOM, _ROOM)
@@ -144,6 +144,7 @@ def deadline_curve(told: DeadlineCost) -> str:
         f"<path d='M{band}Z' fill='{COLOURS['busy']}' opacity='.15'/>"
         f"<path d='M{line}' fill='none' stroke='{COLOURS['busy']}'/>"
         f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{COLOURS['good']}'/></svg>"
+        f"<div style='{FAINT};font-size:12px'>dollars over deadlines; nine of ten runs cost what the band spans</div>"
     )
 
 

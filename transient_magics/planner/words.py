@@ -98,7 +98,7 @@ def deadline_words(told: DeadlineCost) -> list[str]:
     )
     return [
         f"Done within {hours(wanted.hours)}: {money(wanted.dollars)} ({money(wanted.low)} to {money(wanted.high)}), "
-        f"after {hours(wanted.done)} ({hours(wanted.done_low)} to {hours(wanted.done_high)}); of {told.runs} simulated "
+        f"after {hours(wanted.done)} ({hours_between(wanted.done_low, wanted.done_high)}); of {told.runs} simulated "
         f"runs {in_time} in time. On demand alone: {money(told.on_demand)}.",
         f"Deadlines: {others}.",
         f"Deadlines are simulated with capacity {told.market}: an example of a market, no forecast of a zone. "
