@@ -246,7 +246,7 @@ function strip(changed) {
     if (node.hidden) return;
     const counts = new Map();
     for (const { words } of vms) {
-      const what = words.replace(/( in \d+ s|[,:] .*)$/, "");
+      const what = words.replace(/( in \d+ s|[,:] .*)$/, "").replace(/^training .*/, "training").replace(/^runs .*/, "at work");
       counts.set(what, (counts.get(what) ?? 0) + 1);
     }
     setText(words, [...counts].sort(([, one], [, other]) => other - one).map(([what, many]) => `${many} ${what}`).join(", "));

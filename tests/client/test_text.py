@@ -114,7 +114,7 @@ def test_how_a_run_reads_its_data_is_told() -> None:
     lost = events.TrainReread(run="run-1", worker="worker-2", blocks=20, bound=26)
     detour = events.TrainDetour(run="run-1", worker="worker-1", reason="the VM may not use the bucket")
     assert event_words(detour) == (
-        "run-1 has records from ps-0, not straight from the bucket: worker-1: the VM may not use the bucket"
+        "run-1 has records from ps-0, not straight from the bucket: the VM may not use the bucket (worker-1)"
     )
     assert event_words(lost) == "run-1 reads the 20 blocks that worker-2 held again (26 at most)"
 

@@ -47,6 +47,14 @@ def test_a_study_is_progress_the_best_and_a_row_for_each_trial() -> None:
     assert not any(said["text"].startswith("search-") for said in snapshot["events"] if "failed" not in said["text"])
 
 
+def test_a_study_whose_trials_share_vms_says_so() -> None:
+    for shares, said in (False, "2 runs on each VM"), (True, "2 runs on each VM share their input"):
+        run = replace(SHORT.spec.run, share_input=shares, model="resnet", problem="image_digits")
+        story = StudyStory(specification(4, run=run, per_vm=2, space=SHORT.spec.space[:1]), told=1, running=1)
+        (study,) = studies(story.state, story.now)
+        assert study["about"] == f"max accuracy · tpe sampler · median pruner · {said}"
+
+
 def test_the_twin_of_a_study_has_the_best_first_and_says_how_many_are_left() -> None:
     snapshot = view(SHORT.state, bill(SHORT.state, SHORT.now), SHORT.now)
     drawn = html(snapshot, None, studies(SHORT.state, SHORT.now))

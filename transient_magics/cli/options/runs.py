@@ -165,8 +165,8 @@ def study() -> tuple[Option, ...]:
               whole("--workers"), metavar="N"),
         flag("--per-vm", "how many runs of the study train on one VM at a time: they share its GPU, its memory and its "
               "cores (1)", whole("--per-vm"), metavar="N"),
-        flag("--share-input", "with it, one process on a VM reads, decodes and batches a problem's records once, and "
-              "all runs there take the same mini-batches, each at most once"),
+        flag("--share-input", "with --per-vm, one process on a VM reads, decodes and batches a problem's records "
+              "once, and all runs there take the same mini-batches, each at most once"),
         flag("--on", "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2. Those that the cluster holds "
               "are parts of it; each other one has a cluster of its own, one after the other, within --max-cost and "
               "--max-hours", configurations, metavar="MACHINES,..."),

@@ -14,6 +14,7 @@ from ...deadlines.seen import ON_DEMAND, zones_for
 from ...journal import ClusterState, known_states
 from ...spec import WORKER, ClusterSpec, RunSpec, render_duration
 from ...spec.measurement import Sighting, measurements
+from ..text import count
 
 KNOWN_SECONDS = 7 * 86400.0
 """How old what was seen may be."""
@@ -62,7 +63,7 @@ class OnDemand:
             unknown = f"Nothing is known of capacity for {what}: none was requested from this machine within a week"
             return f"{unknown}. To look: {look}"
         there, last, wait = sum(each.given for each in self.seen), self.seen[-1], self.waited(now, rate)
-        said = f"{what}: {there} of {len(self.seen)} requests of the last week got one"
+        said = f"{what}: {there} of {count(len(self.seen), 'request')} of the last week got one"
         if wait:
             said += f". One was waited for up to {render_duration(wait)}: they are taken that much earlier"
         if not last.given and now - last.at < _RECENT:

@@ -128,7 +128,7 @@ def on_demand_words(cluster: Cluster, run: RunSpec) -> str:
     if spec is None or not run.finish_by or run.adapt == "off":
         return ""
     now, rate = time.time(), _rate(cluster)
-    return " ".join(each.words(now, rate) for each in on_demand(spec, run, now))
+    return "\n".join(each.words(now, rate) for each in on_demand(spec, run, now))
 
 
 def refuse_impossible(cluster: Cluster, run: RunSpec, source: str, made: int = 0) -> None:

@@ -267,7 +267,7 @@ def _train_words(event: Event) -> str:
             held = f"the {count(event.blocks, 'block')} that {event.worker} held"
             return f"{event.run} reads {held} again ({event.bound} at most)"
         case events.TrainDetour():
-            return f"{event.run} has records from ps-0, not straight from the bucket: {event.worker}: {event.reason}"
+            return f"{event.run} has records from ps-0, not straight from the bucket: {event.reason} ({event.worker})"
         case events.TrainCheckpoint():
             then = f", the next in {render_duration(event.next_seconds)}" if event.next_seconds else ""
             return f"{event.run} saved a checkpoint at step {event.step:,}{then}"

@@ -141,5 +141,7 @@ def _about(study: StudyState, cluster: str) -> str:
     pruner = [] if spec.pruner == "none" else [f"{spec.pruner} pruner"]
     repeats = [f"each {spec.repeat} times"] if spec.repeat > 1 else []
     workers = [f"on {', '.join(spec.here)}" if spec.on else f"{text.count(spec.workers, 'worker')} each"]
+    if spec.per_vm > 1:
+        workers = [f"{spec.per_vm} runs on each VM{' share their input' if spec.run.share_input else ''}"]
     workers += [f"the rest on {', '.join(each for each in spec.parts if each != cluster)}"] if spec.parts else []
     return " · ".join([str(spec.goal), *sampler, *pruner, *repeats, *workers])

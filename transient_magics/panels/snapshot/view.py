@@ -35,6 +35,7 @@ _TONES = {
     events.TrainUnsaved: "warn",
     events.TrainUnjudged: "warn",
     events.TrainUnshipped: "warn",
+    events.TrainDetour: "warn",
     events.ClusterReady: "good",
     events.ClusterRelocated: "good",
     events.ClusterStayed: "warn",
