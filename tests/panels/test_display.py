@@ -20,6 +20,7 @@ from transient_magics.errors import ClusterError
 from transient_magics.journal import encode, events
 from transient_magics.panels.display import WIDGET_VIEW, Display
 from transient_magics.panels.snapshot import outlook
+from transient_magics.panels.snapshot.measured import Beside
 from transient_magics.panels.snapshot.outlook import Outlook
 
 from . import stories
@@ -253,6 +254,29 @@ def test_metrics_become_curves_as_they_come(journal: Path) -> None:
         file.writelines(story.metrics(story.end, story.end + 60))
     eventually(lambda: len(panel.curves["time"]) > shown + 20)
     assert panel.curves["speed"][-2] == pytest.approx(8.0, rel=0.2)
+
+
+def test_the_speeds_of_all_runs_that_go_on_are_followed_before_those_of_later_ones_that_are_over(
+    tmp_path: Path,
+) -> None:
+    followed = set[str]()
+
+    def rows(path: Path, _: object) -> Callable[[], None]:
+        followed.add(path.parent.name)
+        return lambda: followed.discard(path.parent.name)
+
+    run = stories.state_at("training", began=1.0).runs["run-1"]
+    going = [replace(run, name=f"search-{at}", started_at=float(at)) for at in range(10)]
+    over = [replace(run, name=f"search-{at}", started_at=float(at), phase="finished") for at in range(10, 30)]
+    for each in (*going, *over):
+        (tmp_path / "runs" / each.name).mkdir(parents=True)
+    beside = Beside(tmp_path, rows, lambda: None)
+    beside.follow([*going, *over])
+    assert followed == {each.name for each in going}
+    beside.follow([*going[:2], *over])
+    assert followed == {each.name for each in (*going[:2], *over[-6:])}
+    beside.end()
+    assert not followed
 
 
 def test_of_runs_beside_the_one_that_is_drawn_the_workers_speeds_come_too(journal: Path) -> None:

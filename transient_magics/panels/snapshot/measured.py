@@ -11,8 +11,8 @@ from ...protocol import layout
 from .contract import Speeds
 from .curves import speeds
 
-_MOST_BESIDE = 8
-"""Of runs beside the one whose curves are drawn, the latest."""
+_MOST_GOING, _MOST_BESIDE = 24, 8
+"""Of runs beside the one whose curves are drawn: those that go on, and with the latest that are over so many."""
 
 Rows = Callable[[Path, Callable[[list[dict[str, Any]]], None]], Callable[[], None]]
 
@@ -76,8 +76,10 @@ class Beside:
         return tuple(each.newest for each in self._of.values() if each.rows)
 
     def follow(self, runs: Sequence[RunState]) -> None:
-        """See that the metrics of the latest of these runs are followed, and no others."""
-        wanted = {run.name: run for run in sorted(runs, key=lambda run: run.started_at)[-_MOST_BESIDE:]}
+        """See that the metrics of those of these runs are followed that go on, then of the latest, and no others."""
+        many = max(_MOST_BESIDE, min(sum(not run.over for run in runs), _MOST_GOING))
+        latest = sorted(runs, key=lambda run: (not run.over, run.started_at))[-many:]
+        wanted = {run.name: run for run in latest}
         for name in self._of.keys() - wanted.keys():
             self._of.pop(name).end()
         for name, run in wanted.items():
