@@ -140,8 +140,10 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="6 trials of 400 steps on two workers, not 40 of 1,000 on four"
     )
-    quick = parser.parse_args().quick
-    trials, steps, workers = (6, 400, 2) if quick else (40, 1000, 4)
+    parser.add_argument("--trials", type=int, help="fewer or more trials")
+    given = parser.parse_args()
+    trials, steps, workers = (6, 400, 2) if given.quick else (40, 1000, 4)
+    trials = given.trials or trials
     with own_home() as home:
         cluster = client.declare(Declaration(f"cpux{workers}", name="bench"))
         cluster.wait()
