@@ -34,6 +34,7 @@ KEPT_FREE = 2**30
 """Bytes of a disk of this machine that no VM's files take; a fiftieth of the disk, where that is less."""
 _AT_ONCE = 8
 _BLOCK = 4 * 2**20
+_FAREWELL_SECONDS = 1.0
 
 
 def room(folder: Path) -> int:
@@ -135,7 +136,7 @@ class Transfer:
             promised = await self._size(sftp, path, LARGEST_FILE if most is None else most)
             self._look_for_room(path, promised, promised, local)
             with _new(part) as target:
-                async with sftp.open(path, "rb") as source:
+                async with self._reading(sftp, path) as source:
                     size = 0
                     while size < promised and (block := cast("bytes", await source.read(min(_BLOCK, promised - size)))):
                         self._look_for_room(path, promised, promised - size, local)  # other files come at the same time
@@ -146,6 +147,20 @@ class Transfer:
                 await asyncio.to_thread(_settle, target, part, local)
         finally:
             part.unlink(missing_ok=True)
+
+    @asynccontextmanager
+    async def _reading(self, sftp: asyncssh.SFTPClient, path: str) -> AsyncGenerator[asyncssh.SFTPClientFile]:
+        source = await sftp.open(path, "rb")
+        try:
+            yield source
+        finally:
+            try:
+                async with asyncio.timeout(_FAREWELL_SECONDS):
+                    await source.close()
+            except TimeoutError:  # whoever was cancelled because nothing comes does not wait for this either
+                sftp.exit()
+                if self._opened is sftp:
+                    self._opened = None
 
     def _look_for_room(self, path: str, size: int, to_come: int, local: Path) -> None:
         if to_come > room(local.parent):
