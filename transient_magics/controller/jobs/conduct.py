@@ -32,12 +32,15 @@ from ..tasks import Tasks
 from ..vms.link import Link
 from . import archives
 from .decisions import Begin, End, Interrupt, StopOn, Stopping, decide
+from .last_words import add_tail
 
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_SECONDS = 1.0
 _LINK_SECONDS = 2.0
-_LAST_WORDS_SECONDS = 1.0
+_LAST_WORDS_SECONDS, _LEAVING_SECONDS = 60.0, 1.0
+"""How long all of what a command said may take to come here at its end; where its VM leaves. Then its exit's tail has
+to do."""
 _MOST_EVENTS, MOST_OUTPUT = 16 * 2**20, 24 * 2**20
 """Bytes that are taken from a VM about an attempt, and of what the command says there."""
 
@@ -274,8 +277,7 @@ class _Part:
                 case events.JobUnkept() if self._rank == 0 and event.reason != job.unkept:
                     self._jobs.record(event)
                 case events.JobExited():
-                    # Of one that leaves there is little time to lose: the next attempt waits for this word.
-                    await self._take_rest(_LAST_WORDS_SECONDS if event.noticed else 5 * _LINK_SECONDS)
+                    await self._take_rest(event)
                     self._jobs.record(replace(event, time=min(event.time, int(now() * 1e9))))
                     return
                 case _:
@@ -314,15 +316,24 @@ class _Part:
         async for _, line in follow_across(self._connection, there, offset, most=MOST_OUTPUT):
             metrics.append(path, line + b"\n")
 
-    async def _take_rest(self, seconds: float) -> None:
-        """The last of what it said, which the follower may not have seen yet; as much as comes in so many seconds."""
+    async def _take_rest(self, exited: events.JobExited) -> None:
+        """The last of what it said, which the follower may not have seen yet."""
         self._output.cancel()
         await asyncio.wait([self._output])
         path = self._folder / layout.OUTPUT / layout.output(self._attempt, self._rank)
-        with suppress(RemoteError, OSError):
-            async with asyncio.timeout(seconds):
-                connection = await self._connection()
-                await connection.get(f"{self._there}/{layout.OUTPUT}/{path.name}", path, most=MOST_OUTPUT)
+
+        async def get() -> None:
+            connection, there = await self._connection(), f"{self._there}/{layout.OUTPUT}/{path.name}"
+            if await connection.exists(there):  # one that never began has said nothing
+                await connection.get(there, path, most=MOST_OUTPUT)
+
+        try:
+            # Of one that leaves there is little time to lose: the next attempt waits for this word.
+            async with asyncio.timeout(_LEAVING_SECONDS if exited.noticed else _LAST_WORDS_SECONDS):
+                await self._again_and_again(get)
+        except TimeoutError:
+            with suppress(OSError):  # no room: its end is in the journal
+                add_tail(path, exited.tail)
 
     async def _connection(self) -> Connection:
         while True:

@@ -1,0 +1,154 @@
+"""All that a command said is here when its end is, also where a VM or a disk is slow: over real SSH."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import asyncssh
+import pytest
+
+from tests.remote import ssh_server
+from tests.remote.vms import Vm
+from transient_magics.controller.jobs import conduct
+from transient_magics.controller.jobs.conduct import Jobs
+from transient_magics.controller.jobs.last_words import CUT, add_tail
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.tasks import Tasks
+from transient_magics.controller.vms.link import Link
+from transient_magics.journal import ClusterState, Event, events, fold
+from transient_magics.protocol import layout
+from transient_magics.protocol.job import JobSpec
+from transient_magics.remote import Connection, generate_key
+from transient_magics.spec import WORKER
+
+SAID = "begins\nworks\ndone at 208\n"
+
+
+@pytest.mark.parametrize(
+    ("here", "tail", "then"),
+    [
+        ("", "a\nb", "a\nb\n"),
+        ("a\nb\n", "a\nb\nc", "a\nb\nc\n"),
+        ("x\na\nb\nc\n", "b\nc", "x\na\nb\nc\n"),
+        ("x\n", "b\nc", f"x\n{CUT}\nb\nc\n"),
+        ("a\na\n", "a\na\na", "a\na\na\n"),
+        ("a\n", "", "a\n"),
+    ],
+)
+def test_the_tail_of_an_exit_completes_what_came(tmp_path: Path, here: str, tail: str, then: str) -> None:
+    path = tmp_path / "output" / "1-0.log"
+    path.parent.mkdir()
+    path.write_text(here)
+    add_tail(path, tail)
+    assert path.read_text() == then
+
+
+class Answering:
+    """The link to a VM that has the job already."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def connection(self) -> Connection:
+        return self._connection
+
+    async def ask(self, _: object) -> None:
+        pass
+
+
+class Journal:
+    """The journal of a cluster with one VM, which has a job to itself."""
+
+    def __init__(self) -> None:
+        self.state, self.seq = ClusterState(phase="ready", ready_at=time.time()), 0
+        self.record(events.VmRequested(
+            vm="worker-0", role=WORKER, slot=0, zone="z", accelerator="", machine_type="m",
+            provisioning_model="spot", hourly=0.2, on_demand_hourly=0.6,
+        ))  # fmt: skip
+        self.record(events.VmRunning(vm="worker-0", address="127.0.0.1"))
+        self.record(events.VmReady(vm="worker-0"))
+        self.record(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true").to_dict()))
+        self.record(events.JobBegan(job="job-1", attempt=1, vms=("worker-0",)))
+
+    def record(self, event: Event) -> None:
+        self.seq += 1
+        known = {"seq": self.seq} if event.time else {"seq": self.seq, "time": time.time_ns()}
+        self.state = fold(self.state, type(event)(**{**vars(event), **known}))
+
+    def note(self, *_: object) -> None:
+        pass
+
+
+Conducted = Callable[[type[asyncssh.SFTPServer], bool], Awaitable[str]]
+
+
+@pytest.fixture
+def conducted(tmp_path: Path) -> Conducted:
+    """Has a command end on a VM whose files are served so, its output not followed until then; what is here then."""
+
+    async def conducted(sftp: type[asyncssh.SFTPServer], noticed: bool) -> str:
+        home, key, directory = tmp_path / "vm", tmp_path / "key", tmp_path / "here"
+        there = home / layout.job_on_vm("job-1")
+        (there / layout.OUTPUT).mkdir(parents=True)
+        here = directory / layout.JOBS / "job-1"
+        here.mkdir(parents=True)
+        acceptor, host_key = await ssh_server.serve(home, generate_key(key), sftp=sftp)
+        journal = Journal()
+        (there / layout.OUTPUT / "1-0.log").write_text(SAID)
+        exited: dict[str, Any] = {
+            "time": time.time_ns(), "kind": "job.exited", "job": "job-1", "attempt": 1, "rank": 0, "code": 0,
+            "seconds": 1.0, "noticed": noticed, "reason": "", "tail": "works\ndone at 208",
+        }  # fmt: skip
+        (there / layout.job_events(1)).write_text(json.dumps(exited) + "\n")
+        async with await Vm(home, key, acceptor.get_port(), host_key).connect() as connection:
+            link = cast("Link", Answering(connection))
+            jobs = Jobs(directory, cast("Recorder", journal), lambda _: link)
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+                tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
+                while not journal.state.jobs["job-1"].exits:
+                    jobs.look(tasks, time.time())
+                    await asyncio.sleep(0.05)
+                tasks.cancel_all()
+        acceptor.close()
+        return (here / layout.OUTPUT / "1-0.log").read_text()
+
+    return conducted
+
+
+class Stumbling(asyncssh.SFTPServer):
+    """Fails the first time that the output is asked for."""
+
+    asked = 0
+
+    def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> object:
+        type(self).asked += 1
+        if self.asked == 1:
+            raise asyncssh.SFTPFailure("busy")
+        return super().open(path, pflags, attrs)
+
+
+class Silent(asyncssh.SFTPServer):
+    """Does not come to give what a file has."""
+
+    async def read(self, file_obj: object, offset: int, size: int) -> bytes:
+        await asyncio.sleep(3600)
+        return b""
+
+
+async def test_a_fetch_that_fails_is_made_again_before_the_end_is_told(conducted: Conducted) -> None:
+    assert await conducted(Stumbling, False) == SAID
+    assert Stumbling.asked == 2
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+async def test_what_does_not_come_in_time_is_taken_from_the_exit(
+    conducted: Conducted, noticed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not noticed:  # a minute
+        monkeypatch.setattr(conduct, "_LAST_WORDS_SECONDS", 1.0)
+    assert (await conducted(Silent, noticed)).endswith("works\ndone at 208\n")
