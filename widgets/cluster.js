@@ -17,6 +17,7 @@ import { vmTable } from "./lanes.js";
 import { LOST, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
 import { ASKS, OWN_KEYS, TONES, asking, element, hush, setAttribute, setText } from "./page.js";
+import { proposalBox } from "./proposal.js";
 import { studySections } from "./study.js";
 import { trainingSection } from "./training.js";
 
@@ -103,9 +104,7 @@ function render({ model, el }) {
   });
   const resize = resizing(send);
   const trouble = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
-  const proposed = element("span", {});
-  const agree = element("button", { type: "button", text: "Agree", ...ASKS, title: "Give them up now", onclick: () => send({ do: "agree", number: view.proposal?.number }) });
-  const proposal = element("div", { class: "transient-notice transient-tools", "data-tone": "warn", role: "group", "aria-label": "Proposal", hidden: "" }, proposed, agree);
+  const proposal = proposalBox("Give them up now", (number) => send({ do: "agree", number }));
   const notice = element("div", { class: "transient-notice", role: "status" });
   const attach = element("code");
   const lostWords = element("span");
@@ -146,8 +145,7 @@ function render({ model, el }) {
     setText(about, view.about);
     setText(trouble, view.trouble);
     trouble.hidden = !view.trouble;
-    setText(proposed, view.proposal?.text ?? "");
-    proposal.hidden = !view.proposal;
+    proposal.update(view.proposal);
     setText(notice, view.notice?.text ?? "");
     setAttribute(notice, "data-tone", view.notice?.tone ?? "quiet");
     setAttribute(notice, "role", view.notice?.tone === "bad" ? "alert" : "status");

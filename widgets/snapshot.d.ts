@@ -52,10 +52,11 @@ export interface End {
 }
 
 /** Other workers for a run with a deadline, or those that are to be given up: the `number` by which it is agreed to,
- * what and why, and until when it can be, in seconds since 1970. */
+ * what and why, how it is agreed to in a cell, and until when it can be, in seconds since 1970. */
 export interface Proposal {
   number: number;
   text: string;
+  how: string;
   until: number;
 }
 

@@ -5,6 +5,7 @@ import { asTable, drawings, uptodate } from "./curves.js";
 import { logged } from "./lanes.js";
 import { splitSection } from "./split.js";
 import { ASKS, TONES, asking, choice, download, element, fact, keyed, onTheme, setAttribute, setText } from "./page.js";
+import { proposalBox } from "./proposal.js";
 
 const LOG_SECONDS = 5;
 const TAIL_SECONDS = 1;
@@ -101,9 +102,7 @@ export function trainingSection(send, focus) {
   const fill = element("div");
   const bar = element("div", { class: "transient-bar", role: "progressbar", "aria-label": "Training steps", "aria-valuemin": 0 }, fill);
   const ends = element("div", { class: "transient-about transient-ends", role: "note", "aria-label": "Forecast" });
-  const proposed = element("span", {});
-  const agree = element("button", { type: "button", text: "Agree", ...ASKS, title: "Have these workers", onclick: () => send({ do: "agree", run: training?.name, number: training?.proposal?.number }) });
-  const proposal = element("div", { class: "transient-notice transient-tools", "data-tone": "warn", role: "group", "aria-label": "Proposal", hidden: "" }, proposed, agree);
+  const proposal = proposalBox("Have these workers", (number) => send({ do: "agree", run: training?.name, number }));
   const facts = element("div", { class: "transient-facts" });
   const data = element("div", { class: "transient-about", role: "note", "aria-label": "Data", hidden: "" });
   const axis = sharedAxis();
@@ -177,8 +176,7 @@ export function trainingSection(send, focus) {
     setAttribute(bar, "data-tone", { failed: "bad", stopped: "quiet" }[next.phase] ?? "good");
     setText(ends, next.forecast ?? "");
     ends.hidden = !next.forecast;
-    setText(proposed, next.proposal?.text ?? "");
-    proposal.hidden = !next.proposal;
+    proposal.update(next.proposal);
     fill.style.width = `${next.steps ? Math.min(100, (100 * next.step) / next.steps) : 0}%`;
     keyed(facts, next.facts, (pair) => pair[0], (pair) => {
       const made = fact(pair[0]);

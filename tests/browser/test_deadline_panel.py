@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 from tests.controller.test_deadline_conduct import Desk
 from transient_magics.controller.record import Recorder
 from transient_magics.journal import Journal, read, replay
+from transient_magics.panels import html
 
 from .bare import bare
 from .lab import Lab
@@ -34,6 +35,8 @@ def test_what_is_proposed_is_read_and_agreed_to_by_keyboard(
         state = recorder.state
     proposed = state.runs["run-1"].deadline and state.runs["run-1"].deadline.proposed
     assert proposed
+    stored = html(sent(state, time.time(), "run-1")["view"])
+    assert f"To agree: %transient_cluster agree {state.name} run-1" in stored
     with bare(chrome, "cluster", sent(state, time.time(), "run-1"), theme=theme, height=1100) as page:
         panel = page.locator(".transient-panel")
         expect(panel).to_contain_text(proposed.reason)
@@ -43,6 +46,7 @@ def test_what_is_proposed_is_read_and_agreed_to_by_keyboard(
         page.keyboard.press("Enter")
         [asked] = [each for each in page.evaluate("model.sent") if each["do"] != "resync"]
         assert (asked["do"], asked["run"], asked["number"]) == ("agree", "run-1", proposed.seq)
+        expect(button).to_be_disabled()  # it asks once
         page.evaluate("view => model.set('view', view)", sent(state, proposed.until + 1, "run-1")["view"])
         expect(button).to_be_hidden()
 

@@ -24,6 +24,7 @@ from .states import (
     phase_words,
     run_words,
     study_words,
+    to_agree_words,
     vm_words,
 )
 from .words import count, evaluated_words, scores_words
@@ -39,7 +40,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     if state.trouble:
         lines.append(f"Trouble: {state.trouble}")
     if proposed := given_up_words(state, now):
-        lines.append(f"{proposed} {_to_agree(state.name)}")
+        lines.append(f"{proposed} {to_agree_words(state.name)}")
     for study in foreground.studies(state):
         lines.append(f"{study.name}  {study_words(study, deleted=state.over)}")
         if best := best_words(study):
@@ -49,7 +50,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         if facts := outlook_facts(run, now):
             lines.append(f"{' ' * len(run.name)}  {'; '.join(f'{name} {value}' for name, value in facts)}")
         if run.deadline and run.deadline.proposed and now < run.deadline.proposed.until:
-            how = _to_agree(f"{state.name} {run.name}")
+            how = to_agree_words(state.name, run.name)
             lines.append(f"{' ' * len(run.name)}  proposed: {run.deadline.proposed.reason}. {how}")
         if forecast:
             lines.append(forecast)
@@ -89,10 +90,6 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     unknown = forecast or not run  # a forecast says more of the end than the bill; of a study nobody knows it
     known = replace(bill, projected=None) if unknown else bill
     return "\n".join([*lines, "", bill_words(known, emulated=spec.emulated), *([ending] if ending else [])])
-
-
-def _to_agree(what: str) -> str:
-    return f"To agree: %transient_cluster agree {what}"
 
 
 def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:

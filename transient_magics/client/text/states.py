@@ -199,6 +199,11 @@ def given_up_words(state: ClusterState, now: float) -> str:
     return f"{wanted}: {names} {go} at {clock(proposed.until)} ({proposed.reason}). Agree, or revoke others before."
 
 
+def to_agree_words(cluster: str, run: str = "") -> str:
+    """How to agree to what is proposed, in a cell."""
+    return f"To agree: %transient_cluster agree {cluster} {run}".rstrip()
+
+
 NOTHING_TO_DELETE = "There is no cluster to delete."
 
 

@@ -77,10 +77,11 @@ class End(TypedDict):
 
 class Proposal(TypedDict):
     """Other workers for a run with a deadline, or those that are to be given up: the `number` by which it is agreed to,
-    what and why, and until when it can be, in seconds since 1970."""
+    what and why, how it is agreed to in a cell, and until when it can be, in seconds since 1970."""
 
     number: int
     text: str
+    how: str
     until: float
 
 

@@ -165,25 +165,32 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "forecast": forecast,
         "facts": _facts(state, run, now),
         "data": text.data_words(run.data) if run.data else "",
-        "proposal": _proposal(run, now),
+        "proposal": _proposal(state.name, run, now),
         "end": end_of(run),
         "stoppable": bool(focus) and not run.over and not state.over,
     }
 
 
-def _proposal(run: RunState, now: float) -> Proposal | None:
+def _proposal(cluster: str, run: RunState, now: float) -> Proposal | None:
     """What waits to be agreed to."""
     proposed = run.deadline.proposed if run.deadline and not run.over else None
     if proposed is None or now > proposed.until:
         return None
-    return {"number": proposed.seq, "text": f"{run.name}: {proposed.reason}?", "until": proposed.until}
+    return {
+        "number": proposed.seq,
+        "text": f"{run.name}: {proposed.reason}?",
+        "how": text.to_agree_words(cluster, run.name),
+        "until": proposed.until,
+    }
 
 
 def _given_up(state: ClusterState, now: float) -> Proposal | None:
     """The workers that are proposed where the provider wants some back."""
     if not (words := text.given_up_words(state, now)) or not (state.reclaim and state.reclaim.proposed):
         return None
-    return {"number": state.reclaim.proposed.seq, "text": words, "until": state.reclaim.proposed.until}
+    proposed = state.reclaim.proposed
+    how = text.to_agree_words(state.name)
+    return {"number": proposed.seq, "text": words, "how": how, "until": proposed.until}
 
 
 def _beside(state: ClusterState) -> list[Beside]:

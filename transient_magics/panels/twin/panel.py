@@ -39,7 +39,7 @@ def html(
     if view["trouble"]:
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
     if view["proposal"]:
-        parts.append(f"<div>{_dot('leaving')}{escape(view['proposal']['text'])}</div>")
+        parts.append(_proposal(view["proposal"]))
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
     parts += [_beside(each) for each in [*view["beside"], *view["jobs"], *view["dasks"]]]
@@ -86,13 +86,17 @@ def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID)
     ends = f"; {escape(training['forecast'])}" if training["forecast"] else ""
     data = f"<div style='{FAINT}'>data: {escape(training['data'])}</div>" if training["data"] else ""
-    proposal = training["proposal"]
-    proposed = f"<div>{_dot('leaving')}Proposed for {escape(proposal['text'])}</div>" if proposal else ""
+    proposed = _proposal(training["proposal"], "Proposed for ") if training["proposal"] else ""
     return (
         f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
         f"{escape(training['words'])}{ends}{bar}{proposed}<div style='{FAINT}'>{facts}</div>"
         f"{data}{_curves(curves)}</div>"
     )
+
+
+def _proposal(proposal: Mapping[str, Any], of: str = "") -> str:
+    how = f"<span style='{FAINT}'>{escape(proposal['how'])}</span>"
+    return f"<div>{_dot('leaving')}{of}{escape(proposal['text'])} {how}</div>"
 
 
 def _beside(work: Mapping[str, Any]) -> str:
