@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
@@ -19,7 +22,9 @@ from tests.runtime.machine_room import until
 from tests.runtime.test_blocks import Chief, taken, write
 from transient_magics.cloud import Reach
 from transient_magics.cloud.storage.bounded import bounded_token
+from transient_magics.errors import TrainingError
 from transient_magics.runtime.files import blocks
+from transient_magics.runtime.files.bucket import Bucket
 from transient_magics.runtime.worker import bucket_blocks
 from transient_magics.runtime.worker.blocks import Blocks
 from transient_magics.runtime.worker.bucket_blocks import BucketBlocks
@@ -141,6 +146,29 @@ def test_a_slow_bucket_holds_blocks_up_for_seconds_and_no_longer(reader: Reader,
     way.open()
     reader.goes_straight()
     assert len(reader.chief.told) == 1
+
+
+class _All(BaseHTTPRequestHandler):
+    """Answers as if nobody had asked for a part, and takes its time."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(2**40))
+        self.end_headers()
+        time.sleep(5)
+
+
+def test_of_a_server_that_has_no_parts_the_whole_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _All) as server:
+        server.block_on_close = False
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        bucket = Bucket(RECORDS, lambda: {"token": "t", "expires": time.time() + 600})
+        began = time.monotonic()
+        with pytest.raises(TrainingError, match="no part of it"):
+            bucket.read_range(FILE, 0, 100, io.BytesIO(), patience=20.0)
+        assert time.monotonic() - began < 4
+        server.shutdown()
 
 
 @pytest.mark.matrix

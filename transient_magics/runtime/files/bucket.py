@@ -145,6 +145,8 @@ class Bucket:
         url = f"{self._endpoint}/download/storage/v1{self._blob(name).path}"
         asked = {"params": {"alt": "media"}, "headers": {"Range": f"bytes={begin}-{begin + size - 1}"}}
         with self._explaining(name), self._session.get(url, stream=True, timeout=patience, **asked) as answer:
+            if answer.status_code == HTTPStatus.OK:  # its body is all of the object
+                raise TrainingError("Cloud Storage sends no part of it, only all", where=f"{self.place}/{name}")
             if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
                 raise from_http_response(answer)
             try:
