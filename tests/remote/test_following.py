@@ -35,6 +35,14 @@ def tails(home: Path) -> list[int]:
     return found
 
 
+def told_of_changes(process: int) -> bool:
+    """Whether the kernel tells it when a file changes (inotify)."""
+    try:
+        return any("inotify" in os.readlink(each) for each in Path(f"/proc/{process}/fd").iterdir())
+    except OSError:  # it ended meanwhile
+        return False
+
+
 async def until_no_tail(home: Path) -> None:
     async with asyncio.timeout(60):
         while tails(home):  # noqa: ASYNC110 (a process of another program: no event comes from there)
@@ -61,6 +69,20 @@ async def test_a_file_that_does_not_exist_yet_is_waited_for(connection: Connecti
         await asyncio.sleep(0.3)  # it follows by then
         (home / "runs/run-1/events").write_bytes(b"first\n")
         assert await waiting == [(6, b"first")]
+
+
+async def test_a_file_that_does_not_exist_yet_is_not_looked_for_again_and_again(
+    connection: Connection, home: Path
+) -> None:
+    async with aclosing(connection.follow("runs/run-1/events")) as lines:
+        waiting = asyncio.create_task(take(lines, 1))
+        async with asyncio.timeout(60):
+            while not any(map(told_of_changes, tails(home))):  # noqa: ASYNC110 (a process of another program)
+                await asyncio.sleep(0.02)
+        with (home / "runs/run-1/events").open("ab") as file:
+            file.write(b"first\n")
+        assert await waiting == [(6, b"first")]
+    assert (home / "runs/run-1/events").stat().st_mode & 0o777 == 0o600
 
 
 async def test_another_file_in_its_place_is_read_from_its_start(connection: Connection, home: Path) -> None:

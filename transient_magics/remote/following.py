@@ -32,10 +32,12 @@ _FAILURES = 20  # in a row, each within seconds, before following is given up
 _QUICK_SECONDS = 10.0
 
 # Says first from where it reads. Ends when its input does: that is how it is told to, and how it notices that nobody is
-# there any more. Where inotify cannot be used (some file systems; too many watches), tail looks every second, or as
-# often as -s says, which not every tail understands.
+# there any more. The file is made where it is not there yet: for one that is missing as it begins, tail never uses
+# inotify. Where that cannot be used (some file systems; too many watches), tail looks every second, or as often as -s
+# says, which not every tail understands.
 _SCRIPT = """
 export LC_ALL=C; mkdir -p {folder}
+[ -e {path} ] || (umask 077; : >>{path}) 2>/dev/null
 offset={offset}; size=$(wc -c <{path} 2>/dev/null) || size=0
 [ "$size" -ge "$offset" ] || offset=0
 echo "$offset"
