@@ -30,6 +30,7 @@ async def serve(
     port: int = 0,
     host_key: asyncssh.SSHKey | None = None,
     sftp: type[asyncssh.SFTPServer] = asyncssh.SFTPServer,
+    ciphers: tuple[str, ...] = (),
 ) -> tuple[asyncssh.SSHAcceptor, str]:
     """Serve `home` to whoever has the key; returns the server and its host key's line."""
     host_key = host_key or asyncssh.generate_private_key("ssh-ed25519")
@@ -40,7 +41,7 @@ async def serve(
         program = await asyncio.create_subprocess_shell(
             process.command or "true",
             cwd=home,
-            env={"PATH": os.environ["PATH"], "HOME": str(home)},
+            env={"PATH": os.environ["PATH"], "HOME": str(home), "CIPHER": process.get_extra_info("send_cipher")},
             stdin=its_input,
             stdout=its_output,
             stderr=its_error,
@@ -70,6 +71,7 @@ async def serve(
         server_host_keys=[host_key],
         authorized_client_keys=asyncssh.import_authorized_keys(authorized_key),
         process_factory=run,
+        encryption_algs=ciphers,
         encoding=None,
         sftp_factory=lambda channel: sftp(channel, chroot=os.fsencode(home)),
     )

@@ -143,6 +143,26 @@ async def test_a_vm_that_never_takes_our_key_says_so(vm: Vm, tmp_path: Path) -> 
         await vm.connect(timeout=3)
 
 
+@pytest.mark.parametrize(
+    ("offered", "taken"),
+    [
+        ((), "aes128-gcm@openssh.com"),
+        (("chacha20-poly1305@openssh.com", "aes256-gcm@openssh.com"), "aes256-gcm@openssh.com"),
+        (("chacha20-poly1305@openssh.com",), "chacha20-poly1305@openssh.com"),
+        (("aes256-ctr",), "aes256-ctr"),
+    ],
+)
+async def test_the_cipher_that_takes_the_least_is_chosen_of_those_that_a_vm_has(
+    home: Path, tmp_path: Path, offered: tuple[str, ...], taken: str
+) -> None:
+    key = tmp_path / "key"
+    acceptor, host_key = await ssh_server.serve(home, generate_key(key), ciphers=offered)
+    async with await Vm(home, key, acceptor.get_port(), host_key).connect() as connection:
+        assert await connection.run("printf %s $CIPHER") == taken
+    acceptor.close()
+    await acceptor.wait_closed()
+
+
 async def test_a_silent_machine_is_given_up(tmp_path: Path) -> None:
     generate_key(tmp_path / "key")
     with socket.create_server(("127.0.0.1", 0)) as silent:

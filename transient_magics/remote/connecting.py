@@ -22,6 +22,10 @@ from .keys import read_key
 _PASSING = (OSError, asyncssh.ConnectionLost, asyncssh.ServiceNotAvailable)
 _ATTEMPT_SECONDS = 10.0
 _DENIED_SECONDS = 30.0  # how long a VM that already answers may take to learn our key
+_KEEPALIVE_SECONDS, _KEEPALIVES = 4 / 3, 2
+"""A connection is given up 4 s after its last byte. An agent is asked every second: none is sent while it answers."""
+_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
+"""Before the others: with instructions of the processor a packet takes asyncssh a sixth of what ChaCha20 takes it."""
 
 
 async def connect(
@@ -94,10 +98,11 @@ class _Attempt:
                     gss_auth=False,
                     preferred_auth="publickey",
                     compression_algs=None,
+                    encryption_algs=_CIPHERS,
                     connect_timeout=_ATTEMPT_SECONDS,
                     # Off by default; a VM that loses its power says nothing, so silence must be noticed.
-                    keepalive_interval=1,
-                    keepalive_count_max=3,
+                    keepalive_interval=_KEEPALIVE_SECONDS,
+                    keepalive_count_max=_KEEPALIVES,
                 )
             except asyncssh.HostKeyNotVerifiable as error:
                 shown = watch.refused_key or "of an unknown kind"
