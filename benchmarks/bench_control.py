@@ -131,8 +131,8 @@ def simulated(counts: list[int]) -> None:
 
 CONTROLLER, EMULATOR, AGENT = (f"transient_magics.{each}" for each in ("controller", "emulator", "runtime.agent"))
 SERVER, FORK_SERVER = "transient_magics.runtime.parameter_server", "transient_magics.runtime.agent.fork_server"
-SETTLES = 10.0
-"""Seconds until what has just become ready is at rest."""
+SETTLES = 20.0
+"""Seconds until what has just become ready is at rest: after 15 s an agent reads once what its run declares."""
 
 
 def requests() -> int:
@@ -199,6 +199,7 @@ def own_share(counts: Sequence[int], seconds: float, pace: float | None) -> None
                 "controller": lambda: cpu(CONTROLLER),
                 "agents": lambda: cpu(AGENT) - cpu(FORK_SERVER),
                 "chief (first thread of the parameter server)": lambda: main_thread_cpu(SERVER),
+                "what follows files on the VMs": lambda: cpu("tail"),
                 "emulator, SSH servers among it": lambda: cpu(EMULATOR),
                 "the journal": lambda cluster=cluster: length(cluster.directory / "journal.jsonl"),
                 "metrics": lambda run=run: length(run.directory / "metrics.jsonl"),
