@@ -77,6 +77,13 @@ def test_a_revocation_that_the_user_asked_for_is_none(cluster: Callable[..., Non
     assert list(map(told, own_lives())) == [(2.0, False)]
 
 
+def test_one_that_was_given_back_by_choice_is_none(cluster: Callable[..., None]) -> None:
+    wanted = events.ReclaimWanted(number=1, vms=("w0", "w1"), until=BEGIN + 3 * 3600, time=at(1.8))
+    answered = events.ReclaimAnswered(vms=("w0",), reason="the slowest of 2", time=at(1.9))
+    cluster("a", [*vm("w0"), *vm("w1"), wanted, answered, *revoked("w0", 2), *revoked("w1", 4)])
+    assert sorted(map(told, own_lives())) == [(2.0, False), (4.0, True)]
+
+
 def test_one_that_was_found_late_lies_half_way(cluster: Callable[..., None]) -> None:
     cluster("a", [*vm("w0"), *vm("w1", start=1), *revoked("w0", 9, noticed=False)])
     assert told(own_lives()[0]) == (pytest.approx(5, abs=0.01), True)

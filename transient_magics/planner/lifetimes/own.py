@@ -3,7 +3,8 @@
 Every transient VM that ran is one: revoked, or not revoked when it was deleted or when its journal ends. Hours count on
 the cluster's clock, from RUNNING to the preemption notice, because after the notice time passes as ever. A revocation
 that came without a notice happened between the journal's previous line and its discovery: half-way is assumed. One that
-the user asked for says nothing about Compute Engine, so the VM counts as not revoked.
+the user asked for, or of a VM that the cluster chose itself, says nothing about how long VMs live: it counts as not
+revoked.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
         match event:
             case events.VmPreemptionAsked():
                 asked.add(event.vm)
+            case events.ReclaimAnswered():
+                asked.update(event.vms)
             case events.VmPreemptionNotice():
                 noticed.setdefault(event.vm, (event.noticed or event.time) / 1e9)
             case events.VmRevoked():
