@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.controller.test_resizing import Life, declare
 from transient_magics.client.declaring import resized as meant
 from transient_magics.controller.decisions.core import worker_places
-from transient_magics.controller.decisions.giving_up import lately, leaving
+from transient_magics.controller.decisions.giving_up import compared, lately, leaving
 from transient_magics.journal import events
 from transient_magics.protocol.cluster_commands import GiveUp
 
@@ -108,3 +108,13 @@ def test_speed_is_what_was_made_of_late() -> None:
         {"time": 158e9, "worker": "worker-1", "samples": None},
     ]  # fmt: skip
     assert lately(rows, 160.0) == pytest.approx({"worker-0": 1.0, "worker-1": 2.0})
+
+
+def test_a_worker_is_as_slow_as_it_is_beside_those_of_its_own_run() -> None:
+    heavy = {"worker-0": 2.0, "worker-1": 4.0}
+    light = {"worker-2": 300.0, "worker-3": 100.0, "worker-4": 200.0}
+    assert compared([heavy, light, {}, {"worker-5": 0.0}]) == pytest.approx(
+        {"worker-0": 2 / 3, "worker-1": 4 / 3, "worker-2": 1.5, "worker-3": 0.5, "worker-4": 1.0}
+    )
+    shared = compared([{"worker-0": 1.0, "worker-1": 3.0}, {"worker-0": 30.0, "worker-1": 10.0}])
+    assert shared == pytest.approx({"worker-0": 1.0, "worker-1": 1.0})

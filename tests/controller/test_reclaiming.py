@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.access import WantedBack
 from transient_magics.errors import ClusterError, UnreachableError
 from transient_magics.journal import Journal, VmState, bill, events, read, replay
+from transient_magics.journal.declared import run_folder
 from transient_magics.panels import html, view
 from transient_magics.panels.wishes import wish
 from transient_magics.planner.lifetimes.beyond import Capped
@@ -64,7 +66,7 @@ class Desk:
         self.reclaims, self.provider, self.until = Reclaims(folder, self.recorder), Provider(), time.time() + 60
 
     def wants(self, number: int, *ids: str) -> None:
-        self.reclaims.told(WantedBack(number, frozenset(ids or ("0", "1", "2")), self.until))
+        self.reclaims.told(WantedBack(number, ids or ("0", "1", "2"), self.until))
 
     def looks(self, at: float | None = None, times: int = 1) -> None:
         """What the controller does in so many of its turns."""
@@ -134,6 +136,23 @@ def test_where_nothing_trains_the_youngest_goes_and_it_is_said(desk: Desk) -> No
     assert desk.answered
     assert desk.answered.reason == "the youngest of 3, for nothing trains that tells how fast workers are"
     assert text.event_words(desk.answered).startswith("worker-2 is given up: the youngest of 3")
+
+
+@chosen("slowest")
+def test_how_slow_one_is_all_runs_that_train_tell(desk: Desk, tmp_path: Path) -> None:
+    rates = {"run-1": {"worker-0": 300, "worker-1": 900}, "run-2": {"worker-2": 30}}
+    for run, samples in rates.items():
+        desk.recorder.record(events.TrainDeclared(run=run, spec={"train_steps": 9}))
+        desk.recorder.record(events.TrainStarted(run=run, step=0))
+        path = run_folder(tmp_path, run) / "metrics.jsonl"
+        path.parent.mkdir(parents=True)
+        rows = [{"time": time.time_ns(), "worker": vm, "samples": made, "step": 1} for vm, made in samples.items()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    desk.wants(1)
+    desk.looks(times=2)
+    assert desk.provider.taken == ["worker-0"], "worker-2 makes fewer examples, of another run's"
+    assert desk.answered
+    assert desk.answered.reason == "the slowest of 3"
 
 
 @chosen("ask")

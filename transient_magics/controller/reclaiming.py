@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from ..journal.declared import run_folder
 from ..protocol import layout
 from ..protocol.cluster_commands import GiveUp
 from ..spec import WORKER
-from .decisions.giving_up import MEASURES, first_to_go, lately
+from .decisions.giving_up import MEASURES, compared, first_to_go, lately
 from .record import Recorder
 from .tasks import Tasks
 
@@ -134,13 +134,17 @@ async def measured(directory: Path, state: ClusterState, policy: GiveUp) -> Mapp
     """What a policy goes by, by worker (`giving_up.leaving`); None where nothing tells that."""
     match policy:
         case "slowest":
-            run = state.active_run
-            path = run_folder(directory, run.name) / layout.METRICS if run else None
-            return (lately(await asyncio.to_thread(metrics.sample, path), now()) if path else {}) or None
+            paths = [run_folder(directory, run.name) / layout.METRICS for run in state.turns if state.has_begun(run)]
+            return await asyncio.to_thread(_speeds, paths) or None
         case "riskiest":
             return await asyncio.to_thread(_risks, state) or None
         case "youngest" | "dearest":
             return {}
+
+
+def _speeds(paths: Iterable[Path]) -> dict[str, float]:
+    """How fast the workers are, by the metrics of all runs that train."""
+    return compared([lately(metrics.sample(path), now()) for path in paths])
 
 
 def _risks(state: ClusterState) -> dict[str, float]:

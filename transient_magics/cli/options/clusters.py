@@ -54,7 +54,7 @@ def declare() -> tuple[Option, ...]:
               "as so many workers would have spent the money", whole("--max-workers"), metavar="N"),
         flag("--replace", "replace revoked workers (on)", negated=True),
         flag("--give-up", "which workers go where a provider wants some back and names their number alone (Compute "
-              "Engine names the VMs), and in a resize: those that make the fewest examples a second, that came last, "
+              "Engine names the VMs), and in a resize: those that are slow beside others of their run, that came last, "
               "that are the likeliest to be revoked soon, or that cost the most; ask: the slowest, proposed first "
               "(slowest; in a resize those with the highest places)",
               **one_of("--give-up", (*get_args(GiveUp), "ask"))),
@@ -100,8 +100,8 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             CLUSTER_NAME,
             word("spec", "SPEC", "the workers that it is to have", many="*", completes="gpu"),
             flag("--ps", "or how many parameter servers; runs go on from a save", whole("--ps"), metavar="N"),
-            flag("--give-up", "which workers go where there are to be fewer: those that make the fewest examples a "
-                  "second, that came last, that are the likeliest to be revoked soon, or that cost the most (as the "
+            flag("--give-up", "which workers go where there are to be fewer: those that are slow beside others of "
+                  "their run, that came last, that are the likeliest to be revoked soon, or that cost the most (as the "
                   "cluster was declared, else those with the highest places)",
                   **one_of("--give-up", get_args(GiveUp))),
         ),

@@ -3,7 +3,8 @@ wants VMs back and names their number alone. Pure.
 
 - `youngest`: those that have run for the shortest time, whose data and caches are the least
 - `dearest`: those that cost the most an hour
-- `slowest`: those that have made the fewest examples a second of late, none at all among them
+- `slowest`: those that have made the fewest examples a second of late beside the mean worker of their run, none at all
+  among them
 - `riskiest`: those that are the likeliest to be revoked within the next hour, by their age
 
 Whoever was told to leave goes first in any case, and among equals who was asked for last. Parameter servers stay.
@@ -29,7 +30,7 @@ _LATELY = 30.0
 
 
 def leaving(state: ClusterState, spec: ClusterSpec, policy: GiveUp, measured: Mapping[str, float]) -> tuple[str, ...]:
-    """The workers that have no place in `spec`, the first to go first. `measured`, by VM: examples a second for the
+    """The workers that have no place in `spec`, the first to go first. `measured`, by VM: the speed for the
     `slowest`, the probability of a revocation for the `riskiest`."""
     going = _staying(state, policy, measured)
     # A place that is in one zone has fewer who fit it: it chooses before those that may be anywhere.
@@ -70,3 +71,14 @@ def lately(rows: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:
         if now - row["time"] / 1e9 <= _LATELY:
             made[row["worker"]] += (row.get("samples") or 0.0) / _LATELY
     return dict(made)
+
+
+def compared(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """How fast each worker is, from the examples a second of each run's: 1 is the mean of a run's workers, whose models
+    and mini-batches are its own. Of one that trains in several the mean."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for rates in runs:
+        mean = sum(rates.values()) / max(len(rates), 1)
+        for worker, rate in rates.items() if mean else ():
+            found[worker].append(rate / mean)
+    return {worker: sum(speeds) / len(speeds) for worker, speeds in found.items()}
