@@ -60,6 +60,16 @@ _Part = Annotated[float, within(LEAST, 1)]
 _Rate = Annotated[float, within(1e-6, 1e7)]  # of the emulated clock, in seconds per second
 
 
+def _begun(anchors: tuple[object, ...]) -> tuple[object, ...]:
+    if not anchors:
+        raise ValueError("no anchor of a clock")
+    return anchors
+
+
+Anchors = Annotated[tuple[tuple[float, float, _Rate], ...], _begun]
+"""Those of `Clock`, all of them."""
+
+
 @_event("cluster.declared")
 class ClusterDeclared(Event):
     """The user asked for this cluster. `spec` is ClusterSpec.to_dict()."""
@@ -115,9 +125,9 @@ class ClusterStayed(Event):
 
 @_event("cluster.clock")
 class ClusterClock(Event):
-    """The emulated clock runs at another rate. `anchors`: those of `Clock`, all of them."""
+    """The emulated clock runs at another rate."""
 
-    anchors: tuple[tuple[float, float, _Rate], ...]
+    anchors: Anchors
 
 
 @_event("cluster.advised")

@@ -15,13 +15,15 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 from ...catalog import region
 from ...cloud import BoundedToken, CloudStorage, ComputeEngine, Reach, Vm, bounded_token, preload
 from ...errors import CloudError, ConnectionLostError, RemoteError, UnreachableError
-from ...journal import Clock, VmState
+from ...journal import Clock, VmState, events
+from ...protocol.checks import at_least, built
 from ...remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
 from ...spec import EMULATED_PROJECT, ClusterSpec, cluster_store, own_bucket
 from ..place import here
@@ -45,12 +47,22 @@ def to_project(project: str | None, *, makes_vms: bool = False) -> Access:
     return Access(spec, makes_vms=makes_vms)
 
 
-class WantedBack(NamedTuple):
+@dataclass(frozen=True)
+class WantedBack:
     """The provider wants `number` of the VMs with these ids back, `until` then (seconds since 1970), whichever."""
 
-    number: int
-    vms: frozenset[str]
+    number: Annotated[int, at_least(1)]
+    vms: tuple[str, ...]
     until: float
+
+
+@dataclass(frozen=True)
+class _Weather:
+    """What of the emulator's weather concerns a cluster: its clock, its VMs' link, and which VMs are wanted back."""
+
+    anchors: events.Anchors
+    link: str | None = None
+    wanted_back: WantedBack | None = None
 
 
 class Access:
@@ -96,12 +108,15 @@ class Access:
             return Clock(), None
         from ...emulator.weather.settings import read_link
 
-        weather = await asyncio.to_thread(_ask, f"{self.engine.endpoint}/emulator/v1/weather")
-        link = read_link(weather["link"]) if weather.get("link") else None
+        where = f"{self.engine.endpoint}/emulator/v1/weather"
+        answer = await asyncio.to_thread(_ask, where)
+        try:
+            weather = built(_Weather, answer)
+        except ValueError as error:
+            raise UnreachableError(f"The emulator's weather does not make sense: {error}", where=where) from error
+        link = read_link(weather.link) if weather.link else None
         self.link = link.rate / 8 if link else None
-        wanted = weather.get("wanted_back")
-        back = WantedBack(wanted["number"], frozenset(wanted["vms"]), wanted["until"]) if wanted else None
-        return Clock(tuple((here, there, rate) for here, there, rate in weather["anchors"])), back
+        return Clock(weather.anchors), weather.wanted_back
 
     async def protect(self, whose: Mapping[str, str]) -> None:
         """Close the cluster's VMs, whose labels say `whose` they are, to everyone but each other, before there are any.
