@@ -203,6 +203,28 @@ async def test_a_stopped_run_ends_with_what_it_saved_last(
     assert run.at_home() == {"model.ckpt-120.index", "model.ckpt-140.index"}
 
 
+async def test_what_is_saved_while_a_run_is_stopped_does_not_come_home_where_its_chief_ships(
+    tmp_path: Path, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    run, machine = Conducted(tmp_path / "runs" / "run-1", store="gs://results/c/run-1"), await start("ps-0")
+    machine.holds_run.set()
+
+    def saves() -> None:
+        machine.saves(140, asked=True)
+        machine.saves(160)  # its workers train on, and shipping takes longer than they do from one save to the next
+        machine.tells("train.shipped", step=140, path="gs://results/c/run-1/checkpoints/140-ab/model.ckpt-140")
+        machine.saves(180)
+
+    machine.asked = saves
+    run.on("ps-0", machine)
+    await asyncio.wait_for(run.training.stop(lambda: run.state.runs["run-1"]), 30)
+    await asyncio.wait_for(run.task, 30)
+    assert not run.home.exists(), "its chief ships those of steps 160 and 180 as it ends"
+    assert not run.trouble
+    ended = run.state.runs["run-1"]
+    assert (ended.phase, ended.shipped_step) == ("finished", 140)
+
+
 async def test_a_stopped_run_without_its_last_checkpoint_says_so(
     run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ class Shipments:
     def __init__(self, folder: Path, chief: ChiefLine, note: Callable[[str, str], None], *, to_bucket: bool) -> None:
         self._name, self._folder, self._chief, self._note = folder.name, folder, chief, note
         self._by_hand = not to_bucket
-        self._saved_step, self._shipped_step = -1, -1
+        self._saved_step, self._asked_step, self._shipped_step = -1, -1, -1
         self._to_ship = asyncio.Event()
         self._shipping = asyncio.Lock()
         self._saved, self._unsaved = asyncio.Event(), ""
@@ -46,6 +46,7 @@ class Shipments:
             case events.TrainCheckpoint():
                 self._saved_step, self._unsaved = event.step, ""
                 if event.asked:
+                    self._asked_step = event.step
                     self._saved.set()
                 self._to_ship.set()
             case events.TrainBest():
@@ -78,7 +79,7 @@ class Shipments:
             raise TrainingError(f"none was written within {_LAST_SAVE_SECONDS:.0f} s") from None
         if self._unsaved:
             raise TrainingError(self._unsaved)
-        if not await self._in_bucket():
+        if not await self._in_bucket(self._asked_step):
             await self._ship()
 
     def wait_no_more(self) -> None:
@@ -102,16 +103,19 @@ class Shipments:
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
                 self._to_ship.set()
 
-    async def ship_the_last(self) -> None:
-        """Bring the last checkpoint home, where it is not in the bucket. Raises RemoteError or OSError."""
-        if self._by_hand or self._shipped_step < self._saved_step:
+    async def ship_the_last(self, *, saved: bool) -> None:
+        """Bring the last checkpoint home, where it is not in the bucket. Raises RemoteError or OSError.
+
+        With `saved` what the run ends with is there: what its workers make until they have ended, the chief ships.
+        """
+        if self._by_hand or (self._shipped_step < self._saved_step and not saved):
             await self._ship()
 
-    async def _in_bucket(self) -> bool:
-        """Whether the checkpoint that was saved last is in the bucket; waits while it is on its way there."""
+    async def _in_bucket(self, step: int) -> bool:
+        """Whether the checkpoint of this step, or a later one, is in the bucket; waits while it is on its way there."""
         try:
             async with asyncio.timeout(INTO_BUCKET_SECONDS):
-                while not self._by_hand and self._shipped_step < self._saved_step:
+                while not self._by_hand and self._shipped_step < step:
                     self._shipped.clear()
                     await self._shipped.wait()
         except TimeoutError:

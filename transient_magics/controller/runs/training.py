@@ -112,6 +112,8 @@ class Training:
         self._begun = asyncio.Event()
         self._given_up: set[str] = set()
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        self._saved = False
+        """Whether it ended as it was stopped, with what it saved then."""
 
     def give(self, vms: list[VmState], servers: int, port: int = 0) -> None:
         """Have the VMs warm up and, once the check has passed, assign those that are ready; called at every change.
@@ -258,6 +260,7 @@ class Training:
         if save and state().phase == "running":
             try:
                 await self.save()
+                self._saved = not self._over.done()
             except (RemoteError, TrainingError, OSError) as error:
                 self._tell_of_no_last_checkpoint(state(), error)
         run = state()  # with what was just saved
@@ -410,7 +413,7 @@ class Training:
         try:
             self._chief.link()  # nothing is waited for where the VM is gone: the next one has only what is here
             async with asyncio.timeout(SHIP_SECONDS):
-                await self._shipments.ship_the_last()
+                await self._shipments.ship_the_last(saved=self._saved)
                 connection = await self._chief.connection()
                 measured = f"{layout.run_on_vm(self.name)}/{layout.METRICS}"
                 if await connection.exists(measured):  # a run without a step has none
