@@ -169,6 +169,16 @@ def test_noise_that_lasts_is_no_difference_of_speed(seed: int) -> None:
         assert controller.decide() == {}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_that_becomes_much_slower_gets_less_on_a_noisy_machine_too(seed: int) -> None:
+    workers = Workers({0: 1.0, 1: 1.0}, fixed=0.05, noise=0.3, seed=seed)
+    controller = controller_of("dynamic", 64, {0: 1.0, 1: 1.0})
+    assert workers.train(controller, 200) == 0
+    workers.speeds[1] = 0.2
+    workers.train(controller, 60)
+    assert controller.sizes[1] < 32
+
+
 def test_a_worker_that_becomes_slower_gets_less_and_again_more_when_it_recovers() -> None:
     workers = Workers({0: 1.0, 1: 1.0}, fixed=0.05, noise=0.02)
     controller = controller_of("dynamic", 32, {0: 1.0, 1: 1.0})

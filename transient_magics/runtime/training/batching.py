@@ -33,6 +33,8 @@ ENOUGH_LOOKS = 3
 """Steps and observations at its present size after which a worker's time counts as known."""
 SIGMAS = 5.0
 """How many standard errors a change must exceed; the worst of many workers is looked at, many times."""
+ENOUGH_NOISE = 30
+"""Observations after which a worker's own noise counts as known."""
 APART = 0.1
 """Two sizes nearer to each other than this (relatively) tell nothing about the fixed part of a step."""
 FELL = 0.05
@@ -177,6 +179,11 @@ class StepTime:
         return self._looks >= ENOUGH_LOOKS and self._steps >= ENOUGH_STEPS
 
     @property
+    def observed(self) -> bool:
+        """Whether its noise was seen, and is no guess."""
+        return self._counts[1] > ENOUGH_NOISE
+
+    @property
     def error(self) -> float:
         """The relative standard error of the smoothed time.
 
@@ -294,16 +301,19 @@ class BatchController:
             time.judge()
         wanted = self._wanted()
         for key, size in self.sizes.items():
-            if size > self._times[key].largest or abs(wanted[key] - size) > self._threshold(key, size):
+            if size > self._times[key].largest or abs(wanted[key] - size) > self._threshold(key, size, wanted[key]):
                 return self._resize(wanted)
         return {}
 
-    def _threshold(self, worker: int, size: int) -> float:
+    def _threshold(self, worker: int, before: int, after: float) -> float:
         """Below it a change is noise, or rounding to and fro.
 
-        Dead-band and noise are parts of a step's time, of which the fixed part is worth some examples.
+        Dead-band and noise are parts of a step, of which the fixed part is worth some examples. They count beside
+        the smaller size: however slow a worker becomes, it can lose no more than it had, and noise of a fifth, five
+        times of which are all of that, would keep it there. Not while its noise is a guess, which is a large one.
         """
         time = self._times[worker]
+        size = min(before, after) if time.observed else before
         return max((size + time.worth) * max(self._rule.deadband, SIGMAS * time.error), 0.75)
 
     def _wanted(self) -> dict[int, float]:
