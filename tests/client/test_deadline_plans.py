@@ -30,8 +30,14 @@ def planned(finish_by: float | str, **options: str) -> Plan:
     return found
 
 
-def test_a_later_deadline_costs_less_and_courses_are_in_time() -> None:
-    told = planned("20h").deadline
+@pytest.fixture(scope="module")
+def within_20h() -> Plan:
+    """One plan for all who only read it: it simulates hundreds of courses."""
+    return planned("20h")
+
+
+def test_a_later_deadline_costs_less_and_courses_are_in_time(within_20h: Plan) -> None:
+    told = within_20h.deadline
     assert told is not None
     assert [point.hours for point in told.curve] == sorted(point.hours for point in told.curve)
     dollars = [point.dollars for point in told.curve]
@@ -58,8 +64,8 @@ def test_what_it_simulates_are_the_decisions_of_the_controller(monkeypatch: pyte
     assert len({tuple(sorted(each.workers.items())) for each in seen}) > 3, "clusters of several sizes"
 
 
-def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone() -> None:
-    plan = planned("20h")
+def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone(within_20h: Plan) -> None:
+    plan = within_20h
     assert re.search(r"Done within 20 h: \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\), after [\d.]+ h \(.* in time\.", str(plan))
     assert "Deadlines: 10." in str(plan)
     assert "no forecast of a zone" in str(plan)
