@@ -18,7 +18,7 @@ from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
 from transient_magics.runtime.agent import agent as agent_module
 from transient_magics.runtime.agent.agent import Agent
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.programs import forked
+from transient_magics.runtime.programs import forked, running
 from transient_magics.runtime.worker.gpu import likely_reason
 
 DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
@@ -187,7 +187,9 @@ def test_roles_are_forked_while_a_fork_server_lives_and_start_plainly_without(ro
 @pytest.mark.training
 def test_a_program_beside_a_run_is_forked_and_ends_with_its_caller(room: MachineRoom):
     room.start_agent("vm")
-    room.put("vm", {**DECLARATION, "model": "", "hparams_set": "", "problem": ""}, "import time\ntime.sleep(600)")
+    room.put(
+        "vm", {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "seed": 3}, "import time\ntime.sleep(600)"
+    )
     folder = RunFolder(room.run_folder("vm"))
     folder.logs.mkdir(exist_ok=True)
     given = ("--run", str(folder.path))
@@ -204,10 +206,17 @@ def test_a_program_beside_a_run_is_forked_and_ends_with_its_caller(room: Machine
     caller.wait()
     until(lambda: not Path(f"/proc/{pid}").exists(), "its end")
 
-    folder.cell.write_text("raise ValueError('a cell without sense')")
+    folder.cell.write_text("import sys\nraise ValueError(f\"imported: {'ker' 'as' in sys.modules}\")")
     said = asyncio.run(forked.answer(folder, "evaluate", given))
     assert said is not None
-    assert "a cell without sense" in json.loads(said)["error"]
+    assert "imported: True" in json.loads(said)["error"], "a cell's Keras is there"
+
+    folder.cell.write_text("import keras, random\nraise ValueError(f'drawn: {random.random()}')")
+    drawn = asyncio.run(forked.answer(folder, "evaluate", given))
+    assert drawn is not None
+    plain = asyncio.run(running.answer("evaluate", *given, log=folder.logs / "plain.log", limit=600))
+    assert "drawn: 0." in plain["error"]
+    assert json.loads(drawn) == plain, "what follows from a seed is the same in a process that was not forked"
 
 
 @pytest.mark.training

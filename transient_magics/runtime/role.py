@@ -39,6 +39,8 @@ ENVIRONMENT = {
     "TF_GRPC_DEFAULT_OPTIONS": (
         "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
     ),
+    # PyArrow, which pandas imports, starts a thread for its memory otherwise; a fork server must have none.
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTHONUNBUFFERED": "1",
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from typing import Any
 
+from ...imports import uncollected
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..tf.graph_mode import everything
@@ -24,10 +27,19 @@ def preload(registered: bool) -> None:
     """Import what takes long, for a process that waits for a run of a `registered` model, or of the cell's own."""
     if not registered:
         everything()
+        _keras()
         return
     from .t2t import bridges
 
     bridges.preload()
+
+
+def _keras() -> None:
+    """Import it, as almost every cell with a model of its own does: 1.2 s of a core, with what it looks for itself
+    (scikit-learn, pandas), and a run has at least three processes that run the cell."""
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    with uncollected():
+        importlib.import_module("keras")
 
 
 def sow(spec: RunSpec) -> None:
@@ -39,6 +51,8 @@ def sow(spec: RunSpec) -> None:
     import numpy
     import tensorflow
 
+    if not spec.model:
+        _keras()  # whose import draws a number: not in a process that was forked with it
     random.seed(spec.seed)  # of which Keras draws what its layers begin with
     numpy.random.seed(spec.seed)
     tensorflow.random.set_seed(spec.seed)
