@@ -220,6 +220,20 @@ def test_a_program_beside_a_run_is_forked_and_ends_with_its_caller(room: Machine
 
 
 @pytest.mark.training
+def test_the_worker_of_a_trial_is_forked_and_has_a_fork_server_for_that(room: MachineRoom):
+    agent = room.start_agent("vm")
+    own = {**DECLARATION, "model": "", "hparams_set": "", "problem": ""}
+    room.put("vm", own, "")
+    room.say("vm", worker(free_ports(1)))
+    assert parent(plain := another_worker(room, 0)) == agent
+    room.say("vm", {"do": "stop", "run": "run-1"})
+    room.put("vm", {**own, "name": "run-2", "study": "study", "trial": 0}, "")
+    room.say("vm", worker(free_ports(1), "run-2"))
+    (server,) = until(lambda: servers(room), "a fork server")
+    assert parent(another_worker(room, plain)) == server
+
+
+@pytest.mark.training
 def test_a_fork_server_ends_with_its_agent_and_serves_the_next_run(room: MachineRoom):
     room.start_agent("vm")
     for run in ("run-1", "run-2"):

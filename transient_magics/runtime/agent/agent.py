@@ -40,6 +40,7 @@ from ...protocol.agent_commands import (
     Warm,
     read,
 )
+from ...protocol.run import RunSpec
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
@@ -149,11 +150,13 @@ class Agent:
         """The fork server for a role that starts now; None: it starts plainly.
 
         A parameter server needs all that a fork server imports, so it gets one. A worker may do with much less: without
-        a server it is faster alone. A server that died is not missed at once: there may be no memory for another.
+        a server it is faster alone, unless it makes a trial: the next one comes soon. A server that died is not missed
+        at once: there may be no memory for another.
         """
         own = self._is_own(assignment.run)
         if self._fork_server is None or self._fork_server.own != own:
-            return self._have_server(own) if assignment.role == "ps" else None
+            worth = assignment.role == "ps" or (assignment.role == "worker" and self._is_trial(assignment.run))
+            return self._have_server(own) if worth else None
         return self._fork_server
 
     def _have_server(self, own: bool) -> ForkServer:
@@ -185,10 +188,20 @@ class Agent:
 
     def _is_own(self, run: str) -> bool:
         """Whether the model of the run is one of its own."""
+        spec = self._spec(run)
+        return spec is not None and not spec.model
+
+    def _is_trial(self, run: str) -> bool:
+        """Whether the run is one of a study's."""
+        spec = self._spec(run)
+        return spec is not None and bool(spec.study)
+
+    def _spec(self, run: str) -> RunSpec | None:
+        """What the run declares; None where that cannot be read."""
         try:
-            return not RunFolder(self._root / layout.RUNS / run).spec().model
+            return RunFolder(self._root / layout.RUNS / run).spec()
         except TransientError:
-            return False
+            return None
 
     # --- commands ----------------------------------------------------------------------------------------------------
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
