@@ -10,6 +10,7 @@ import keyword
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from typing import Annotated, Literal, Self
 
 from . import checks
@@ -228,7 +229,8 @@ def choices(name: str, of: type | None = None) -> tuple[str, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
 
 
-def _hints() -> dict[str, object]:
+@cache
+def _hints() -> Mapping[str, object]:
     return typing.get_type_hints(RunSpec, include_extras=True)
 
 
