@@ -109,9 +109,10 @@ class Data:
 def _shuffled(tf: Any, modern: Any, held: Mapping[str, Any], count: int) -> Any:
     """The examples in an order that is drawn each time. Their numbers are shuffled: examples may be large."""
     place = tf.random_uniform([], maxval=count, dtype=tf.int64)
-    numbers = modern.data.Dataset.range(count).map(lambda number: (number + place) % count)
+    as_it_is = modern.autograph.experimental.do_not_convert  # AutoGraph takes long to find that nothing is to be done
+    numbers = modern.data.Dataset.range(count).map(as_it_is(lambda number: (number + place) % count))
     numbers = numbers.shuffle(min(count, _SHUFFLED))
-    return numbers.map(lambda number: {name: tf.gather(array, number) for name, array in held.items()})
+    return numbers.map(as_it_is(lambda number: {name: tf.gather(array, number) for name, array in held.items()}))
 
 
 def _from_anywhere(tf: Any, dataset: Any) -> Any:
