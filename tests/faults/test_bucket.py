@@ -65,7 +65,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
     cluster = client.declare(client.Declaration("k80x1", name="stored", bucket="gs://stored-results/lab"))
     run = client.train(
         source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
-        train_steps=10**6, checkpoint_steps=20, checkpoint_seconds=None, pace_seconds=0.05, check=False,
+        train_steps=10**6, checkpoint_steps=120, checkpoint_seconds=None, pace_seconds=0.05, check=False,
         data_dir="gs://stored-results/digits", cache="1KB:memory", keep=2,
     )  # fmt: skip
     patient = Patient(cluster, run)
