@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
 from operator import itemgetter
 from statistics import NormalDist
@@ -48,6 +49,7 @@ class Speeds:
             if sum_ > self._line[-1][0]:
                 told = (pace.stretches * speed + _FEW * self._fit(sum_)) / (pace.stretches + _FEW)
                 self._line.append((sum_, told))
+        self._means: dict[float, float] = {}
 
     @property
     def known(self) -> bool:
@@ -64,6 +66,11 @@ class Speeds:
         added = self._added(workers)
         if not added or not self._points:
             return 0.0
+        if added not in self._means:  # a decision asks for the same sizes many times
+            self._means[added] = self._on_line(added)
+        return self._means[added]
+
+    def _on_line(self, added: float) -> float:
         for (before, slower), (after, faster) in pairwise(self._line):
             if added <= after:
                 return slower + (faster - slower) * (added - before) / (after - before)
@@ -86,7 +93,9 @@ class Speeds:
 
     def _added(self, workers: Counts) -> float:
         """The speeds of these added up, in those of one without a GPU or of a teraflop per second."""
-        return sum(count * (1.0 if self._alike else _power(gpu)) for gpu, count in workers.items())
+        if self._alike:
+            return float(sum(workers.values()))
+        return sum([count * _power(gpu) for gpu, count in workers.items()])
 
     def _fit(self, added: float) -> float:
         return 1 / (self._each / added + self._fixed)
@@ -116,5 +125,6 @@ def _mean(values: list[float], weights: list[float]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
+@cache
 def _power(gpu: str) -> float:
     return (accelerator(gpu).teraflops if gpu != "cpu" else 0.0) or 1.0
