@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.bags.surrogate.cube import all_inside, inside
 from transient_magics.bags.surrogate.model import Surrogate, learn
 from transient_magics.bags.surrogate.section import sections
@@ -99,7 +100,7 @@ def test_what_cannot_be_drawn_is_said_in_a_sentence(
         sections(surrogate, results, **asked)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.integers(1, 3), st.integers(0, 2**16), st.booleans())
 def test_many_places_are_inside_as_each_one_is(dimensions: int, seed: int, flat: bool) -> None:
     random = np.random.default_rng(seed)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.client.checkup import report
 from transient_magics.client.checkup.diagnosis import Line
 from transient_magics.client.checkup.names import Names
@@ -57,7 +58,7 @@ def written(who: dict[str, str]) -> dict[str, Any]:
 
 
 @given(everybodys(), everybodys())
-@settings(max_examples=60)
+@examples(60)
 def test_no_name_survives_and_nothing_else_depends_on_names(who: dict[str, str], other: dict[str, str]) -> None:
     first, second = written(who), written(other)
     shown = (json.dumps(first) + report.as_text(first)).lower()

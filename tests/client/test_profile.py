@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.client.results.profile import chrome, shifts, written, xplane
 from transient_magics.protocol.measures import trace as form
 from transient_magics.protocol.measures.trace import Operation, Trace, packed, unpacked
@@ -99,7 +100,7 @@ def test_what_is_no_trace_is_refused(content: Callable[[], bytes]) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=50)
+@examples(50)
 def test_no_bytes_raise_anything_else(content: bytes) -> None:
     for each in (content, gzip.compress(content)):
         with pytest.raises(ValueError, match=r"\w"):

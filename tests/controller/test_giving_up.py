@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.controller.test_resizing import Life, declare
+from tests.examples import examples
 from transient_magics.client.declaring import resized as meant
 from transient_magics.controller.decisions.core import worker_places
 from transient_magics.controller.decisions.giving_up import compared, lately, leaving
@@ -71,7 +72,7 @@ def test_one_that_was_told_to_leave_goes_first() -> None:
     assert gone == ("worker-0",)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.sampled_from(["t4x5", "t4x3+l4x2", "t4x2@us-central1-a+t4x2@us-west1-b"]), st.integers(1, 3),
     st.lists(st.floats(0.0, 3600.0), max_size=4), st.sampled_from(get_args(GiveUp)),

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import Relocation, relocated, specify
 from transient_magics.client.text import event_words, phase_words
@@ -240,7 +241,7 @@ MISHAPS = st.sampled_from(["come", "refuse", "revoke", "fail", "wait", "lose ser
 
 
 @pytest.mark.story
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(st.tuples(MISHAPS, st.integers(0, 20)), max_size=40),
     st.sampled_from([(THERE, "", None), ("", "p100", None), ("", "", 2), ("us-central1-c", "p100", 2)]),

@@ -6,9 +6,10 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import resized as meant
 from transient_magics.client.declaring import specify
@@ -101,7 +102,7 @@ def test_a_cluster_of_an_earlier_version_keeps_the_end_that_its_vms_have() -> No
 
 
 @pytest.mark.story
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.integers(1, 6), st.none() | st.integers(6, 12), st.sampled_from([None, 600.0]),
     st.lists(st.tuples(st.floats(0.0, 3 * 3600.0), st.integers(1, 12), st.sampled_from(["t4", "l4"])), max_size=5),

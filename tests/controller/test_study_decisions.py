@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs.conduct import waiting_runs
@@ -138,7 +139,7 @@ def rate(params: dict[str, Value], step: int) -> float:
     return float(params["lr"]) * step / 100 + float(params.get("units", 16)) / 1000
 
 
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(st.sampled_from(["grid", "random"]), st.integers(0, 99), st.integers(0, 10**6))
 def test_a_study_that_is_killed_at_any_moment_makes_exactly_the_same_trials(
     sampler: str, seed: int, kills: int
@@ -315,7 +316,7 @@ class Leased(Simulated):
                 self.record(events.TrainFinished(run=name, step=100))
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     st.lists(st.sampled_from(["k80x1", "k80x2", "k80x3", "p100x1", "p100x2", "k80x2+p100x1"]), min_size=1, unique=True),
     st.sampled_from(["grid", "random"]),

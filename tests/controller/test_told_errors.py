@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics import errors
 from transient_magics.client import commands, programs
 from transient_magics.client.project import emulated
@@ -41,7 +42,7 @@ def test_there_are_all_kinds_of_them() -> None:
     assert {ClusterError, DeclarationError, errors.StockoutError, errors.HostKeyError} <= set(EVERY)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raised=st.lists(RAISED, min_size=1, max_size=8))
 def test_over_a_command_socket_and_over_two_on_the_way_through_a_mirror(
     tmp_path: Path, raised: list[TransientError]
@@ -100,7 +101,7 @@ def test_what_cannot_be_sent_is_refused_here(tmp_path: Path) -> None:
         commands._line(Revoke(vm="worker-0", seconds=float("nan")))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(error=RAISED)
 def test_from_a_program_that_answers_one_question(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: TransientError
@@ -116,7 +117,7 @@ def test_from_a_program_that_answers_one_question(
     assert same(found.value, error)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(error=RAISED)
 def test_from_the_emulator(monkeypatch: pytest.MonkeyPatch, error: TransientError) -> None:
     body = wire.ApiError(400, "invalid", str(error), told(error)).body()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.controller.test_core import START, Story
 from tests.deadlines.deadline_world import HOURLY, KEPT, ON_DEMAND_HOURLY, spells, world
+from tests.examples import examples
 from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.deadlines.decisions import decide
@@ -21,7 +22,7 @@ from transient_magics.journal.deadlines import Pace
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.floats(60, 4000), min_size=1, max_size=20), st.floats(1.05, 2.5), st.sampled_from([0.0, 0.1, 0.5]),
     st.sampled_from([1, 2, 4]), st.sampled_from([60.0, 300.0, 900.0]), st.integers(0, 1000),

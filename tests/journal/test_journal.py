@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.errors import JournalError
 from transient_magics.journal import Journal, decode, encode, events, follow, read
 
@@ -35,7 +36,7 @@ def test_a_new_writer_goes_on_counting(tmp_path: Path) -> None:
     assert [event.seq for event in read(tmp_path / "journal.jsonl")] == [1, 2, 3]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(1, 60))
 def test_a_torn_last_line_is_survived(tmp_path: Path, cut: int) -> None:
     path = tmp_path / f"{cut}.jsonl"

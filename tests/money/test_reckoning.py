@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.examples import examples
 
 from .reckoning import GIB, HOUR_S, Charges, Disk, Prices, Run, Vm, charges, reckon
 
@@ -164,7 +166,7 @@ def vms(draw: st.DrawFn, preempted: bool | None = None) -> Vm:
     )
 
 
-few = settings(max_examples=60, deadline=None)
+few = examples(60)
 
 
 def total(bill: dict[str, Charges]) -> float:

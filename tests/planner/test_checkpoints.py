@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Plan, Planner, keep, risk, trusted_hours, young_daly
 from transient_magics.planner.lifetimes.beyond import Capped
@@ -82,7 +83,7 @@ risky = st.one_of(
 
 
 @given(risky, st.floats(1, 6), st.floats(0.01, 0.2), st.floats(0, 0.5), st.floats(0, 20), st.floats(0.1, 3))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_no_fixed_interval_is_better_than_the_plan(
     model: LifetimeModel, work: float, cost: float, restart: float, age: float, mean_factor: float
 ) -> None:
@@ -94,7 +95,7 @@ def test_no_fixed_interval_is_better_than_the_plan(
 
 
 @given(risky, st.floats(0, 15))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_cheaper_checkpoints_and_restarts_never_take_longer(model: LifetimeModel, age: float) -> None:
     def hours(cost: float, restart: float) -> float:
         return Planner(model, 3, cost, restart, piece=0.1).plan(age).hours

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.catalog import published as tables
 from transient_magics.errors import PlanError
 from transient_magics.planner.lifetimes.beyond import Capped, continued
@@ -59,7 +60,7 @@ def test_survival_begins_at_one_and_never_rises(model: LifetimeModel, ages: list
 
 @given(models, st.integers(0, 2**32), st.floats(0, 12), st.floats(0.1, 20))
 @example(continued(KaplanMeier(Observations.of([0.5], [True])), 0.5), 0, 1.0, 1.0)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_samples_live_on_from_their_age_as_survival_says(
     model: LifetimeModel, seed: int, age: float, more: float
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_worked_example_with_its_greenwood_band() -> None:
 
 
 @given(st.lists(st.tuples(hours, st.booleans()), min_size=3, max_size=40).filter(lambda each: any(r for _, r in each)))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_exponential_s_mean_is_the_hours_watched_by_revocation(lives: list[tuple[float, bool]]) -> None:
     observed = Observations.of([each for each, _ in lives], [revoked for _, revoked in lives])
     found = fit("exponential", observed, capped=False).parameters["mean"]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.client import plan
 from transient_magics.planner.lifetimes.beyond import continued
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
@@ -112,7 +113,7 @@ def test_it_agrees_with_a_plain_simulation() -> None:
     assert outcome.revocations.mean() == pytest.approx(4 * outcome.hours.mean(), rel=0.05)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(1, 12), st.floats(0.3, 50), st.floats(0.0, 0.2), st.integers(0, 9))
 def test_more_risk_never_makes_a_run_faster(count: int, hours: float, service: float, seed: int) -> None:
     calm = course(count, service_seconds=service)

@@ -10,9 +10,10 @@ from dataclasses import fields
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
+from tests.examples import examples
 from transient_magics.protocol import agent_commands, checks, chief_messages, cluster_commands
 from transient_magics.protocol.messages import Message, encode, kinds
 from transient_magics.protocol.names import checked_file
@@ -66,7 +67,7 @@ def made(cls: type[Any]) -> some.SearchStrategy[Any]:
     return some.builds(cls, **{each.name: let_in(hints[each.name]) for each in fields(cls)})
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(some.data())
 def test_what_is_sent_is_heard(data: some.DataObject) -> None:
     for cls, read in CLASSES:

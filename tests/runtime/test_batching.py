@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.catalog import accelerator
 from transient_magics.runtime.training.batching import (
     _PEAKS,
@@ -287,7 +288,7 @@ def test_sizes_add_up_and_keep_the_bounds(costs: list[tuple[float, float, int]],
     assert all(abs(size - wanted[key]) < 1 + 1e-3 for key, size in sizes.items())
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_the_global_batch_stays_whatever_happens(data: st.DataObject) -> None:
     batch, declared = data.draw(st.integers(2, 64)), data.draw(st.integers(1, 6))

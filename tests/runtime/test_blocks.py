@@ -14,9 +14,10 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
+from tests.examples import examples
 from tests.runtime.test_chief_state import Story, saved
 from transient_magics.errors import DeclarationError, TrainingError
 from transient_magics.protocol.cache import Cache
@@ -49,7 +50,7 @@ def write(path: Path, sizes: list[int]) -> None:
 
 
 # --- cutting ---------------------------------------------------------------------------------------------------------
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(some.lists(some.lists(some.integers(0, 150_000), max_size=12), max_size=4))
 def test_blocks_are_whole_records_and_all_of_them(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[int]]
@@ -114,7 +115,7 @@ class World:
         assert self.leases.lost(worker) == len(held) <= self.bound
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     many=some.integers(1, 30),
     bound=some.integers(1, 9),
@@ -219,7 +220,7 @@ def blocks_of(many: int) -> blocks.Index:
     return blocks.Index(tuple(blocks.Block("p", 10 * number, 10, 2, 0) for number in range(many)))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     many=some.integers(1, 30),
     bound=some.integers(1, 9),

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.protocol import chief_messages as messages
 from transient_magics.protocol.measures.objective import Best
 from transient_magics.protocol.run import RunSpec
@@ -648,7 +649,7 @@ anything = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.tuples(anything, st.floats(0, 7)), max_size=40))
 def test_whatever_happens_the_events_agree_with_each_other(happenings: list[tuple[Any, float]]):
     story = Story(max_workers=2)

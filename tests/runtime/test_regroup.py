@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from transient_magics.runtime.training.regroup import AHEAD, Regrouped
 
 DECLARED = 64
@@ -55,7 +56,7 @@ def test_what_whole_rows_miss_is_made_up_for():
     assert len(numbers(regrouped.take(2))) == 1  # no mini-batch is empty
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True).flatmap(
         lambda rows: st.permutations([each for each in rows for _ in range(8)])
