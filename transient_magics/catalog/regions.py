@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
 HOME_CONTINENT = "North America"
 """Where a zone is looked for first when nobody names one."""
@@ -43,13 +43,15 @@ def continent(place: str) -> str:
     return _CONTINENTS.get(place.partition("-")[0], "")
 
 
-def nearest(place: str, regions: Iterable[str]) -> str:
+def nearest(place: str, regions: Collection[str]) -> str:
     """The one of `regions` that is nearest to a zone or region: itself, else on its continent, else by distance."""
     here = region(place)
+    if here in regions:
+        return here
 
-    def far(other: str) -> tuple[bool, bool, float, bool, str]:
+    def far(other: str) -> tuple[bool, float, bool, str]:
         country = other.partition("-")[0] != here.partition("-")[0]
-        return other != here, continent(other) != continent(here), degrees(here, other), country, other
+        return continent(other) != continent(here), degrees(here, other), country, other
 
     return min(regions, key=far)
 
