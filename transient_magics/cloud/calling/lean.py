@@ -24,7 +24,7 @@ class _StandIn(types.ModuleType):
     """In the place of the package: its messages, and the clients of its services."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):  # who looks at any module for a name of his own is not Google's user
             raise AttributeError(name)
         messages = importlib.import_module(_MESSAGES)
         place = messages if hasattr(messages, name) else _service(name)
