@@ -23,6 +23,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from tests import processes
 from transient_magics import emulator
@@ -116,8 +117,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--quick") and not config.getoption("--hypothesis-profile"):
+    profile = config.getoption("--hypothesis-profile")
+    if config.getoption("--quick") and not profile:
         hypothesis.settings.load_profile("quick")
+    if profile != "explore":
+        # Else examples have constants of all modules that are imported, and are others after any change of one; and
+        # every process parses them all for that.
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
