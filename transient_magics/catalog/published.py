@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 HOUR = 3600.0
@@ -150,7 +151,7 @@ class Lifetimes:
         hours = sum(self.launched - (low + high) / 2 for low, high in pairwise(self.revoked[middle - 1 : LAST_HOUR]))
         return Tail(self.revoked[-1] - self.revoked[middle - 1], hours)
 
-    @property
+    @cached_property
     def _late_rate(self) -> float:
         tails = [each.tail for each in tables() if each.gpu == self.gpu]
         pooled = Tail(sum(each.events for each in tails), sum(each.hours for each in tails))
@@ -165,6 +166,7 @@ def tables() -> list[Lifetimes]:
     return [Lifetimes(gpu, region, *counts) for (gpu, region), counts in _REVOKED.items()]
 
 
+@lru_cache
 def lifetimes(gpu: str, region: str) -> Lifetimes:
     """The table for a GPU (the catalog's name) in a region, or the nearest that was published."""
     kind = _measured(gpu)
