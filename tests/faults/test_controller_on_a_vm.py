@@ -187,7 +187,7 @@ def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     patient.until(lambda state: state.seat, "in the charge of its VM")
     run = client.train(
         source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
-        train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.1, hparams="batch_size=8",
+        train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.3, hparams="batch_size=8",
     )  # fmt: skip
     patient.run = run
     patient.shipped()

@@ -46,7 +46,7 @@ TEXT = {
     "hparams_set": "transformer_bits",
     "problem": "reverse_bits",
     "train_steps": 100_000,
-    "pace_seconds": 0.1,
+    "pace_seconds": 0.2,
     "wire": "bf16",
     "damping": "staleness",
     "checkpoint_steps": None,
