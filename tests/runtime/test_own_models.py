@@ -242,17 +242,20 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
 @pytest.mark.parametrize(
     ("run", "cell", "begins", "says"),
     [
-        (
+        pytest.param(
             "unreadable",
             MODEL_FN.replace(".shuffle(1500)", ".map(lambda image, label: (image, tf2.gather([0, 1, 2], label)))"),
             "the examples cannot be read: InvalidArgumentError: ",
             "is not in [0, 3)",
+            id="unreadable",
         ),
-        (
+        pytest.param(
             "unknown",
             KERAS.replace("digits.target[chosen]", "digits.target[chosen] + 30"),
             "InvalidArgumentError: Received a label value of ",
             "is outside the valid range of [0, 10)",
+            id="unknown label",
+            marks=pytest.mark.matrix,
         ),
     ],
 )
