@@ -72,11 +72,13 @@ def sent(state: ClusterState, now: float, run: str | None = None, series: RunSer
     return {"view": view(state, bill(state, now), now, run), "curves": drawn, "log": {}}
 
 
-def long_story(folder: Path, workers: int, hole: tuple[float, float] = (0, 0)) -> tuple[ClusterState, float, RunSeries]:
-    """Two hours of so many workers; of the time between the two shares of `hole` nothing was measured."""
-    story = LongStory(2, workers, end=time.time() // 600 * 600 - 300)  # no mark is near its end
+def long_story(
+    folder: Path, workers: int, hole: tuple[float, float] = (0, 0), hours: float = 2
+) -> tuple[ClusterState, float, RunSeries]:
+    """So many hours of so many workers; of the time between the two shares of `hole` nothing was measured."""
+    story = LongStory(hours, workers, end=time.time() // 600 * 600 - 300)  # no mark is near its end
     state = kept(story.tell(folder, metrics_every=20)).read()
-    begin, end = (1e9 * (story.began + share * 7200) for share in hole)
+    begin, end = (1e9 * (story.began + share * 3600 * hours) for share in hole)
     rows = map(json.loads, (folder / "runs" / "run-1" / "metrics.jsonl").read_text().splitlines())
     series = RunSeries()
     series.add(row for row in rows if not begin <= row["time"] <= end)
@@ -170,6 +172,41 @@ def test_workers_of_every_run_have_their_speeds_on_their_lanes(chrome: Browser, 
         expect(line).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+(L[\d.]+ [\d.]+)+"))
         expect(page.get_by_role("note", name="What the bars mean")).to_contain_text("steps per second")
         page.screenshot(path=Path(os.environ.get("SCREENSHOTS", tmp_path)) / "lanes.png")
+
+
+def test_the_lanes_say_who_was_where_and_when(chrome: Browser, tmp_path: Path) -> None:
+    state, now, series = long_story(tmp_path, 8, hours=5)
+    with bare(chrome, "cluster", sent(state, now, None, series)) as page:
+        lane = page.get_by_role("slider", name="life of worker-8")
+        expect(lane.locator(".transient-speed")).to_have_attribute("d", re.compile("L"))
+        assert "M0 0" not in (lane.locator(".transient-before [data-state=revoked]").get_attribute("d") or "M0 0")
+        page.get_by_role("slider", name="life of ps-0").focus()
+        page.keyboard.press("ArrowDown")  # the first worker's place, which worker-8 has now
+        tip = page.get_by_role("tooltip")
+        expect(tip).to_contain_text("worker-8 running from")
+        for _ in range(3):
+            page.keyboard.press("ArrowLeft")
+        expect(tip).to_contain_text("worker-0 was revoked at")
+        page.keyboard.press("ArrowLeft")
+        expect(tip).to_contain_text("worker-0 under notice from")
+        expect(lane).to_have_attribute("aria-valuetext", re.compile("worker-0 under notice from"))
+        page.keyboard.press("Escape")
+        expect(tip).to_be_hidden()
+        lane.hover(position={"x": 20, "y": 12})
+        expect(tip).to_contain_text("worker-0 running from")
+
+
+def test_events_are_filtered_by_kind_and_by_words(chrome: Browser) -> None:
+    state = stories.state_at("short", began=time.time() - 60)
+    with bare(chrome, "cluster", sent(state, state.recent[-1].at)) as page:
+        told = page.get_by_role("listitem")
+        expect(told.filter(has_text="saved a checkpoint")).to_have_count(1)
+        page.get_by_label("Which events").select_option("trouble")
+        expect(told).to_have_count(2)
+        expect(told.first).to_contain_text("worker-3 was revoked")
+        page.get_by_label("Which events").select_option("")
+        page.get_by_label("Only events with these words").fill("joined")
+        expect(told).to_have_count(1)
 
 
 @pytest.mark.parametrize(("workers", "named"), [(12, ["lowest to highest", "median"]), (4, ["worker-0", "worker-3"])])

@@ -111,31 +111,6 @@ def test_how_the_run_ends_stands_under_its_progress(lab: Lab, tmp_path: Path, sh
     expect(said).to_be_hidden()
 
 
-def test_the_lanes_say_who_was_where_and_when(lab: Lab, tmp_path: Path) -> None:
-    journal = LongStory(5).tell(tmp_path / "long", metrics_every=10)
-    lab.notebook("lanes", SHOW_LONG.format(path=str(journal)))
-    page = lab.open("lanes")
-    lab.run_all(page)
-    panel = page.locator(".transient-panel")
-    lane = panel.get_by_role("slider", name="life of worker-8")
-    expect(lane.locator(".transient-speed")).to_have_attribute("d", re.compile("L"))
-    assert "M0 0" not in (lane.locator(".transient-before [data-state=revoked]").get_attribute("d") or "M0 0")
-    panel.get_by_role("slider", name="life of ps-0").focus()
-    page.keyboard.press("ArrowDown")  # the first worker's place, which worker-8 has now
-    tip = panel.get_by_role("tooltip")
-    expect(tip).to_contain_text("worker-8 running from")
-    for _ in range(3):
-        page.keyboard.press("ArrowLeft")
-    expect(tip).to_contain_text("worker-0 was revoked at")
-    page.keyboard.press("ArrowLeft")
-    expect(tip).to_contain_text("worker-0 under notice from")
-    expect(lane).to_have_attribute("aria-valuetext", re.compile("worker-0 under notice from"))
-    page.keyboard.press("Escape")
-    expect(tip).to_be_hidden()
-    lane.hover(position={"x": 20, "y": 12})
-    expect(tip).to_contain_text("worker-0 running from")
-
-
 def test_a_run_is_saved_evaluated_and_its_log_read_from_its_panel(lab: Lab, tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     stories.tell(journal, "training")
@@ -175,21 +150,6 @@ def test_resizing_says_its_price_before_it_happens(lab: Lab, tmp_path: Path) -> 
     expect(panel).to_contain_text("The cluster becomes k80x2.")
     lab.run_last(page)
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("[('resize', 'k80x2')]")
-
-
-def test_events_are_filtered_by_kind_and_by_words(lab: Lab, tmp_path: Path) -> None:
-    journal = tmp_path / "journal.jsonl"
-    stories.tell(journal, "short")
-    page = opened(lab, journal, name="filter")
-    panel = page.locator(".transient-panel")
-    events = panel.get_by_role("listitem")
-    expect(events.filter(has_text="saved a checkpoint")).to_have_count(1)
-    panel.get_by_label("Which events").select_option("trouble")
-    expect(events).to_have_count(2)
-    expect(events.first).to_contain_text("worker-3 was revoked")
-    panel.get_by_label("Which events").select_option("")
-    panel.get_by_label("Only events with these words").fill("joined")
-    expect(events).to_have_count(1)
 
 
 EVIL = (
