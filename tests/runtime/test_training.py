@@ -109,7 +109,14 @@ def shut_down(*processes: int) -> None:
             os.kill(process, told)
 
 
-DECLARED = {**DECLARATION, "train_steps": 2000, "alarm_below": 0.75, "alarm_after": 0.0, "keep": 3}
+DECLARED = {
+    **DECLARATION,
+    "train_steps": 1300,
+    "pace_seconds": 0.25,
+    "alarm_below": 0.75,
+    "alarm_after": 0.0,
+    "keep": 3,
+}
 
 
 def play(room: MachineRoom) -> Story:
