@@ -64,6 +64,7 @@ cluster"""
 
 @pytest.mark.training
 @pytest.mark.story
+@pytest.mark.matrix
 def test_a_real_cluster_acts_when_its_proposal_is_agreed_to(lab: Lab, shots: Path) -> None:
     """Alone its worker takes five minutes and is to be done in five and a half: VMs on demand have to come at once."""
     lab.notebook("asked", "%load_ext transient_magics", STORY)
