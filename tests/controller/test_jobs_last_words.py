@@ -149,6 +149,6 @@ async def test_a_fetch_that_fails_is_made_again_before_the_end_is_told(conducted
 async def test_what_does_not_come_in_time_is_taken_from_the_exit(
     conducted: Conducted, noticed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not noticed:  # a minute
+    if not noticed:
         monkeypatch.setattr(conduct, "_LAST_WORDS_SECONDS", 1.0)
     assert (await conducted(Silent, noticed)).endswith("works\ndone at 208\n")

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 _TRY_AGAIN_SECONDS = 1.0
 _LINK_SECONDS = 2.0
-_LAST_WORDS_SECONDS, _LEAVING_SECONDS = 60.0, 1.0
+_LAST_WORDS_SECONDS, _LEAVING_SECONDS = 20.0, 1.0
 """How long all of what a command said may take to come here at its end; where its VM leaves. Then its exit's tail has
 to do."""
 _MOST_EVENTS, MOST_OUTPUT = 16 * 2**20, 24 * 2**20
