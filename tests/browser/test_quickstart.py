@@ -17,9 +17,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.training]
 
 def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab, tmp_path: Path) -> None:
     # With smaller mini-batches than the notebook's: four workers share two cores, and how well it learns is no matter.
+    # A server is taken sooner, and all train slower: on a busy machine too the new one joins before the end.
     whole = (ROOT / "notebooks" / "quickstart.ipynb").read_text()
-    assert "--pace 0.25" in whole
-    (lab.folder / "quickstart.ipynb").write_text(whole.replace("--pace 0.25", "--pace 0.25 --hparams batch_size=8"))
+    for theirs, ours in {
+        "--pace 0.25": "--pace 0.35 --hparams batch_size=8",
+        "run.reach(300)": "run.reach(100)",
+    }.items():
+        assert theirs in whole
+        whole = whole.replace(theirs, ours)
+    (lab.folder / "quickstart.ipynb").write_text(whole)
     pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
     page = lab.open("quickstart", width=1180, height=1020)
     lab.run_all(page)
