@@ -17,12 +17,13 @@ export function splitSection(focus) {
   const node = element("section", { "aria-label": "Where a step's time goes" },
     element("div", { class: "transient-split-head" }, element("span", { class: "transient-label", text: "where a step's time goes" }), about), list, key);
   node.hidden = true;
+  let longest = 0;
   /** @param {import("./snapshot").Split | null | undefined} split */
   node.update = (split) => {
     node.hidden = !split;
     if (!split) return;
     const { names, bars } = split;
-    const longest = Math.max(...bars.map((bar) => total(bar.parts)));
+    longest = Math.max(...bars.map((bar) => total(bar.parts)));
     setText(about, split.words + (split.more ? ` · and ${split.more} more` : ""));
     keyed(key, names.filter((_, at) => bars.some((bar) => bar.parts[at])), (name) => name, (name) =>
       element("span", { style: `--of: ${COLOURS[name]}`, text: name, title: MEANINGS[name] ?? "" }));

@@ -122,6 +122,26 @@ def test_a_panel_whose_kernel_is_gone_stands_still_and_says_when_it_was_seen_las
         assert page.evaluate("failures") == []
 
 
+def test_bars_of_where_a_steps_time_goes_are_all_by_the_scale_of_now(chrome: Browser, tmp_path: Path) -> None:
+    state, now, series = long_story(tmp_path, 1, hours=0.2)
+    whole = sent(state, now, "run-1", series)
+
+    def measured(first: float, second: float) -> dict[str, Any]:
+        bars = [{"worker": f"worker-{number}", "step": f"{seconds:g} s", "words": "", "parts": [0.0, 0.0, seconds]}
+                for number, seconds in enumerate((first, second))]  # fmt: skip
+        return {
+            **whole["curves"],
+            "split": {"names": ["input", "pull", "compute"], "words": "", "more": 0, "bars": bars},
+        }
+
+    widths = """() => [...document.querySelectorAll(".transient-split-bar")].map(bar =>
+        Math.round(100 * bar.lastElementChild.getBoundingClientRect().width / bar.getBoundingClientRect().width))"""
+    with bare(chrome, "cluster", {**whole, "curves": measured(0.4, 8.0)}) as page:  # the first step of a new worker
+        page.wait_for_function(f"() => String(({widths})()) === '5,100'")
+        page.evaluate("curves => model.set('curves', curves)", measured(0.4, 0.5))
+        page.wait_for_function(f"() => String(({widths})()) === '80,100'")
+
+
 def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chrome: Browser) -> None:
     state = stories.state_at("short", began=time.time() - 3600)  # by a clock that is an hour behind the page's
     whole = sent(state, state.recent[-1].at)
