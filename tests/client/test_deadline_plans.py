@@ -73,6 +73,7 @@ def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone(within_20
     assert "nine of ten runs cost what the band spans" in plan_html(plan)
 
 
+@pytest.mark.story
 def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_then_is_met() -> None:
     with pytest.raises(PlanError, match="k80x4 is not done in 5 h: on demand takes 1") as refused:
         planned(5)
@@ -81,6 +82,7 @@ def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_
     assert planned(nearest[1]).deadline
 
 
+@pytest.mark.story
 def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) -> None:
     scarce, plenty = tmp_path / "scarce.csv", tmp_path / "plenty.csv"
     scarce.write_text(HEADER + "a,k80,1,0,0\na,k80,1,9000,4\na,k80,1,9600,0\na,k80,1,900000,\n")

@@ -37,6 +37,7 @@ def share(row: object) -> float:
     return sum(held) / len(held)
 
 
+@pytest.mark.story
 def test_hours_that_are_left_keep_within_their_interval(calibration: ModuleType, trials: int) -> None:
     """Also where the servers limit the speed, with two GPUs, and with more noise than is usual."""
     rows = calibration.foretold(trials, 300, lambda _: None)
