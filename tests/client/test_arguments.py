@@ -136,6 +136,7 @@ def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dic
     ("line", "said"),
     [
         ("k80x4 --max-hour 3", "transient cluster has no option '--max-hour'. Did you mean --max-hours?"),
+        ("k80x4 --finish-by 18:00", "has no option '--finish-by'. transient train and transient plan have it."),
         ("k80x", "column 5: expected a count"),
         ("v10x2", "Did you mean v100?"),
         ("lst", "transient cluster has no sub-command 'lst'. Did you mean list?"),

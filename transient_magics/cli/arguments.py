@@ -222,8 +222,17 @@ def _refuse_unknown(unknown: Sequence[str], declared: Iterable[Option], called: 
     for word in unknown:
         if word.startswith("-"):
             name = word.partition("=")[0]
-            raise DeclarationError(f"{called} has no option '{name}'", fix=nearest(name, flags))
+            raise DeclarationError(f"{called} has no option '{name}'", fix=_whose(name, called) or nearest(name, flags))
     raise DeclarationError(f"'{unknown[0]}' is one word too many for {called}", fix="-h shows what it takes.")
+
+
+def _whose(flag: str, called: str) -> str:
+    """Where this flag is an option, if it is one elsewhere."""
+    terminal = not called.startswith("%")
+    found = [names[terminal] for verb, names in options.CELLS.items()
+             if any(flag in option.spellings for option in options.declared(verb))]  # fmt: skip
+    *others, last = found or [""]
+    return f"{', '.join(others)} and {last} have it." if others else f"{last} has it." if last else ""
 
 
 def _refuse_mistyped_verb(words: Sequence[str], called: str) -> None:

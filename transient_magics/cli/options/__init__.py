@@ -9,11 +9,11 @@ from typing import Any
 from ..option import Option, word
 from . import bags, clusters, jobs, planning, project, runs, stalls, weather
 from .planning import WORKLOADS
-from .words import CLUSTER_VERBS, DESCRIPTIONS, EPILOGS, EXAMPLES, IMAGE_VERBS, PROGRAM_VERBS
+from .words import CELLS, CLUSTER_VERBS, DESCRIPTIONS, EPILOGS, EXAMPLES, IMAGE_VERBS, PROGRAM_VERBS
 
 __all__ = [
-    "CHECKS", "CLUSTER_VERBS", "DESCRIPTIONS", "EPILOGS", "EXAMPLES", "IMAGE_VERBS", "PROGRAM_VERBS", "WORKLOADS",
-    "declared",
+    "CELLS", "CHECKS", "CLUSTER_VERBS", "DESCRIPTIONS", "EPILOGS", "EXAMPLES", "IMAGE_VERBS", "PROGRAM_VERBS",
+    "WORKLOADS", "declared",
 ]  # fmt: skip
 
 

@@ -13,6 +13,14 @@ PROGRAM_VERBS = (
 )  # fmt: skip
 
 
+CELLS = {
+    "declare": ("%transient_cluster", "transient cluster"), "train": ("%%train", "transient train"),
+    "study": ("%%sweep", "transient study"), "job": ("%%job", "transient job"), "bag": ("%%bag", "transient bag"),
+    "plan": ("%transient_plan", "transient plan"), "weather": ("%transient_weather", "transient weather"),
+}  # fmt: skip
+"""What is typed for the sub-commands with the most options, in a cell and in a terminal."""
+
+
 EXAMPLES = {
     "train": "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
     "plan": "k80x4 --workload icac19/resnet-32 --train-steps 64000",
