@@ -8,6 +8,7 @@ what the last one cost more than a usual step).
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -48,6 +49,7 @@ class Tracer:
             return {}
         if now < self._next:
             self._answer(layout.TRACE_REFUSED, f"{self._next - now:.0f}".encode())
+            self._no_longer_wanted()
             return {}
         tf = tensorflow()
         return {"options": tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), "run_metadata": tf.RunMetadata()}
@@ -55,6 +57,7 @@ class Tracer:
     def took(self, options: dict[str, Any], step: int, began: float, seconds: float, usual: float) -> None:
         """The step is over, which began at `began` (since 1970) and lasted so many `seconds`, not `usual` ones."""
         self._next = time.monotonic() + max(AT_LEAST, TIMES * (seconds - usual))
+        self._no_longer_wanted()  # while it is being written, too: nobody is refused what he is given
         writing = (options["run_metadata"], step, began, seconds, usual)
         threading.Thread(target=self._write, args=writing, daemon=True, name="trace").start()
 
@@ -74,9 +77,12 @@ class Tracer:
     def _answer(self, name: str, content: bytes) -> None:
         try:
             write_atomically(self._folder.path / name, content, durable=False)
-            self._wanted.unlink(missing_ok=True)
         except OSError as error:  # a full disk costs the trace, not training
             log(f"no trace is written: {error}")
+
+    def _no_longer_wanted(self) -> None:
+        with contextlib.suppress(OSError):  # who asked takes it away, too
+            self._wanted.unlink(missing_ok=True)
 
 
 def _operations(metadata: Any, began: float) -> Iterator[tuple[str, Operation]]:
