@@ -206,6 +206,7 @@ def test_vms_start_as_measured() -> None:
         ({"stockout": ["none", "us-west1-b"]}, "--stockout none stands alone"),
         ({"stockout": 3}, "--stockout takes a text or a list of texts, not '3'"),
         ({"quota": "k80"}, "Invalid quota 'k80'"),
+        ({"quota": "k80=²"}, "Invalid quota 'k80=²'"),
         ({"quota": "h100=3"}, "There is no quota for 'h100' here"),
         ({"api_errors": 1.5}, "--api-errors takes a number from 0 to 1, not '1.5'"),
         ({"api_latency": "1s..50ms"}, "ends before it begins"),
@@ -222,6 +223,7 @@ def test_vms_start_as_measured() -> None:
         ({"credentials": "expired,for"}, "--credentials"),
         ({"credentials": "lost"}, "Credentials cannot be 'lost' (--credentials)"),
         ({"seed": -1}, "--seed takes a whole number from 0 on, not '-1'"),
+        ({"seed": "²"}, "--seed takes a whole number from 0 on, not '²'"),
         ({"waves": "all"}, "--waves takes a number, not 'all'"),
     ],
 )

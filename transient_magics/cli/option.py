@@ -99,7 +99,7 @@ def whole(option: str, least: int = 1) -> Callable[[str], int]:
     """A reader of whole numbers from `least` on."""
 
     def read(text: str) -> int:
-        if not text.strip().isdigit() or int(text) < least:
+        if not text.strip().isdecimal() or int(text) < least:
             raise DeclarationError(f"{option} takes a whole number from {least} on, not '{text}'")
         return int(text)
 

@@ -60,7 +60,7 @@ def render_duration(seconds: float) -> str:
 def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
     """(steps, None) for a bare whole number, (None, seconds) for a duration with its unit."""
     stripped = text.strip().lower()
-    if stripped.isdigit():
+    if stripped.isdecimal():
         if int(stripped) < 1:
             raise DeclarationError("An interval is at least one step", where=option)
         return int(stripped), None

@@ -60,7 +60,7 @@ def read(value: Any) -> Reclaim | None:
     vms, cluster = tuple(map(str, value.get("vms") or ())), str(value.get("cluster") or "")
     said, comma, rest = (part.strip() for part in reading.text(value.get("said"), _OPTION).partition(","))
     key, _, given = rest.partition("=")
-    if not said.isdigit() or not int(said) or (comma and key not in ("within", "until")):
+    if not said.isdecimal() or not int(said) or (comma and key not in ("within", "until")):
         what = f"'{value['said']}' is no number of VMs"
         raise DeclarationError(what, where=_OPTION, fix="Write 2, or 2,within=60s; or none.")
     if int(said) > len(vms):

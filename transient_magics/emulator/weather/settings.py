@@ -262,7 +262,7 @@ def _quota(text: str) -> Quota:
     place, equals, limit = (part.strip() for part in text.lower().partition("="))
     what, _, region = place.partition("@")
     countable = [*(name for name in catalog.ACCELERATORS if name not in ("cpu", "h100")), "cpus"]
-    if not equals or not limit.isdigit():
+    if not equals or not limit.isdecimal():
         fix = "Write GPU=N, or GPU@REGION=N."
         raise DeclarationError(f"Invalid quota '{text}'", where="--quota", fix=fix)
     if what not in countable:
@@ -370,7 +370,7 @@ def _gpu_speed(value: Any) -> str | GpuSpeeds:
 
 def _seed(value: Any) -> int:
     text = str(value).strip()
-    if not text.isdigit() or int(text) >= 1 << 63:
+    if not text.isdecimal() or int(text) >= 1 << 63:
         raise DeclarationError(f"--seed takes a whole number from 0 on, not '{value}'")
     return int(text)
 
