@@ -73,6 +73,7 @@ async def test_it_says_how_fast_time_passes_and_what_is_wanted_back(emulator: Em
         {"anchors": [["0", 0.0, 1.0]]},
         {"anchors": [[0.0, 0.0, 0.0]]},
         {"anchors": ANCHORS, "link": 8},
+        {"anchors": ANCHORS, "link": "8parsec"},
         {"anchors": ANCHORS, "wanted_back": {**WANTED, "number": "1"}},
         {"anchors": ANCHORS, "wanted_back": {**WANTED, "number": 0}},
         {"anchors": ANCHORS, "wanted_back": {**WANTED, "vms": "17"}},

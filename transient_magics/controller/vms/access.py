@@ -21,7 +21,7 @@ from typing import Annotated, Any, Self
 
 from ...catalog import region
 from ...cloud import BoundedToken, CloudStorage, ComputeEngine, Reach, Vm, bounded_token, preload
-from ...errors import CloudError, ConnectionLostError, RemoteError, UnreachableError
+from ...errors import CloudError, ConnectionLostError, DeclarationError, RemoteError, UnreachableError
 from ...journal import Clock, VmState, events
 from ...protocol.checks import at_least, built
 from ...remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
@@ -112,9 +112,9 @@ class Access:
         answer = await asyncio.to_thread(_ask, where)
         try:
             weather = built(_Weather, answer)
-        except ValueError as error:
+            link = read_link(weather.link) if weather.link else None
+        except (ValueError, DeclarationError) as error:
             raise UnreachableError(f"The emulator's weather does not make sense: {error}", where=where) from error
-        link = read_link(weather.link) if weather.link else None
         self.link = link.rate / 8 if link else None
         return Clock(weather.anchors), weather.wanted_back
 
