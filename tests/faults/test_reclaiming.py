@@ -28,7 +28,7 @@ def test_workers_that_a_provider_wants_back_go_as_their_user_chooses(home: Path)
     with pytest.raises(ClusterError, match="Nothing is proposed for wanted"):
         said("agree wanted")
     mark = patient.mark()
-    assert "wants 2 of the 3 workers of wanted back within" in said("weather wanted --reclaim 2,within=90s")
+    assert "wants 2 of the 3 workers of wanted back within" in said("weather wanted --reclaim 2,within=10m")
     patient.event(mark, events.ReclaimWanted, number=2)
     proposed = patient.event(mark, events.ReclaimProposed)
     assert isinstance(proposed, events.ReclaimProposed)
