@@ -151,7 +151,7 @@ def test_a_full_disk_here_or_on_the_vm_is_said_and_loses_no_event(home: Path) ->
             asked = time.monotonic()
             for _ in range(5):
                 cluster.logs("controller-0", lines=1)
-            assert time.monotonic() - asked < 15, "commands do not wait until there is room"
+            assert time.monotonic() - asked < 60, "commands do not wait until there is room"
         patient.event(mark, events.WorkerReplaced, worker=worker)
         until(lambda: not told[-1], "silent again")
     leave()

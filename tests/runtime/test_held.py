@@ -51,5 +51,5 @@ def test_a_paced_step_pulls_at_its_beginning_and_pushes_at_its_end() -> None:
     assert weight == 102.0  # its gradient is of what it pulled, and applied to what the others made of it
     assert seconds > 0.5
     assert second[0] == 102.0
-    assert second[5] == pytest.approx(0.6, abs=0.3)
-    assert told_to_stop[5] < 10
+    assert second[5] > 0.5
+    assert told_to_stop[5] < 25, "it does not wait for its pace"

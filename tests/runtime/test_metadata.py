@@ -32,7 +32,7 @@ async def notice_after(server: MetadataServer, polls: int = 2) -> float:
     return seen[0] - flipped
 
 
-async def test_a_flip_is_seen_within_milliseconds():
+async def test_a_flip_is_seen_at_once():
     """A bound with a wide margin, of the median: one flip may meet a machine that is busy with something else."""
     server = MetadataServer()
     await server.start()
@@ -43,14 +43,14 @@ async def test_a_flip_is_seen_within_milliseconds():
         polls.append(server.polls - before)
         server.value = "FALSE"
     await server.stop()
-    assert statistics.median(seconds) < 0.1
+    assert statistics.median(seconds) < 0.4, "asked every second it would be half of one"
     assert max(polls) <= 3, "one that hangs, and no traffic meanwhile"
 
 
 async def test_a_busy_server_is_asked_again():
     server = MetadataServer(busy=2)
     await server.start()
-    assert await notice_after(server, polls=4) < 15
+    assert await notice_after(server, polls=4) < 60
     await server.stop()
 
 
