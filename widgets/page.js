@@ -73,14 +73,14 @@ export const ASKS = { "data-asks": "" };
 
 /** Nothing in `parent` asks while `hushed`; what is disabled for a reason of its own stays so. */
 export function hush(parent, hushed) {
+  parent.toggleAttribute("data-hushed", hushed);
   for (const node of parent.querySelectorAll("[data-asks]")) node.disabled = hushed || "disabled" in node.dataset;
 }
 
 /** Disable a control for a reason of its own. */
 export function disable(node, disabled) {
-  node.disabled = disabled;
-  if (disabled) node.dataset.disabled = "";
-  else delete node.dataset.disabled;
+  node.toggleAttribute("data-disabled", disabled);
+  node.disabled = disabled || node.closest("[data-hushed]") !== null;
 }
 
 /** A colour of the panel's style sheet as it is now, for canvases: colour(node, "busy"). */

@@ -43,10 +43,16 @@ def test_what_is_proposed_is_read_and_agreed_to_by_keyboard(
         page.screenshot(path=shots / f"proposal-{theme}.png")
         button = panel.get_by_role("button", name="Agree")
         button.focus()
+        page.evaluate("() => { globalThis.later = []; globalThis.setTimeout = act => later.push(act); }")
         page.keyboard.press("Enter")
         [asked] = [each for each in page.evaluate("model.sent") if each["do"] != "resync"]
         assert (asked["do"], asked["run"], asked["number"]) == ("agree", "run-1", proposed.seq)
         expect(button).to_be_disabled()  # it asks once
+        page.evaluate("() => { for (const act of model.heard['comm:close']) act(); }")
+        page.evaluate("() => { for (const act of later) act(); }")  # it was refused, as far as this page knows
+        expect(button).to_be_disabled()  # and nobody hears it now
+        page.evaluate("view => model.set('view', view)", sent(state, time.time(), "run-1")["view"])
+        expect(button).to_be_enabled()
         page.evaluate("view => model.set('view', view)", sent(state, proposed.until + 1, "run-1")["view"])
         expect(button).to_be_hidden()
 
