@@ -71,10 +71,12 @@ export function eventSection() {
     const chosen = events.filter((event) => (!family || event.family === family || (family === "trouble" && ["warn", "bad"].includes(event.tone)))
       && event.text.toLowerCase().includes(sought));
     nothing.hidden = chosen.length > 0;
-    keyed(list, chosen, (event) => `${event.at} ${event.text}`, (event) =>
-      element("li", { "data-tone": event.tone },
-        element("time", { ...(Number.isFinite(event.at) ? { datetime: new Date(event.at * 1000).toISOString() } : {}), text: when(event.at, now) }),
-        element("span", { text: event.text })));
+    keyed(list, chosen, (event) => `${event.at} ${event.text}`, (event) => {
+      const time = element("time", Number.isFinite(event.at) ? { datetime: new Date(event.at * 1000).toISOString() } : {});
+      const item = element("li", { "data-tone": event.tone }, time, element("span", { text: event.text }));
+      item.update = () => setText(time, when(event.at, now));
+      return item;
+    });
   }
   node.update = (next, at) => {
     [events, now] = [next, at];

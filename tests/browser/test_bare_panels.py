@@ -217,7 +217,7 @@ def test_the_lanes_say_who_was_where_and_when(chrome: Browser, tmp_path: Path) -
 
 
 def test_events_are_filtered_by_kind_and_by_words(chrome: Browser) -> None:
-    state = stories.state_at("short", began=time.time() - 60)
+    state = stories.state_at("short", began=time.time() // 86400 * 86400 + 43200)  # no night is near
     with bare(chrome, "cluster", sent(state, state.recent[-1].at)) as page:
         told = page.get_by_role("listitem")
         expect(told.filter(has_text="saved a checkpoint")).to_have_count(1)
@@ -227,6 +227,10 @@ def test_events_are_filtered_by_kind_and_by_words(chrome: Browser) -> None:
         page.get_by_label("Which events").select_option("")
         page.get_by_label("Only events with these words").fill("joined")
         expect(told).to_have_count(1)
+        moment = told.get_by_role("time")
+        expect(moment).to_have_text(re.compile(r"^\d\d:\d\d"))
+        page.evaluate("() => model.set('view', { ...model.values.view, at: model.values.view.at + 86400 })")
+        expect(moment).to_have_text(re.compile(r"^\d+ \w+ \d\d:\d\d"))  # a day later with its day
 
 
 @pytest.mark.parametrize(("workers", "named"), [(12, ["lowest to highest", "median"]), (4, ["worker-0", "worker-3"])])
