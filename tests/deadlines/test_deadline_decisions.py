@@ -154,6 +154,13 @@ def test_a_step_that_is_worth_less_than_it_costs_gets_no_worker() -> None:
     assert "makes one for $" in verdict.reason
 
 
+def test_workers_that_only_just_work_together_are_measured_before_others_are_rented_for_it() -> None:
+    speeds = Speeds({"cpux1": Pace(600.0, 1200.0, 2400.0, 60)}, 0.95)
+    young = sight(deadline=15_000.0, steps=29_000, speeds=speeds)
+    assert ("cpu", ON_DEMAND) not in decide(young).workers
+    assert ("cpu", ON_DEMAND) in decide(replace(young, working={("cpu", SPOT): 1}, market=Market(False))).workers
+
+
 def test_what_is_made_is_saved_before_anything_is_rented_for_it() -> None:
     near = sight(deadline=200 + 5000 / 3.9, steps=5000, unsaved=3000)
     verdict = decide(replace(near, deadline=near.deadline + 90))

@@ -61,6 +61,10 @@ class Speeds:
         """The deviation of the speed, as a share of it."""
         return min(self._errors, default=1.0)
 
+    def has(self, workers: Counts) -> bool:
+        """Whether just these were measured."""
+        return any(measured == workers for measured, _ in self._points)
+
     def mean(self, workers: Counts) -> float:
         """Steps per second of these together; 0 where nothing was measured."""
         added = self._added(workers)

@@ -66,16 +66,40 @@ class World:
         """To the end of its work, saved."""
         chance, vms = random.Random(self.seed), list[_Vm]()
         workers, paces = {key: count for key, count in self.declared.items() if count}, dict[str, Pace]()
-        told, ends, was, acted = [0.0, 0.0], [0, 0], True, -1e9
+        told, ends, opened, acted = [0.0, 0.0], [0, 0], True, -1e9
         prices = {(kind.gpu, SPOT): kind.spot for kind in self.kinds}
         prices |= {(kind.gpu, ON_DEMAND): kind.on_demand or 0.0 for kind in self.kinds}
         while self.step < self.work and self.now < _LATEST * self.deadline:
             there = self.capacity(self.now)
-            vms = self._kept(vms, workers, there, chance)
-            opened = there > 0
-            told[not opened] += self.period
-            ends[was] += was != opened
-            was = opened
+            vms = self._left(vms, workers, there)
+            if any(terms == SPOT for _, terms in workers):  # nothing else tells of capacity
+                if (there > 0) != opened:
+                    ends[opened] += 1
+                    opened = there > 0
+                told[not opened] += self.period
+            working = Counter(vm.kind for vm in vms if vm.ready <= self.now)
+            coming = [vm for vm in vms if vm.kind[1] == ON_DEMAND and vm.ready > self.now]
+            begin = math.ceil(self.begin / self.period) * self.period  # a VM works from a period's beginning on
+            verdict = self.decide(
+                Seen(
+                    self.now, self.deadline, -int(self.saved - self.work), int(self.step - self.saved),
+                    Speeds(paces, 0.95, alike=self.alike),
+                    believed(told[0], told[1], (ends[1], ends[0]), open_=opened, rate=self.rate),
+                    self.kinds, workers, working, begin,
+                    max((max(begin - (self.now - vm.born), 1.0) for vm in coming), default=0.0),
+                    0.8 * self.begin, LASTS / self.rate, self.kept, self.most, self.money - self.cost, self.now - acted,
+                    end=2 * self.save, period=self.period,
+                )
+            )  # fmt: skip
+            self.told_late = self.told_late or (self.now if verdict.late else 0.0)
+            if verdict.save:
+                self.saved = self.step
+            wanted = {key: count for key, count in verdict.workers.items() if count}
+            if wanted != workers:
+                workers, acted = wanted, self.now
+                self.acts.append((self.now, verdict))
+            vms = self._with_new(vms, workers, there, chance)
+            self.most_on_demand = max(self.most_on_demand, sum(vm.kind[1] == ON_DEMAND for vm in vms))
             working = Counter(vm.kind for vm in vms if vm.ready <= self.now)
             varies = self.varies / math.sqrt(max(self.period / PERIOD, 1.0))  # each stretch by itself
             speed = self.speed(counts(working)) * chance.uniform(1 - varies, 1 + varies) if working else 0.0
@@ -92,40 +116,28 @@ class World:
                 break
             if int(self.now / self.save_every) > int((self.now - self.period) / self.save_every):
                 self.saved = self.step
-            on_demand = [vm for vm in vms if vm.kind[1] == ON_DEMAND]
-            self.most_on_demand = max(self.most_on_demand, len(on_demand))
-            coming = [vm for vm in on_demand if vm.ready > self.now]
-            begin = self.begin + self.period - PERIOD  # a VM works from the next period on
-            verdict = self.decide(
-                Seen(
-                    self.now, self.deadline, -int(self.saved - self.work), int(self.step - self.saved),
-                    Speeds(paces, 0.95, alike=self.alike),
-                    believed(told[0], told[1], (ends[1], ends[0]), open_=opened, rate=self.rate), self.kinds, workers,
-                    working, begin, max((max(begin - (self.now - vm.born), 1.0) for vm in coming), default=0.0),
-                    0.8 * self.begin, LASTS / self.rate, self.kept, self.most, self.money - self.cost, self.now - acted,
-                    end=2 * self.save, period=self.period,
-                )
-            )  # fmt: skip
-            self.told_late = self.told_late or (self.now if verdict.late else 0.0)
-            if verdict.save:
-                self.saved = self.step
-            wanted = {key: count for key, count in verdict.workers.items() if count}
-            if wanted != workers:
-                workers, acted = wanted, self.now
-                self.acts.append((self.now, verdict))
         return self
 
-    def _kept(self, vms: list[_Vm], wanted: Workers, there: int, chance: random.Random) -> list[_Vm]:
-        """The VMs from now on: those that are wanted and there, and new ones for those that are missing."""
+    def _left(self, vms: list[_Vm], wanted: Workers, there: int) -> list[_Vm]:
+        """The VMs that are wanted and still there."""
         found = list[_Vm]()
         for kind, count in wanted.items():
-            most = min(count, there) if kind[1] == SPOT else count
-            there -= most if kind[1] == SPOT else 0
-            own = [vm for vm in vms if vm.kind == kind][:most]
+            own = [vm for vm in vms if vm.kind == kind][: min(count, there) if kind[1] == SPOT else count]
+            there -= len(own) if kind[1] == SPOT else 0
             found += own
+        return found
+
+    def _with_new(self, vms: list[_Vm], wanted: Workers, there: int, chance: random.Random) -> list[_Vm]:
+        """The same, and new ones for those that are missing, as far as there is capacity."""
+        found = self._left(vms, wanted, there)
+        there -= sum(vm.kind[1] == SPOT for vm in found)
+        for kind, count in wanted.items():
+            missing = count - sum(vm.kind == kind for vm in found)
+            if kind[1] == SPOT:
+                missing = min(missing, there)
+                there -= missing
             found += [
-                _Vm(kind, self.now + self.begin * chance.uniform(_LEAST_START, 1), self.now)
-                for _ in range(most - len(own))
+                _Vm(kind, self.now + self.begin * chance.uniform(_LEAST_START, 1), self.now) for _ in range(missing)
             ]
         return found
 
