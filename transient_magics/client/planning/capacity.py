@@ -58,7 +58,7 @@ class OnDemand:
         what = f"{vms} on demand in {', '.join(self.zones[:_MOST_ZONES])}{more}"
         if not self.seen:
             look = f"%transient_measure {self.gpu} --zones {','.join(self.zones[:_MOST_ZONES])} "
-            look += "--provisioning-model standard --budget 1"
+            look += "--provisioning-model standard --budget 2"
             look += f" --project {self.project}" if self.project else ""
             unknown = f"Nothing is known of capacity for {what}: none was requested from this machine within a week"
             return f"{unknown}. To look: {look}"
