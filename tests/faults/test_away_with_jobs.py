@@ -93,6 +93,7 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
     assert results["y"].tolist() == [2 * x for x in results["x"].tolist()]
     until(lambda: (bag.directory / layout.SURROGATE).exists(), "what was learnt")
     until(lambda: job.output().count("begins at") == 2, "its second attempt")
+    until(lambda: "leaves at" in job.output(), "the last words of its first one")
     begun = [int(line.split()[-1]) for line in job.output().splitlines() if line.startswith("begins at")]
     left = [int(line.split()[-1]) for line in job.output().splitlines() if line.startswith("leaves at")]
     assert begun[1] == left[0] > 0, "nothing that it had done at the notice was lost"
