@@ -143,7 +143,7 @@ def test_unequal_workers_take_unequal_parts_of_text_without_a_restart_or_another
     assert balanced["worker-1"] > 1.5 * balanced["worker-2"]
     assert imbalance(balanced) < 1.1 < imbalance({"worker-1": TOKENS, "worker-2": TOKENS})
     adjustments = [event for event in marks["resized"] if event["worker"] == "worker-1"]
-    assert 1 <= len(adjustments) <= 5
+    assert 1 <= len(adjustments) <= 10, "not at every step"
     assert {event["reason"] for event in adjustments} == {"dynamic"}
     assert marks["same processes"]
     for log in marks["logs"]:
