@@ -16,9 +16,10 @@ HOURLY, ON_DEMAND_HOURLY, KEPT = 1.0, 3.0, 0.7
 
 def world(
     capacity: Capacity, deadline: float, work: int, alone: float = 2.0, shared: float = 0.0, declared: int = 2,
-    hourly: float = HOURLY, on_demand_hourly: float = ON_DEMAND_HOURLY, kept: float = KEPT, **more: Any,
+    hourly: float = HOURLY, on_demand_hourly: float = ON_DEMAND_HOURLY, kept: float = KEPT, most: int = 0, **more: Any,
 ) -> World:  # fmt: skip
-    """A cluster of so many workers, each `alone` steps per second; each holds the others up by the share `shared`."""
+    """A cluster of so many workers, each `alone` steps per second; each holds the others up by the share `shared`.
+    It may have `most` (twice those that were declared)."""
 
     def speed(workers: Mapping[str, int]) -> float:
         count = sum(workers.values())
@@ -26,7 +27,7 @@ def world(
 
     return World(
         capacity, deadline, work, speed, (Kind("cpu", hourly / 3600, on_demand_hourly / 3600),),
-        {("cpu", SPOT): declared}, 2 * declared, kept / 3600, **more,
+        {("cpu", SPOT): declared}, most or 2 * declared, kept / 3600, **more,
     )  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -13,25 +15,27 @@ from tests.deadlines.deadline_world import HOURLY, KEPT, ON_DEMAND_HOURLY, spell
 from tests.examples import examples
 from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import RequestVm
-from transient_magics.deadlines.decisions import decide
+from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.market import Market
 from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, zones_for
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.journal import Event, events, replay
 from transient_magics.journal.deadlines import Pace
+from transient_magics.planner.deadlines.world import World
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 
 
 @examples(40)
 @given(
     st.lists(st.floats(60, 4000), min_size=1, max_size=20), st.floats(1.05, 2.5), st.sampled_from([0.0, 0.1, 0.5]),
-    st.sampled_from([1, 2, 4]), st.sampled_from([60.0, 300.0, 900.0]), st.integers(0, 1000),
+    st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.sampled_from([60.0, 300.0, 900.0]), st.integers(0, 1000),
 )  # fmt: skip
 def test_no_trace_of_capacity_makes_it_late(
-    lengths: list[float], slack: float, shared: float, declared: int, save_every: float, seed: int
+    lengths: list[float], slack: float, shared: float, declared: int, room: int, save_every: float, seed: int
 ) -> None:
     """It begins with capacity for long enough to measure its speed: 20 minutes. The conditions hold from there on."""
-    made = world(spells(1200.0, *lengths), 0.0, 1, 2.0, shared, declared, save_every=save_every, seed=seed)
+    most = room * declared
+    made = world(spells(1200.0, *lengths), 0.0, 1, 2.0, shared, declared, most=most, save_every=save_every, seed=seed)
     made.work = int(5000 * made.speed({"cpu": declared}))
     bound = made.work / (0.8 * made.speed({"cpu": declared}))  # what its lower bound is at the beginning, at worst
     made.deadline = 1200 + made.begin + slack * bound
@@ -89,6 +93,40 @@ def test_without_capacity_from_the_beginning_one_on_demand_tells_the_speed() -> 
     assert made.now <= made.deadline
 
 
+def crowded(*lengths: float) -> tuple[World, list[Seen]]:
+    """One worker of at most one, with eight hours for six hours' work, through these spells; and what was seen."""
+    sights = list[Seen]()
+
+    def told(seen: Seen) -> Verdict:
+        sights.append(seen)
+        return decide(seen)
+
+    made = world(spells(*lengths), 8 * 3600.0, 43_200, declared=1, most=1, save_every=60.0, decide=told).run()
+    assert made.now <= made.deadline
+    return made, sights
+
+
+def test_without_room_for_both_no_second_is_lost_when_spot_takes_over_from_on_demand() -> None:
+    """Capacity goes for half an hour, again and again."""
+    made, sights = crowded(3600.0, *[1800.0, 3600.0] * 9)
+    first = next(index for index, each in enumerate(sights) if each.working.get(("cpu", ON_DEMAND)))
+    changes = [(before, after) for before, after in pairwise(sights[first:])
+               if before.working.get(("cpu", ON_DEMAND)) and not after.workers.get(("cpu", ON_DEMAND))]  # fmt: skip
+    assert changes, "it comes back to Spot"
+    assert all(after.working.get(("cpu", SPOT)) for _, after in changes)
+    assert all(sum(each.workers.values()) <= 2 for each in sights), "one more than --max-workers, as long as it starts"
+    assert all(count <= 1 for each in sights for count in each.workers.values())
+    said = " ".join(verdict.reason for _, verdict in made.acts)
+    assert "that could be waited are kept for the next times" in said
+
+
+def test_many_short_spells_without_capacity_are_waited_for_a_while_and_a_long_one_is_not() -> None:
+    made, _ = crowded(3600.0, *[120.0, 1800.0] * 8, 1e5)
+    taken = [at for at, verdict in made.acts if ("cpu", ON_DEMAND) in verdict.workers]
+    assert taken[0] > 3600 + 8 * 1920 - 1800, "two minutes are waited for"
+    assert taken[0] < 3600 + 8 * 1920 + 3600, "slack for later ones is kept"
+
+
 def test_acts_are_few() -> None:
     made = world(spells(*[3000.0, 1500.0] * 12), 8 * 3600.0, 60_000, save_every=120.0).run()
     assert len(made.acts) < 16
@@ -107,14 +145,15 @@ def sight(**changes: object) -> Seen:
 
 
 @given(
-    st.floats(100, 60_000), st.integers(0, 40_000), st.floats(0, 1), st.booleans(), st.integers(1, 4),
-    st.floats(10, 1000),
+    st.floats(100, 60_000), st.integers(0, 40_000), st.floats(0, 1), st.booleans(), st.floats(0, 10_000),
+    st.integers(1, 4), st.floats(10, 1000), st.sampled_from([1, 2, 4]), st.booleans(),
 )  # fmt: skip
 def test_what_was_decided_is_decided_again(
-    left: float, steps: int, unsaved: float, open_: bool, spots: int, begin: float
+    left: float, steps: int, unsaved: float, open_: bool, age: float, spots: int, begin: float, most: int, works: bool
 ) -> None:
-    first = sight(deadline=left, steps=steps, unsaved=int(unsaved * steps), market=Market(open_), begin=begin,
-                  begun=begin, workers={("cpu", SPOT): spots})  # fmt: skip
+    asked = {("cpu", SPOT): min(spots, most)}
+    first = sight(deadline=left, steps=steps, unsaved=int(unsaved * steps), market=Market(open_, age=age), begin=begin,
+                  begun=begin, workers=asked, working=asked if works else {}, most=most)  # fmt: skip
     then = decide(first)
     again = decide(replace(first, workers=then.workers))
     assert again.workers == then.workers
@@ -152,6 +191,19 @@ def test_a_step_that_is_worth_less_than_it_costs_gets_no_worker() -> None:
     assert sum(verdict.workers.values()) == 1
     assert "a step is worth $" in verdict.reason
     assert "makes one for $" in verdict.reason
+
+
+def test_without_room_for_both_a_spot_worker_works_until_the_one_on_demand_does() -> None:
+    speeds = Speeds({"cpux1": Pace(600.0, 1200.0, 2400.0, 60)}, 0.95)
+    one = {("cpu", SPOT): 1}
+    deadline = 202 + 5000 / speeds.least({"cpu": 1})
+    late = sight(deadline=deadline, steps=5000, speeds=speeds, most=1, workers=one, working=one)
+    both = {("cpu", SPOT): 1, ("cpu", ON_DEMAND): 1}
+    assert decide(late).workers == both
+    assert decide(replace(late, workers=both)).workers == both, "until it works"
+    begun = decide(replace(late, workers=both, working=both, begun=0.0))
+    assert begun.workers == {("cpu", ON_DEMAND): 1}
+    assert "1 CPU on demand alone" in begun.reason
 
 
 def test_workers_that_only_just_work_together_are_measured_before_others_are_rented_for_it() -> None:
@@ -246,23 +298,36 @@ def test_what_was_acted_is_what_the_cluster_asks_for_and_its_declaration_holds_a
     assert made.state.steered is None
 
 
+def test_a_run_that_takes_one_worker_at_most_has_none_beside_it() -> None:
+    """Its places are no more, and its worker computes on copies of its own."""
+    made = story()
+    run = made.state.runs["run-1"]
+    alone = seen(made.state, replace(run, spec=replace(run.spec, most_workers=1)), made.now)
+    assert seen(made.state, run, made.now).overlaps
+    assert not alone.overlaps
+    left = alone.end + alone.begin + alone.steps / alone.speeds.least({"cpu": 1})
+    assert decide(replace(alone, deadline=made.now + left)).workers == {("cpu", ON_DEMAND): 1}
+
+
 def test_refusals_and_revocations_are_what_the_market_is_known_by() -> None:
     made = story()
     market = seen(made.state, made.state.runs["run-1"], made.now).market
     assert market.open
     for vm in ("worker-0", "worker-1"):
         made.happens(events.VmRevoked(vm=vm, signal="api"))
-    assert not seen(made.state, made.state.runs["run-1"], made.now + 60).market.open
+    later = seen(made.state, made.state.runs["run-1"], made.now + 60).market
+    assert not later.open
+    assert later.age == pytest.approx(60)
 
 
 def test_a_journal_that_asks_for_more_than_was_declared_rents_no_more() -> None:
     """A controller on a VM wrote it, beside which users' code runs."""
     made = story()
-    machines = (("cpu", "standard", 500), ("h100", "standard", 8))
+    machines = (("cpu", "spot", 500), ("cpu", "standard", 500), ("h100", "standard", 8))
     made.happens(events.DeadlineActed(run="run-1", machines=machines, reason="it says so"))
     asked = [each for each in made.decisions() if isinstance(each, RequestVm)]
     assert {each.accelerator for each in asked} == {"cpu"}
-    assert len(asked) == 4, "as many as --max-workers lets"
+    assert Counter(each.provisioning_model for each in asked) == {"standard": 4, "spot": 2}, "on either terms four"
 
 
 def test_a_fallback_of_the_cluster_does_not_rent_on_demand_beside_the_deadline() -> None:

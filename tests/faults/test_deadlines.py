@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import Patient
+from tests.faults.conftest import PATIENCE, Patient
 from tests.faults.test_two_runs import CELL
 from tests.homes import own_home
 from transient_magics import client
 from transient_magics.client import text
 from transient_magics.errors import ClusterError, DeclarationError
-from transient_magics.journal import events
+from transient_magics.journal import ClusterState, Event, events
 from transient_magics.panels.snapshot.view import view
 
 STEPS, PACE, SECONDS = 140, 0.25, 180.0  # alone it takes 35 s
@@ -75,6 +75,74 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
         assert not _on_demand(cluster.state.steered), "what is on demand is not wanted any more"
     finally:
         cluster.delete()
+
+
+LONG, ROOM = 5000, 9000.0  # it is ended before, and has far more time than any start takes
+EVER = 3 * PATIENCE  # three TensorFlow processes start one after another, and refused requests wait
+
+
+@pytest.mark.matrix
+def test_a_spot_worker_takes_over_beside_the_one_on_demand_though_the_controller_dies(
+    home: Path, tmp_path: Path
+) -> None:
+    """It may have one worker. Capacity goes, one on demand works, capacity comes back."""
+    cluster = client.declare(
+        client.Declaration("cpux1", name="turns", zone=(ZONE,), max_workers=1, max_hours=1500.0, idle=1e6)
+    )
+    patient = Patient(cluster)
+    try:
+        cluster.weather(hours_per_minute=6, notice="scaled", boot="0.5s")
+        run = client.train(
+            source=CELL, cluster=cluster, train_steps=LONG, pace_seconds=1.0, check=False, finish_by=ROOM / 10,
+            eval_batches=1,
+        )  # fmt: skip
+        patient.until(lambda state: (known := state.runs["run-1"].deadline) and known.outlook, "an outlook", EVER)
+        file = tmp_path / "market.csv"
+        file.write_text(MARKET.replace(",0,9\n", ",0,0\n"))
+        cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
+        patient.until(lambda state: _terms(state, *state.runs["run-1"].workers) == ["standard"], "one on demand", EVER)
+        file.write_text(MARKET.replace(",3600,0\n", ",3600,9\n"))
+        cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
+        patient.until(lambda state: _terms(state, *_living(state)) == ["spot", "standard"], "a Spot VM beside it", EVER)
+        os.kill(patient.controller(), signal.SIGKILL)
+        state = patient.until(
+            lambda state: _living(state) == list(state.runs["run-1"].workers)
+            and _terms(state, *_living(state)) == ["spot"],
+            "the Spot worker alone", EVER,
+        )  # fmt: skip
+        [spot], [gone] = _living(state), [vm.name for vm in state.vms.values() if vm.provisioning_model == "standard"
+                                          and vm.role == "worker" and vm.running_at]  # fmt: skip
+        joined = [each.seq for each in patient.since(0, events.WorkerJoined) if each.worker == spot]
+        [deleted] = [each.seq for each in patient.since(0, events.VmDeleted) if each.vm == gone]
+        assert joined[0] < deleted, "it works before the other one goes"
+        assert any(isinstance(each, events.ControllerRecovered) for each in cluster.events())
+        assert _most_at_once(cluster.events()) == 2
+        reasons = [each.reason for each in patient.since(0, events.DeadlineActed)]
+        assert "no Spot capacity for" in reasons[0]
+        assert "none on demand any more" in reasons[1]
+        run.stop()
+    finally:
+        cluster.delete()
+
+
+def _living(state: ClusterState) -> list[str]:
+    return [vm.name for vm in state.living if vm.role == "worker" and vm.state != "leaving"]
+
+
+def _terms(state: ClusterState, *vms: str) -> list[str]:
+    return sorted(state.vms[vm].provisioning_model for vm in vms if vm in state.vms and state.vms[vm].running_at)
+
+
+def _most_at_once(history: Iterable[Event]) -> int:
+    """How many workers' VMs there were together."""
+    there, most = set[str](), 0
+    for each in history:
+        if isinstance(each, events.VmRunning) and each.vm.startswith("worker"):
+            there.add(each.vm)
+        elif isinstance(each, (events.VmRevoked, events.VmDeleted)):
+            there.discard(each.vm)
+        most = max(most, len(there))
+    return most
 
 
 def _on_demand(machines: events.Machines | None) -> bool:

@@ -222,6 +222,14 @@ def test_more_workers_than_allowed_are_sent_away():
     assert story.joins(2, "worker-2") == messages.Leave()
 
 
+def test_with_a_deadline_those_that_take_over_join_beside_those_that_work():
+    story = Story(max_workers=1, finish_by=1e10)
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    assert story.joins(2, "worker-2").number == 1
+    assert story.joins(3, "worker-3") == messages.Leave()
+
+
 def test_everybody_hears_how_many_are_active():
     story = Story()
     story(events.Prepared(0))

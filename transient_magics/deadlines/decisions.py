@@ -7,9 +7,11 @@
 - Never late: VMs on demand are taken before the moment from which they alone could no longer do it, should all that is
   Spot be taken at once. For that, work counts up to the last durable save, speeds at their lower bound, the start with
   its 99th percentile and with the waiting for capacity on demand that was seen; the last save is a part of the work.
-  They are taken no earlier than that, and given up when two starts are won. Where only a speed that nobody measured
-  promises it, they are taken as soon as no Spot worker comes that tells more, and so measured. What is not saved yet is
-  saved before they are taken.
+  They are given up when two starts are won. Where only a speed that nobody measured promises it, they are taken as soon
+  as no Spot worker comes that tells more, and so measured. What is not saved yet is saved before they are taken.
+- They are taken no earlier than that where Spot workers have room beside them. Where they take all places, slack that
+  was waited away does not come back: then no spell without capacity is waited for longer than its part (`patience`),
+  and they work until a Spot worker does, which starts beside them; one start is to be won for that.
 - Money wins over time: on demand is not taken where what is left to spend does not pay for the rest of the work.
 """
 
@@ -21,10 +23,11 @@ from dataclasses import dataclass, replace
 from .outlook import outlook
 from .pricing import spot, worth_of
 from .seen import ON_DEMAND, SPOT, Net, Seen, Workers, counts, seconds_of
-from .words import given_up, held, priced, to_be_measured, unmeasured, unpaid
+from .takeover import beside, is_early
+from .words import given_up, held, kept, priced, taken_over, to_be_measured, unmeasured, unpaid
 
 _DEARER = 1.5  # a step on demand than by the cheapest number of workers: so much may more speed cost
-_STARTS_WON = 2.0
+_STARTS_WON, _START_WON = 2.0, 1.0  # where VMs on demand go at once, and where a Spot worker takes over
 _PATIENCE = 0.25  # of what is left: so much slack there is while a speed is relied on that nobody measured
 
 
@@ -57,13 +60,19 @@ def decide(seen: Seen) -> Verdict:
     net = _net(seen, left)
     slack = left - seen.begin - seconds_of(seen.steps, net.speed) if net else math.inf
     holds = any(terms == ON_DEMAND for _, terms in seen.workers)
-    margin = seen.period + (_STARTS_WON * seen.begin if holds else 0.0)
+    crowded = net is not None and net.count >= seen.most and seen.overlaps
+    margin = seen.period + ((_START_WON if crowded else _STARTS_WON) * seen.begin if holds else 0.0)
     due = slack < margin or (net is not None and not net.measured and _to_be_measured(seen, slack, left))
-    base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and due else {}
+    early = net is not None and crowded and not due and is_early(seen, net, slack)
+    base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and (due or early) else {}
     worth, price, gpu = worth_of(seen, net, left, to_make)
-    cheap = spot(seen, worth, base) if seen.since >= seen.start else spots  # what was changed last has begun
-    workers = {**cheap, **base}
-    speed = seen.speeds.mean(counts(workers))
+    if base and crowded:
+        spots = beside(seen, worth, base, seeks=early and slack >= seen.period + seen.begin)
+    elif seen.since >= seen.start:  # what was changed last has begun
+        spots = spot(seen, worth, base, seen.most - sum(base.values()))
+    workers = {**spots, **base}
+    last = base if base and crowded else workers  # who goes on with it when others have left
+    speed = seen.speeds.mean(counts(last))
     ready = seen.begun if holds else seen.begin
     soonest = min(
         seconds_of(to_make, seen.speeds.mean(counts(seen.working))),
@@ -74,13 +83,17 @@ def decide(seen: Seen) -> Verdict:
     if workers != seen.workers:
         if base and not holds and net and not net.measured:
             reason = to_be_measured(base)
+        elif early and not holds:
+            reason = kept(base, seen.market.age, slack)
         elif base and not holds:
             reason = held(base, left, seen.steps, ready, left - seen.begin - slack)
         elif holds and not base:
             reason = given_up(slack) if net else unpaid(seen.money)
+        elif base and crowded:
+            reason = taken_over(base, workers, worth, price, gpu)
         else:
             reason = priced(seen.workers, workers, worth, price, gpu)
-    chance, ends = outlook(seen, net, workers, left, to_make, ready)
+    chance, ends = outlook(seen, net, last, left, to_make, ready)
     late = seen.now + soonest + seen.end if soonest > left else 0.0
     save = not holds and seen.unsaved > 0 and slack < 2 * seen.period + seen.begin / 2
     return Verdict(workers, reason, chance, ends, worth, price, gpu, late, save)

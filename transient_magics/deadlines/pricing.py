@@ -22,11 +22,11 @@ def worth_of(seen: Seen, net: Net | None, left: float, to_make: int) -> tuple[fl
     return worth, price, gpu
 
 
-def spot(seen: Seen, worth: float, base: Workers) -> dict[tuple[str, str], int]:
-    """The Spot workers beside `base` that make steps for less than they are worth, the cheapest first."""
+def spot(seen: Seen, worth: float, base: Workers, most: int) -> dict[tuple[str, str], int]:
+    """At `most` so many Spot workers beside `base` that make steps for less than they are worth, the cheapest first."""
     found: dict[tuple[str, str], int] = {}
     saved = min(seen.start / seen.life, 0.9)
-    for _ in range(seen.most - sum(base.values())):
+    for _ in range(most):
         all_, best = counts({**found, **base}), (float("inf"), "")
         for kind in seen.kinds:
             more = seen.speeds.mean({**all_, kind.gpu: all_.get(kind.gpu, 0) + 1}) - seen.speeds.mean(all_)

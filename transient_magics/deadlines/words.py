@@ -17,6 +17,22 @@ def held(workers: Workers, left: float, steps: int, ready: float, takes: float) 
     )
 
 
+def kept(workers: Workers, age: float, slack: float) -> str:
+    """Why VMs on demand are taken while there is time to wait."""
+    return (
+        f"{machines(workers)} from now on: no Spot capacity for {render_duration(age)}, and the "
+        f"{render_duration(slack)} that could be waited are kept for the next times"
+    )
+
+
+def taken_over(before: Workers, after: Workers, worth: float, price: float, gpu: str) -> str:
+    """Why a Spot worker is asked for beside VMs on demand that take all places, or is there no more."""
+    more = {key: count for key, count in after.items() if key not in before}
+    if not more:
+        return f"{machines(before)} alone: there is no time to come back to Spot"
+    return f"{machines(more)} asked for, to take over from {machines(before)}: {_worth(worth, price, gpu)}"
+
+
 def to_be_measured(workers: Workers) -> str:
     """Why VMs on demand are taken before it is time."""
     return (
@@ -36,9 +52,12 @@ def unpaid(money: float) -> str:
 
 def priced(before: Workers, after: Workers, worth: float, price: float, gpu: str) -> str:
     """Why there are more Spot workers, or fewer."""
-    change = f"{machines(after)} instead of {machines(before)}"
+    return f"{machines(after)} instead of {machines(before)}: {_worth(worth, price, gpu)}"
+
+
+def _worth(worth: float, price: float, gpu: str) -> str:
     worth_, price_ = render_small_money(worth), render_small_money(price)
-    return f"{change}: a step is worth {worth_}, and a Spot {gpu.upper()} makes one for {price_}"
+    return f"a step is worth {worth_}, and a Spot {gpu.upper()} makes one for {price_}"
 
 
 def unmeasured() -> str:

@@ -50,8 +50,9 @@ def declare() -> tuple[Option, ...]:
         flag("--provisioning-model", "how workers are rented; Compute Engine ends preemptible ones after 24 hours, "
               "and enforces no shorter limit for them (spot)",
               **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
-        flag("--max-workers", "no resize goes beyond it (twice the workers); with --max-cost the cluster ends as early "
-              "as so many workers would have spent the money", whole("--max-workers"), metavar="N"),
+        flag("--max-workers", "no resize goes beyond it (twice the workers); with --finish-by others start beside "
+              "those that they take over from; with --max-cost the cluster ends as early as so many workers would have "
+              "spent the money", whole("--max-workers"), metavar="N"),
         flag("--replace", "replace revoked workers (on)", negated=True),
         flag("--give-up", "which workers go where a provider wants some back and names their number alone (Compute "
               "Engine names the VMs), and in a resize: those that are slow beside others of their run, that came last, "

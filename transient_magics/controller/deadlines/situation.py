@@ -56,7 +56,8 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
         kept=sum(vm.hourly for vm in state.living if vm.role != WORKER) * rate / 3600,
         most=min(run.spec.most_workers or 1000, spec.max_workers or spec.worker_count),
         money=min(spent, default=math.inf), since=now - known.acted.at if known.acted else math.inf,
-        acts=run.spec.adapt == "auto", end=max(_LAST_SAVE, _SAVES_DIFFER * known.save_seconds),
+        acts=run.spec.adapt == "auto", overlaps=not run.spec.most_workers,  # else it gets no more than these
+        end=max(_LAST_SAVE, _SAVES_DIFFER * known.save_seconds),
     )  # fmt: skip
 
 
@@ -120,14 +121,15 @@ def _market(vms: Iterable[VmState], now: float, rate: float) -> Market:
     moments = [(vm.running_at, 1) for vm in vms if vm.running_at]
     moments += [(vm.ended_at, 0 if vm.state == "refused" else -1 if vm.state == "revoked" else -2)
                 for vm in vms if vm.ended_at and (vm.running_at or vm.state == "refused")]  # fmt: skip
-    alive, open_, since, spells, ends = 0, None, 0.0, [0.0, 0.0], [0, 0]
+    alive, open_, since, age, spells, ends = 0, None, 0.0, 0.0, [0.0, 0.0], [0, 0]
     for at, what in [*sorted(moments), (now, None)]:
         after = alive if what is None else alive + (what > 0) - (what < 0)
         then = True if after else None if what == -2 else False if what in (0, -1) else open_
         if then != open_ or what is None:
+            age = at - since if open_ is not None else 0.0
             if open_ is not None:
-                spells[not open_] += at - since
+                spells[not open_] += age
                 ends[not open_] += then is not None and what is not None
             since, open_ = at, then if what is not None else open_
         alive = after
-    return believed(spells[0], spells[1], (ends[0], ends[1]), open_=open_ is not False, rate=rate)
+    return believed(spells[0], spells[1], (ends[0], ends[1]), open_=open_ is not False, rate=rate, age=age)

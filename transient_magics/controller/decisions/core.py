@@ -239,9 +239,12 @@ def worker_places(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
     """The places of workers that `spec` has, or those that a deadline asks for."""
     slots = itertools.count()
     if state.steered is not None and (run := state.due or state.run):
-        steered = [(gpu, terms) for gpu, terms, count in state.steered if gpu in spec.prices for _ in range(count)]
-        for gpu, terms in steered[: spec.max_workers or spec.worker_count]:  # whatever the journal says
-            yield Place(WORKER, next(slots), gpu, zones_for(spec, run.spec, gpu), terms=terms)
+        room = dict.fromkeys(("spot", "standard"), spec.max_workers or spec.worker_count)  # whatever the journal says
+        for gpu, terms, count in state.steered:
+            wanted_ = min(count, room[terms]) if gpu in spec.prices else 0
+            room[terms] -= wanted_
+            for _ in range(wanted_):
+                yield Place(WORKER, next(slots), gpu, zones_for(spec, run.spec, gpu), terms=terms)
         return
     for group in spec.groups:
         zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)

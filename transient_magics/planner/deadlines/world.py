@@ -66,7 +66,7 @@ class World:
         """To the end of its work, saved."""
         chance, vms = random.Random(self.seed), list[_Vm]()
         workers, paces = {key: count for key, count in self.declared.items() if count}, dict[str, Pace]()
-        told, ends, opened, acted = [0.0, 0.0], [0, 0], True, -1e9
+        told, ends, opened, since, acted = [0.0, 0.0], [0, 0], True, 0.0, -1e9
         prices = {(kind.gpu, SPOT): kind.spot for kind in self.kinds}
         prices |= {(kind.gpu, ON_DEMAND): kind.on_demand or 0.0 for kind in self.kinds}
         while self.step < self.work and self.now < _LATEST * self.deadline:
@@ -75,7 +75,7 @@ class World:
             if any(terms == SPOT for _, terms in workers):  # nothing else tells of capacity
                 if (there > 0) != opened:
                     ends[opened] += 1
-                    opened = there > 0
+                    opened, since = there > 0, self.now
                 told[not opened] += self.period
             working = Counter(vm.kind for vm in vms if vm.ready <= self.now)
             coming = [vm for vm in vms if vm.kind[1] == ON_DEMAND and vm.ready > self.now]
@@ -84,7 +84,7 @@ class World:
                 Seen(
                     self.now, self.deadline, -int(self.saved - self.work), int(self.step - self.saved),
                     Speeds(paces, 0.95, alike=self.alike),
-                    believed(told[0], told[1], (ends[1], ends[0]), open_=opened, rate=self.rate),
+                    believed(told[0], told[1], (ends[1], ends[0]), open_=opened, rate=self.rate, age=self.now - since),
                     self.kinds, workers, working, begin,
                     max((max(begin - (self.now - vm.born), 1.0) for vm in coming), default=0.0),
                     0.8 * self.begin, LASTS / self.rate, self.kept, self.most, self.money - self.cost, self.now - acted,

@@ -309,7 +309,8 @@ class ChiefState:
     def _full(self) -> bool:
         staying = [member for member in self.members.values() if not member.lost and not member.noticed]
         present = sum(member.connection is not None for member in staying)
-        return bool(self.spec.max_workers) and present >= self.spec.max_workers
+        turns = 2 if self.spec.finish_by else 1  # those that take over from others join beside them
+        return bool(self.spec.max_workers) and present >= turns * self.spec.max_workers
 
     def _of(self, connection: int) -> Member | None:
         return next((member for member in self.members.values() if member.connection == connection), None)
