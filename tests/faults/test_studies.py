@@ -18,7 +18,7 @@ from transient_magics.errors import CellError
 from transient_magics.journal import bill, events, now, run_costs
 
 SWEPT = CELL.replace('optimizer="sgd"', "optimizer=tf.keras.optimizers.SGD(lr)")
-LINE = "--over lr=0.001,0.2,0.02 --objective 'min loss' --train-steps 40 --pace 0.2 --no-check --name s --cluster st"
+LINE = "--over lr=0.001,0.2,0.02 --objective 'min loss' --train-steps 60 --pace 0.3 --no-check --name s --cluster st"
 
 
 @pytest.mark.training
@@ -47,7 +47,7 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_a_worker_are_kil
         table = study.trials()
         assert list(table["lr"]) == [0.001, 0.2, 0.02]
         assert list(table["state"]) == ["complete"] * 3
-        assert list(table["steps"]) == [40] * 3
+        assert list(table["steps"]) == [60] * 3
         assert list(cluster.state.runs) == ["s-0", "s-1", "s-2"]
         assert best is not None
         assert (best.params["lr"], best.value) == (0.2, table["value"].min())
