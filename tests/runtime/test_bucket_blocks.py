@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -138,7 +139,7 @@ def test_a_file_that_was_replaced_in_the_bucket_costs_the_way_around_it_and_is_s
     assert "not what ps-0 has a copy of" in told.reason
 
 
-@pytest.mark.parametrize("reader", [2.0], indirect=True)
+@pytest.mark.parametrize("reader", [3.0], indirect=True)
 def test_a_slow_bucket_is_tried_seldom_and_no_block_waits_for_it(
     reader: Reader, way: Road, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,13 +151,13 @@ def test_a_slow_bucket_is_tried_seldom_and_no_block_waits_for_it(
         whole(bucket, name, *how)
 
     monkeypatch.setattr(Bucket, "read_range", counted)
-    way.rate = 10_000.0  # a block would take 27 s, and a chunk of several is waited for less
+    way.rate = 30_000.0  # a piece takes half a second, a block would take nine
     until(lambda: reader.read() or reader.chief.told, "the detour is said")
     before = reader.chief.lending.told.misses
     reader.read(many=8)
     assert len(tries) < (reader.chief.lending.told.misses - before) / 2
     (told,) = reader.chief.told
-    assert "the bucket has not sent it within" in told.reason
+    assert re.search("the bucket has not sent it within|timed out", told.reason)
     way.open()
     reader.goes_straight()
     assert len(reader.chief.told) == 1
