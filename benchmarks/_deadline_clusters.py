@@ -54,7 +54,8 @@ class Uniform:
 
 def alone(open_: Open) -> tuple[NDArray[np.float64], int]:
     """What one worker costs that the controller's decisions govern, for 48 hours of work and no parameter server, as a
-    share of on demand alone; and how many were late."""
+    share of on demand alone; and how many were late. They see whether there is capacity while a Spot VM is asked for,
+    and one starts beside a VM on demand that it takes over from, which the baselines neither need nor do."""
     costs, late = list[float](), 0
     for row in open_:
         world = World(

@@ -151,9 +151,11 @@ def as_shipped(judged: dict[int, Judged], every: int) -> None:
     print("\nOne worker that the controller's decisions govern, on the same windows of later years")
     for hours, each in judged.items():
         cost, late = clusters.alone(each.at.open[::every])
-        means = (float(values[::every].mean()) for values in (each.greedy, each.progress, each.ours, each.best))
+        means = [float(values[::every].mean()) for values in (each.greedy, each.progress, each.ours, each.best)]
         row = "greedy {:.3f}, Uniform {:.3f}, the program {:.3f}, optimum {:.3f}".format(*means)
         print(f"  {hours} h, n {len(cost)}: {cost.mean():.3f} ({row}), {late} late")
+        goal(f"{hours} h: dearer than the better baseline by", cost.mean() - min(means[:2]), 0.005, most=True)
+        goal(f"{hours} h: late", late, 0, f"of {len(cost)}", most=True)
 
 
 def by_zone(every_series: Sequence[Series], hours: Sequence[int], every: int, times: int) -> None:
