@@ -211,6 +211,8 @@ def test_workers_that_only_just_work_together_are_measured_before_others_are_ren
     young = sight(deadline=15_000.0, steps=29_000, speeds=speeds)
     assert ("cpu", ON_DEMAND) not in decide(young).workers
     assert ("cpu", ON_DEMAND) in decide(replace(young, working={("cpu", SPOT): 1}, market=Market(False))).workers
+    begun = {("cpu", ON_DEMAND): 2}
+    assert ("cpu", ON_DEMAND) in decide(replace(young, workers=begun, working=begun)).workers, "they are to be measured"
 
 
 def test_what_is_made_is_saved_before_anything_is_rented_for_it() -> None:

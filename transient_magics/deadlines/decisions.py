@@ -103,7 +103,8 @@ def _to_be_measured(seen: Seen, slack: float, left: float) -> bool:
     """Whether it is time to measure how fast VMs on demand are: the less is left, the less is waited for others."""
     asked, here = (sum(count for (_, terms), count in each.items() if terms == SPOT)
                    for each in (seen.workers, seen.working))  # fmt: skip
-    coming = (seen.market.open and here < asked) or bool(seen.working and not seen.speeds.has(counts(seen.working)))
+    begun = here > 0 and here == sum(seen.working.values()) and not seen.speeds.has(counts(seen.working))
+    coming = (seen.market.open and here < asked) or begun
     return not coming or slack < _PATIENCE * left
 
 
