@@ -206,6 +206,23 @@ def test_a_run_is_checked_before_it_begins_beside_another() -> None:
     assert list(after(checked, 2).ports) == ["a", "b"]
 
 
+def test_a_trial_waits_for_the_check_of_another_that_may_hold_for_it() -> None:
+    def trial(name: str, study: str = "s", **params: float) -> RunState:
+        return replace(each := run(name, 1), spec=replace(each.spec, check=True, study=study, params=params))
+
+    for second, checked in (
+        (trial("b", lr=0.5), None),
+        (trial("b", units=64), "b"),  # a whole number may be a size
+        (trial("b", "other", lr=0.5), "b"),
+    ):
+        state = after(cluster(trial("a", lr=0.1), second), 2)
+        assert ((to_check(state) or run("")).name or None) == checked
+    state = after(cluster(trial("a", lr=0.1), trial("b", lr=0.5)), 2)
+    found = fold(state, events.TrainChecked(run="a"))
+    failed = fold(state, events.TrainFailed(run="a", reason="no"))
+    assert [each and each.name for each in map(to_check, (found, failed))] == ["b", "b"]
+
+
 def test_a_run_that_waits_is_moved_before_others_that_wait() -> None:
     state = after(cluster(run("a", 4), *(run(name, 4) for name in "bcd")), 4)
     state = fold(state, events.TrainMoved(run="d"))

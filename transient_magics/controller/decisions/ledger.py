@@ -34,8 +34,10 @@ from dataclasses import dataclass, field, replace
 
 from ...journal import ClusterState, JobState, RunState, StudyState
 from ...journal.events import MOST_RUNS
+from ...protocol.run import RunSpec
 from ...spec import WORKER
 from .admission import Need, Server, need, shortage, why
+from .alike import alike
 from .pool import Claim, Machines, Pool, machines_of
 from .sharing import guests, has_seat, hosts, seated
 
@@ -91,8 +93,18 @@ def to_conduct(state: ClusterState) -> list[RunState]:
 
 
 def to_check(state: ClusterState) -> RunState | None:
-    """The run that waits and is to be checked meanwhile: one at a time, in their order."""
-    return next((run for run in state.queue if _unchecked(run)), None)
+    """The run that waits and is to be checked meanwhile: one at a time, in their order.
+
+    Not a trial while another one of its study is checked as it begins: what that finds may hold for it, too.
+    """
+    unchecked = [run for run in state.turns if _unchecked(run) and not _began(run)]
+    under_way = [run.spec for run in unchecked if run.spec.study and state.has_begun(run)]
+    waits = [run for run in unchecked if not state.has_begun(run)]
+    return next((run for run in waits if not any(_as_trial(run.spec, each) for each in under_way)), None)
+
+
+def _as_trial(other: RunSpec, trial: RunSpec) -> bool:
+    return other.study == trial.study and alike(trial, other)
 
 
 def _unchecked(run: RunState) -> bool:

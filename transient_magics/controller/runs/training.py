@@ -28,10 +28,10 @@ from ...spec.boot_times import has_gpu
 from ..foreign import Refusals
 from ..place import here
 from ..vms.link import Link, Work
-from .alike import found_alike
 from .bucket_token import Mint, TokenKeeper, tokens
 from .checking import counts, reason_against
 from .chief_line import ChiefLine
+from .earlier_check import found_alike
 from .packages import gather
 from .results import Results, thin_metrics
 from .sending import files_of, send_newest, send_rest
