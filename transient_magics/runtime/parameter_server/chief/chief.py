@@ -51,7 +51,7 @@ from .state import ChiefState, Phase
 _TICK = 0.25
 _LOOK_SECONDS = 1.0
 """Between two looks at the global step, each of which costs the parameter server some milliseconds (2 % at four a
-second); sooner when a worker has reported the step at which something is due."""
+second); at once when a worker has reported the step at which something is due."""
 _LAST_WORDS = 1.0
 _STANDBY_SECONDS = 0.1
 """Between two looks whether the run is handed over."""
@@ -79,7 +79,8 @@ class Chief:
         self._shipper = Shipper(spec.name, folder, self._tell) if spec.store else None
         self._farewell: Event | None = None
         self._connections = 0
-        self._reported = 0
+        self._reported, self._at_mark = 0, asyncio.Event()
+        """The last step that a worker told, and whether one was told lately at which something is due."""
         self._nobody = asyncio.Event()
         self._nobody.set()
         self._records: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
@@ -256,7 +257,10 @@ class Chief:
         """Look at the clock and the global step."""
         trouble, looked = 0, 0.0
         while True:
-            await asyncio.sleep(_TICK)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK):
+                    await self._at_mark.wait()
+            self._at_mark.clear()
             self._lines.flush()
             due = self._reported >= self._state.next_mark or time.monotonic() - looked >= _LOOK_SECONDS
             if due and self._state.phase is Phase.TRAINING:
@@ -446,6 +450,8 @@ class Chief:
                 self._happened(events.Exhausted(connection, message.fits))
             case messages.Metrics():
                 self._reported = max(self._reported, message.step)
+                if self._reported >= self._state.next_mark:
+                    self._at_mark.set()
                 self._happened(events.Heard(connection, message.line))
             case messages.Unsaved():
                 if (saver := self._state.saver) and saver.connection == connection:
