@@ -40,6 +40,8 @@ class Record:
     operations: list[str] = field(default_factory=list)
     asked: list[float] = field(default_factory=lambda: [1.0, 1.0])
     """The part of its CPU and of its network that it was asked to do with."""
+    vcpus: int = 0
+    """Of the machine type with which it was made; 0 in the records of earlier versions."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -125,7 +127,7 @@ def new_record(
     if accelerators:
         resource["guestAccelerators"] = accelerators
     resource["fingerprint"] = wire.fingerprint(resource)
-    return Record(project, zone, name, resource, number, address, folder, str(home))
+    return Record(project, zone, name, resource, number, address, folder, str(home), vcpus=int(machine["guestCpus"]))
 
 
 def labelled(labels: dict[str, str]) -> dict[str, Any]:

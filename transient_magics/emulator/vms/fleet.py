@@ -404,7 +404,7 @@ class Fleet:
             self._limit(record)
         elif record.transient and record.resource["scheduling"]["provisioningModel"] == "STANDARD":
             self.preempt(record)
-        elif record.then == "delete" or record.status != "TERMINATED":
+        elif record.status != "TERMINATED":  # of one that is stopped no limit ends, until it is started
             self._system_event(record, record.then, "Instance reached its time limit.")
             self._end(record, record.then)
 

@@ -1,7 +1,8 @@
 """What each VM has of its processors and its network, and seeing to it.
 
 Somebody asks for it (`ask`, `reclaim`), or the weather does (`--pressure`): the lesser of both holds. It stands in the
-VM's metadata before it is carried out. Processors are kept by `deflation.throttle`, the network by `links`.
+VM's metadata before it is carried out. Processors are kept by `deflation.throttle`, the network by `links`. A VM that became
+one of fewer vCPUs while it was stopped has that part of the processors that it had.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ def vcpus(record: Record) -> int:
 def share(record: Record) -> Share:
     """What the VM has at this moment."""
     return share_of(record.attributes().get(KEY, ""))
+
+
+def _processors(record: Record) -> float:
+    """Which part it has of the processors with which it was made."""
+    made = record.vcpus or vcpus(record)
+    return share(record).cpu * min(vcpus(record) / made, 1.0)
 
 
 class Shares:
@@ -127,7 +134,7 @@ class Shares:
 
     def _keep(self) -> None:
         hosts = dict(self._hosts())
-        wanted = {identity: share(host.record).cpu for identity, host in hosts.items()}
+        wanted = {identity: _processors(host.record) for identity, host in hosts.items()}
         for identity in self._held - {each for each, part in wanted.items() if part < 1}:
             self._release(identity)
         for identity, part in wanted.items():
@@ -136,7 +143,7 @@ class Shares:
 
     def _hold(self, host: Host, part: float) -> None:
         self._means = self._means or throttle.available()
-        cores = min(vcpus(host.record), OPERATION_THREADS)
+        cores = min(host.record.vcpus or vcpus(host.record), OPERATION_THREADS)
         try:
             self._means.hold(host.record.identity, cores, part, host.machine.processes)
         except OSError:
