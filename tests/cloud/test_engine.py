@@ -247,9 +247,15 @@ async def test_endings_are_read_from_the_operations_of_the_zone(api: Api, engine
         operation("systemevent-1", operationType="compute.instances.preempted", targetId="7", insertTime=taken),
         operation("operation-3", operationType="insert", targetId="8", insertTime=taken),
         operation("operation-4", operationType="delete", targetId="8", insertTime=taken, error=refused),
+        operation("operation-5", operationType="stop", targetId="9", insertTime=taken),
+        operation("operation-6", operationType="start", targetId="9", insertTime=later),
+        operation("operation-7", operationType="stop", targetId="10", insertTime=taken),
+        operation("operation-8", operationType="start", targetId="10", insertTime=taken),
+        operation("operation-9", operationType="delete", targetId="10", insertTime=later),
     ]
     api.on("GET", f"zones/{ZONE}/operations", {"items": items})
-    assert await engine.endings(ZONE) == {"7": datetime.fromisoformat(taken)}
+    moment = datetime.fromisoformat
+    assert await engine.endings(ZONE) == {"7": moment(taken), "10": moment(later)}, "since they were started last"
 
 
 async def test_the_life_of_a_vm_that_is_gone_is_read_from_the_operations_of_the_zone(

@@ -31,6 +31,7 @@ from .examination.examine import Examination, Finding, bad
 from .firewall import Firewall
 from .images import Images
 from .offers import zones_with
+from .power import Power
 from .skus import list_prices
 from .translation import instance_of, moment_of, vm_of
 from .values import LEAVING, Life, Vm, VmRequest
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 
 _ENDINGS = ("compute.instances.preempted", "delete", "stop")
 """What operations are called that take a VM out of RUNNING."""
+_START = "start"
+"""The one that has a VM run that was stopped."""
 
 
 def preload() -> threading.Thread:
@@ -63,6 +66,7 @@ class ComputeEngine:
         self._calls = Calls(project, self.endpoint, patience)
         self.firewall = Firewall(self._calls, project)
         self.images = Images(self._calls, project)
+        self.power = Power(self._calls, project, self.get, self._finish)
         self.advice = CapacityAdvice(self._calls, project)
         self.witness = Witness(self._calls, project)
 
@@ -311,29 +315,12 @@ class ComputeEngine:
         answer = await self._calls.call(_place(zone, name), lambda: instances.get_serial_port_output(message, **PLAIN))
         return answer.contents
 
-    async def stop(self, zone: str, name: str, *, timeout: float = 300.0) -> None:
-        """Stop the VM, its disk whole, and return when it has stopped."""
-        from google.cloud import compute_v1
-
-        message = compute_v1.StopInstanceRequest(
-            project=self.project, zone=zone, instance=name, request_id=str(uuid.uuid4())
-        )
-        instances, where = self._calls.clients.instances, _place(zone, name)
-
-        async def stopped() -> bool | None:
-            vm = await self.get(zone, name)
-            if vm is None:
-                raise GoneError(f"{name} was taken away", where=where)
-            return True if vm.status in ("STOPPED", "TERMINATED") else None
-
-        async with limit(timeout, f"{name} did not stop", where):
-            operation = await self._calls.call(where, lambda: instances.stop_unary(message, **PLAIN))
-            await self._finish(zone, name, operation)
-            await until(stopped)
-
     async def endings(self, zone: str) -> dict[str, datetime]:
-        """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted, by anybody."""
-        return _endings(await self._done(zone, _ENDINGS))
+        """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted, by anybody.
+
+        None of one that was stopped and started again.
+        """
+        return _endings(await self._done(zone, (*_ENDINGS, _START)))
 
     async def life(self, zone: str, name: str) -> Life | None:
         """The latest life of a VM that may be gone, as the operations of late tell it; None where none tells of one.
@@ -403,13 +390,15 @@ class ComputeEngine:
 
 
 def _endings(done: Sequence[compute_v1.Operation]) -> dict[str, datetime]:
-    """By the VM's id, when the first of what ended it was asked for."""
+    """By the VM's id, when the first of what ended it was asked for, since it was started last."""
     found: dict[str, datetime] = {}
-    for each in done:
-        moment = moment_of(each.insert_time)
-        if moment and each.operation_type in _ENDINGS:
-            number = str(each.target_id)
-            found[number] = min(found.get(number, moment), moment)
+    told = [(moment, each) for each in done if (moment := moment_of(each.insert_time))]
+    for moment, each in sorted(told, key=lambda one: one[0]):
+        number = str(each.target_id)
+        if each.operation_type == _START:
+            found.pop(number, None)
+        elif each.operation_type in _ENDINGS:
+            found.setdefault(number, moment)
     return found
 
 

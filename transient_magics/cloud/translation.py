@@ -83,6 +83,7 @@ def vm_of(instance: compute_v1.Instance) -> Vm:
         preemptible=instance.scheduling.preemptible,
         last_start=moment_of(instance.last_start_timestamp) or created,
         machine_type=instance.machine_type.rpartition("/")[2],
+        ends=moment_of(instance.scheduling.termination_time),
         share=share_of(_item(instance, KEY)),
         ssh_keys=_item(instance, "ssh-keys"),
     )
@@ -104,7 +105,7 @@ def _scheduling(request: VmRequest) -> dict[str, Any]:
     if request.provisioning_model == "spot":
         scheduling |= {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
     if request.termination_time and request.provisioning_model != "preemptible":
-        moment = request.termination_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        moment = moment_text(request.termination_time)
         scheduling |= {"termination_time": moment, "instance_termination_action": "DELETE"}
     return scheduling
 
@@ -142,3 +143,8 @@ def _network(request: VmRequest) -> dict[str, Any]:
 def moment_of(text: str) -> datetime | None:
     """A time as the API writes it; None where there is none."""
     return datetime.fromisoformat(text) if text else None
+
+
+def moment_text(moment: datetime) -> str:
+    """The same the other way round, to the second."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

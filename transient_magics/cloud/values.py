@@ -16,6 +16,7 @@ from typing import Literal
 from ..catalog import DISK_TYPE
 from ..protocol.share import WHOLE, Share
 
+STOPPED = ("STOPPED", "TERMINATED")
 LEAVING = ("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 """States of a VM that runs no more, or soon will not."""
 ProvisioningModel = Literal["spot", "preemptible", "standard"]
@@ -82,6 +83,8 @@ class Vm:
     preemptible: bool
     last_start: datetime | None
     machine_type: str = ""
+    ends: datetime | None = None
+    """The moment at which Compute Engine is to end it; None where none is set."""
     share: Share = WHOLE
     """What is left to it of its processors and its network, where it was deflated."""
     ssh_keys: str = ""

@@ -51,7 +51,7 @@ class Baking:
             await self._start_vm()
             versions = await self._installed()
             self._say("stopping the VM")
-            await engine.stop(spec.zone, spec.vm)
+            await engine.power.stop(spec.zone, spec.vm)
             self._say("making the image from its disk")
             made = await engine.images.make(
                 spec.name, disk=f"zones/{spec.zone}/disks/{spec.vm}", description=self._description(versions),
