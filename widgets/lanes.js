@@ -10,9 +10,9 @@ import { ASKS, OWN_KEYS, TONES, choice, disable, element, keyed, setAttribute, s
 
 const WIDTH = 1000;
 const HEIGHT = 24;
-const STATES = ["requested", "booting", "ready", "deflated", "leaving", "revoked", "refused"];
-const HALF = { requested: 1, booting: 2.5, ready: 4.5, deflated: 2.2, leaving: 7 };
-const KEY = [["requested"], ["booting"], ["ready", "running"], ["deflated", "with less CPU or network"], ["leaving", "under notice"], ["revoked"]];
+const STATES = ["requested", "stopped", "booting", "ready", "deflated", "leaving", "revoked", "refused"];
+const HALF = { requested: 1, stopped: 0.5, booting: 2.5, ready: 4.5, deflated: 2.2, leaving: 7 };
+const KEY = [["requested"], ["booting"], ["ready", "running"], ["deflated", "with less CPU or network"], ["stopped"], ["leaving", "under notice"], ["revoked"]];
 const ENDS = ["revoked", "refused", "deleted"];
 const WINDOWS = [["", "whole life"], ["3600", "last hour"], ["600", "last 10 minutes"]];
 

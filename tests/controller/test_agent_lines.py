@@ -106,6 +106,24 @@ def test_traffic_is_counted_once_however_often_it_is_read(served: Path) -> None:
     assert (vm.traffic_bytes, vm.traffic_rate) == (5000, 100.0)
 
 
+def test_a_vm_that_is_stopped_and_started_again_counts_its_traffic_anew_and_all_of_it_is_billed(served: Path) -> None:
+    lines = [exchanged(1, 1000), exchanged(2, 5000), exchanged(5, 300), exchanged(6, 700)]
+    with Journal(served / "journal.jsonl") as journal:
+        for number, each in enumerate((
+            events.VmMachineAsked(vm="worker-0", machine_type="n1-standard-2", hourly=0.5, on_demand_hourly=1.0,
+                                  disk_hourly=0.01, part=0.5, reason="asked by the user"),
+            events.VmStopped(vm="worker-0", reason="to become n1-standard-2"),
+            events.VmStarted(vm="worker-0", address="10.0.0.1"),
+        )):  # fmt: skip
+            journal.append(replace(each, time=(125 + 5 * number) * SECOND))
+    for _ in range(2):  # by the next controller, too
+        with in_charge(served) as controller:
+            for line in (*lines, *lines):  # over a second connection, too
+                tell(controller, {**line, "sent": 2 * line["sent"]}, "ps-0")
+                tell(controller, line)
+            assert controller._state.vms["worker-0"].traffic_bytes == 5700
+
+
 def test_a_vm_that_makes_its_traffic_up_is_billed_what_the_other_end_counted(served: Path) -> None:
     with in_charge(served) as controller:
         state = controller._recorder.state

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from transient_magics.clock import Clock
 from transient_magics.journal import Bill, ClusterState, RunState, VmState, at_the_end, bill, cost_between, run_costs
+from transient_magics.journal.power import Stretch
 from transient_magics.protocol.run import RunSpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.spec.places import place
@@ -129,6 +130,36 @@ def test_an_empty_cluster_costs_nothing_and_one_whose_declaration_is_not_known_i
 )  # fmt: skip
 def test_for_how_long_a_vm_is_paid(more: dict[str, object], seconds: float) -> None:
     assert bill(cluster(vm(**more)), NOW).total / 0.25 * 3600 == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("more", "dollars"),
+    [
+        ({"state": "stopped", "hourly": 0.01}, 0.25 + 0.01),
+        ({"state": "ready", "hourly": 0.125, "restarted": NOW - HOUR / 2}, 0.25 + 0.005 + 0.0625),
+        ({"state": "booting", "hourly": 0.125, "restarted": NOW - 1}, 0.25 + 0.01 * 3599 / 3600 + 0.125 / 60),
+        ({"state": "deleted", "hourly": 0.01, "ended_at": NOW - HOUR / 4}, 0.25 + 0.0075),
+        ({"state": "revoked", "hourly": 0.01, "ended_at": NOW + 500 * HOUR}, 0.25 + 5.01),
+    ],
+)
+def test_a_vm_that_is_stopped_costs_its_disk_and_then_what_it_has_become(more: dict, dollars: float) -> None:
+    """It ran for an hour, and was stopped an hour ago."""
+    restarted = more.pop("restarted", 0.0)
+    became = [Stretch(restarted, "n1-standard-2", 0.125, 0.25, 0.5)] if restarted else []
+    was = [Stretch(NOW - 2 * HOUR, "n1-standard-4", 0.25, 0.75),
+           Stretch(NOW - HOUR, "n1-standard-4", 0.01, 0.01, runs=False)]  # fmt: skip
+    state = cluster(vm(powered=(*was, *became), **more))
+    account = bill(state, max(NOW, more.get("ended_at", 0.0)))
+    assert account.total == pytest.approx(dollars, abs=1e-4)
+    assert account.hourly == (more["hourly"] if not more.get("ended_at") else 0.0)
+    assert cost_between(state, NOW - 2 * HOUR, NOW - HOUR / 2) == pytest.approx(0.25 + 0.005)
+
+
+def test_a_cluster_whose_worker_is_stopped_has_spent_what_it_costs_at_the_end() -> None:
+    stopped = vm(state="stopped", hourly=0.01, powered=(
+        Stretch(NOW - 2 * HOUR, "n1-standard-4", 0.25, 0.75),
+        Stretch(NOW - HOUR, "n1-standard-4", 0.01, 0.01, runs=False)))  # fmt: skip
+    assert at_the_end(cluster(stopped), SPEC, NOW) == pytest.approx(0.26 + SPEC.most_hourly * 90)
 
 
 def test_hours_go_by_on_the_emulated_clock_and_data_on_ours() -> None:

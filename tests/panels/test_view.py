@@ -463,6 +463,42 @@ def test_a_run_behind_another_waits_and_the_clusters_panel_shows_the_one_that_tr
     assert (waiting["phase_words"], waiting["words"]) == ("waiting", "waits for the end of run-1")
 
 
+def test_a_lane_is_thinner_when_its_vm_has_become_a_smaller_machine_and_its_words_say_which() -> None:
+    vm, big = "worker-0", stories.requested("worker-0", 0).machine_type
+    history = [
+        events.ClusterDeclared(spec=stories.declaration(count=1).to_dict()),
+        stories.requested(vm, 0),
+        events.VmRunning(vm=vm, address="10.0.0.1"),
+        events.VmReady(vm=vm),
+        events.VmMachineAsked(vm=vm, machine_type="n1-standard-1", hourly=0.125, on_demand_hourly=0.5, disk_hourly=0.01,
+                              part=0.25, reason="asked by the user"),
+        events.VmStopped(vm=vm, reason="to become n1-standard-1"),
+        events.VmMachineChanged(vm=vm, machine_type="n1-standard-1", machine_before=big),
+        events.VmStarted(vm=vm, address="10.0.0.1"),
+        events.VmReady(vm=vm),
+    ]  # fmt: skip
+    timed = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
+
+    def lane(many: int) -> Mapping[str, Any]:
+        state = replay(timed[:many])
+        return view(state, bill(state, 100.0), 100.0)["vms"][0]
+
+    assert lane(5)["words"] == "being stopped, to become n1-standard-1"
+    assert lane(7)["words"] == "stopped, to become n1-standard-1"
+    assert [tuple(part[1:]) for part in lane(9)["life"]] == [
+        ("requested", 2, 3), ("booting", 3, 4), ("ready", 4, 6), ("stopped", 6, 8), ("booting", 8, 9),
+        ("deflated", 9, 0),
+    ]  # fmt: skip
+    assert lane(9)["words"] == f"ready, as n1-standard-1 in the place of {big}"
+    assert lane(9)["terms"].startswith("n1-standard-1, Spot, $0.125")
+    assert [text.event_words(event) for event in timed[4:8]] == [
+        "worker-0 is to be stopped, made n1-standard-1 and started again: asked by the user",
+        "worker-0 is stopped: to become n1-standard-1",
+        f"worker-0 is n1-standard-1 now, and was {big}",
+        "worker-0 boots again",
+    ]
+
+
 def test_a_lane_is_thinner_while_its_vm_has_less_and_words_say_what_it_has() -> None:
     vm = "worker-0"
     history = [

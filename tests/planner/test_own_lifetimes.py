@@ -131,6 +131,20 @@ def test_they_answer_where_they_are_enough_and_are_never_mixed(cluster: Callable
         lifetimes("v100", source="own", provisioning_model="preemptible")
 
 
+def test_a_vm_that_was_stopped_and_started_again_lives_since_then(cluster: Callable[..., None]) -> None:
+    def restarted(name: str, *, again: bool) -> list[Event]:
+        asked = events.VmMachineAsked(vm=name, machine_type="n1-standard-4", hourly=0.4, on_demand_hourly=1.0,
+                                      disk_hourly=0.01, part=0.5, reason="asked", time=at(2))  # fmt: skip
+        stopped = events.VmStopped(vm=name, reason="r", time=at(3))
+        started = events.VmStarted(vm=name, address="10.0.0.2", time=at(4))
+        return [events.VmReady(vm=name, time=at(1)), asked, stopped, *([started] if again else [])]
+
+    given_up = events.VmRevoked(vm="w1", signal="start", time=at(5))
+    cluster("a", [*vm("w0"), *restarted("w0", again=True), *revoked("w0", 9), *vm("w1"), *restarted("w1", again=False),
+                  given_up])  # fmt: skip
+    assert sorted(map(told, own_lives())) == [(3.0, False), (5.0, True)]
+
+
 def test_vms_that_suddenly_die_young_raise_the_alarm(cluster: Callable[..., None]) -> None:
     old = [event for i in range(60) for event in (*vm(f"w{i}"), *revoked(f"w{i}", 2 + i / 4))]
     same = [event for i in range(30) for event in (*vm(f"x{i}", start=50), *revoked(f"x{i}", 52 + i / 2))]

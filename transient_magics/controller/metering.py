@@ -27,7 +27,8 @@ class Metering:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._counted: dict[str, TrafficCounted] = {}
+        self._counted: dict[str, dict[int, TrafficCounted]] = {}
+        """The latest line of each VM, since each of its starts: it counts anew then."""
         vms = recorder.state.vms.values()
         gone = {vm.role for vm in vms if vm.running_at and not vm.living}
         self._billed = {role: sum(vm.traffic_bytes for vm in vms if vm.role == role) for role in _OTHER_ENDS}
@@ -43,8 +44,10 @@ class Metering:
         vm = self._recorder.state.vms[name]
         if not vm.living or vm.role not in _OTHER_ENDS or _moved(line) > _LINK * max(now - vm.running_at, 1.0):
             return
-        self._told[vm.role] += _moved(line) - (_moved(self._counted[name]) if name in self._counted else 0)
-        self._counted[name] = line
+        lines = self._counted.setdefault(name, {})
+        start = sum(each.runs and each.since <= line.at for each in vm.powered[1:])
+        self._told[vm.role] += _moved(line) - (_moved(lines[start]) if start in lines else 0)
+        lines[start] = line
         self._bill(vm, now)
         for role in _OTHER_ENDS[vm.role]:  # what one end says may be what the other's count waited for
             for other in [*self._waiting[role]]:
@@ -54,8 +57,9 @@ class Metering:
         if not vm.living or vm.zone not in self._recorder.spec.transfer_prices:
             self._waiting[vm.role].discard(vm.name)
             return
-        claim = self._counted[vm.name]
-        moved, others = _moved(claim), self._billed[vm.role] - vm.traffic_bytes
+        lines = self._counted[vm.name]
+        claim, all_sent = lines[max(lines)], sum(each.sent for each in lines.values())
+        moved, others = sum(map(_moved, lines.values())), self._billed[vm.role] - vm.traffic_bytes
         told = sum(self._told[role] for role in _OTHER_ENDS[vm.role]) + self._before.get(vm.role, 0)
         believed = min(moved, told - others)
         if believed < moved:
@@ -64,7 +68,7 @@ class Metering:
             self._waiting[vm.role].discard(vm.name)
         if believed <= vm.traffic_bytes:
             return
-        sent = claim.sent * believed // moved
+        sent = all_sent * believed // moved
         # By the VM's clock, for lines may be old when they are read; but so that no rate comes out that was not.
         since = vm.traffic_at or vm.running_at
         at = min(max(claim.at, since + _APART), max(now, since + _APART))

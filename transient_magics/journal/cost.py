@@ -6,18 +6,20 @@ first minute. Compute Engine's own times count where they are known. The price o
 external address in it, which are counted for as long. The on-demand equivalent is the same VM time at on-demand prices
 (what the same work would have cost without transient servers). Data that workers exchange with parameter servers in
 another zone, and with VMs there that prepare their mini-batches, costs by the byte, as both ends count them; so does
-what follows a cluster that moves. On demand that would cost the same. Where the emulated clock runs faster, VM time is
+what follows a cluster that moves. A VM that is stopped, to be started again, costs its disk. On demand that would cost the same. Where the emulated clock runs faster, VM time is
 counted on it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..spec import PREPARATION, WORKER, ClusterSpec, price_kind
 from ..spec.places import slot_of
+from .power import Stretch
 from .state import ClusterState, VmState
 from .studies import StudyState
 
@@ -61,8 +63,8 @@ def bill(state: ClusterState, now: float) -> Bill:
         return (spec.transfer_prices.get(vm.zone, 0.0) if spec and own is None else own or 0.0) / _GIB
 
     moved = {vm.name: vm.traffic_bytes * per_byte(vm) for vm in state.vms.values()}
-    hours = {vm.name: _billed(state, vm, now) / 3600 for vm in state.vms.values()}
-    by_vm = {vm.name: hours[vm.name] * vm.hourly + moved[vm.name] for vm in state.vms.values()}
+    paid = {vm.name: list(_paid(state, vm, now)) for vm in state.vms.values()}
+    by_vm = {name: sum(hours * each.hourly for hours, each in paid[name]) + moved[name] for name in paid}
     places = {(price_kind(vm.role, vm.accelerator), vm.zone) for vm in state.vms.values()}
     sources = {line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))}
     running = [vm for vm in state.living if vm.running_at and not _stopped_at(vm, now)]
@@ -75,7 +77,7 @@ def bill(state: ClusterState, now: float) -> Bill:
     return Bill(
         total=total,
         hourly=hourly,
-        on_demand=sum(hours[vm.name] * vm.on_demand_hourly for vm in state.vms.values()) + transfer,
+        on_demand=sum(hours * each.on_demand_hourly for of in paid.values() for hours, each in of) + transfer,
         by_vm=by_vm,
         source="; ".join(sorted(sources)),
         transfer=transfer,
@@ -99,8 +101,9 @@ def cost_between(state: ClusterState, begin: float, end: float) -> float:
     """What the VMs that ran between two moments (seconds since 1970) cost then by the second, in US dollars."""
 
     def dollars(vm: VmState) -> float:
-        since, until = max(_started_at(vm), begin), min(_stopped_at(vm, end) or end, end)
-        return state.clock.between(since, until) / 3600 * vm.hourly if since < until else 0.0
+        ends = [*(each.since for each in vm.stretches[1:]), _stopped_at(vm, end) or end]
+        spans = [(max(each.since, begin), min(until, end), each) for each, until in zip(vm.stretches, ends, strict=True)]
+        return sum(state.clock.between(since, until) / 3600 * at.hourly for since, until, at in spans if since < until)
 
     return sum(dollars(vm) for vm in state.vms.values() if vm.running_at)
 
@@ -169,23 +172,35 @@ def _tenures(state: ClusterState, now: float) -> dict[int, list[Tenure]]:
     return found
 
 
+def _paid(state: ClusterState, vm: VmState, now: float) -> Iterator[tuple[float, Stretch]]:
+    """For how many hours a VM is paid until `now`, as what it was then."""
+    for each, after in itertools.pairwise(vm.stretches):
+        seconds = state.clock.between(each.since, after.since)
+        yield (max(_LEAST_SECONDS, seconds) if each.runs else seconds) / 3600, each
+    yield _billed(state, vm, now) / 3600, vm.stretches[-1]
+
+
 def _billed(state: ClusterState, vm: VmState, now: float) -> float:
-    """For how many seconds a VM is paid until `now`."""
+    """For how many seconds a VM is paid until `now`, since it was started or stopped last."""
     if not vm.running_at:
         return 0.0
     seconds = _uptime(state, vm, now)
+    if not vm.stretches[-1].runs:
+        return seconds
     taken = _stopped_at(vm, now) and vm.state in ("leaving", "revoked") and vm.provisioning_model != "standard"
     return 0.0 if taken and seconds < _LEAST_SECONDS else max(_LEAST_SECONDS, seconds)
 
 
 def _uptime(state: ClusterState, vm: VmState, now: float) -> float:
-    """For how many seconds it ran until `now`."""
+    """For how many seconds it ran until `now`, or was stopped, since it was started or stopped last."""
     if not vm.running_at:
         return 0.0
-    seconds = state.clock.between(_started_at(vm), _stopped_at(vm, now) or now)
-    if vm.ended_at and not vm.stopping_at and state.spec:  # nobody saw when; Compute Engine ends VMs at their limit
+    last = vm.stretches[-1]
+    seconds = state.clock.between(last.since, _stopped_at(vm, now) or now)
+    if vm.ended_at and not vm.stopping_at and state.spec and last.runs:
+        # Nobody saw when; Compute Engine ends VMs at their limit.
         left = state.spec.ends_at - state.spec.declared_at
-        seconds = min(seconds, left - state.clock.between(state.spec.declared_at, _started_at(vm)))
+        seconds = min(seconds, left - state.clock.between(state.spec.declared_at, last.since))
     return max(0.0, seconds)
 
 

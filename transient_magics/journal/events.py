@@ -319,6 +319,80 @@ class VmInflated(Event):
     network_before: _Part = 1.0
 
 
+@_event("vm.machine_asked")
+class VmMachineAsked(Event):
+    """The VM is to be stopped, made a `machine_type` and started again; `reason`, a clause, says why.
+
+    Prices are US dollars per hour, of the VM as it will be, and of its disk alone (`disk_hourly`); `part` is what it will
+    have of the vCPUs that it was rented with.
+    """
+
+    vm: Name
+    machine_type: str
+    hourly: Amount
+    on_demand_hourly: Amount
+    disk_hourly: Amount
+    part: _Part
+    reason: str
+
+
+@_event("vm.stopped")
+class VmStopped(Event):
+    """We stopped the VM for this `reason`, a clause, and are about to start it again: until then its disk alone costs.
+
+    `stopping`: when it was told to stop, as of VmRevoked.
+    """
+
+    vm: Name
+    reason: str
+    stopping: Count = 0
+
+
+@_event("vm.machine_changed")
+class VmMachineChanged(Event):
+    """The VM, which is stopped, is a `machine_type` from now on, and was a `machine_before`."""
+
+    vm: Name
+    machine_type: str
+    machine_before: str
+
+
+@_event("vm.machine_refused")
+class VmMachineRefused(Event):
+    """Compute Engine does not change the VM, which stays what it was. `reason` is one sentence."""
+
+    vm: Name
+    reason: str
+
+
+@_event("vm.end_set")
+class VmEndSet(Event):
+    """The VM, which is stopped, had lost its end: Compute Engine was told it again, `ends` in seconds since 1970."""
+
+    vm: Name
+    ends: Amount
+
+
+@_event("vm.start_refused")
+class VmStartRefused(Event):
+    """Compute Engine did not start the VM, which is stopped. `reason` and `cause` as of VmRefused."""
+
+    vm: Name
+    reason: str
+    cause: str = "other"
+
+
+@_event("vm.started")
+class VmStarted(Event):
+    """The VM, which was stopped, runs again, `started` as of VmRunning; without an `address` it is not as it should be,
+    and is stopped again."""
+
+    vm: Name
+    address: str
+    external_address: str = ""
+    started: Count = 0
+
+
 @_event("reclaim.wanted")
 class ReclaimWanted(Event):
     """The provider wants `number` of these `vms` back until then, in seconds since 1970, whichever; what is missing
@@ -353,7 +427,8 @@ class ReclaimAnswered(Event):
 
 @_event("vm.revoked")
 class VmRevoked(Event):
-    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`).
+    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`), or `start`: it was stopped
+    and cannot be started again.
 
     `stopping`: when it was told to stop, as Compute Engine says, in ns since 1970; 0 where that is not known.
     """

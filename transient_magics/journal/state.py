@@ -18,6 +18,7 @@ from .bags.state import DeclaredBag
 from .deadlines import DeadlineState
 from .events import Event
 from .jobs import DaskState, JobState
+from .power import MachineChange, Stretch
 from .studies import StudyState
 
 MOST_FAILED_BOOTS = 2
@@ -32,7 +33,8 @@ _STALE_SECONDS = 30.0
 class VmState:
     """One VM. Times in seconds since 1970 (0: not yet); prices in US dollars per hour.
 
-    `state`: requested, booting, ready, leaving (preemption notice), revoked, deleted, refused.
+    `state`: requested, booting, ready, leaving (preemption notice), revoked, deleted, refused; stopping and stopped, to
+    be started again as another machine.
     """
 
     name: str
@@ -82,11 +84,39 @@ class VmState:
     """What its provider leaves it of its processors and its network."""
     shares: tuple[tuple[float, Share], ...] = ()
     """Since when it has had what, the latest changes."""
+    change: MachineChange | None = None
+    """What it is to be when it has been stopped and started again, as long as it is not."""
+    powered: tuple[Stretch, ...] = ()
+    """What it has been, of a VM that was stopped and started again."""
+    restarted_at: float = 0.0
+    """When it was seen to run again."""
 
     @property
     def living(self) -> bool:
         """Asked for and not gone."""
-        return self.state in ("requested", "booting", "ready", "leaving")
+        return self.state in ("requested", "booting", "ready", "leaving", "stopping", "stopped")
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """What it has been since it ran first: as what machine, at which price."""
+        began = self.started_at or self.running_at
+        only = Stretch(began, self.machine_type, self.hourly, self.on_demand_hourly, ready_at=self.ready_at)
+        return self.powered or (only,)
+
+    @property
+    def ran(self) -> Stretch:
+        """Of these the last one in which it ran."""
+        return next((each for each in reversed(self.stretches) if each.runs), self.stretches[0])
+
+    @property
+    def rented_as(self) -> str:
+        """The machine type that it was rented as."""
+        return self.stretches[0].machine_type
+
+    @property
+    def part(self) -> float:
+        """Which part it has of the vCPUs that it was rented with."""
+        return self.ran.part
 
     @property
     def boots_as(self) -> str:

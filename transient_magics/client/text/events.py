@@ -169,6 +169,20 @@ def event_words(event: Event) -> str:
             return f"{event.vm} will be taken back in 30 s"
         case events.VmDeflated() | events.VmInflated():
             return f"{event.vm} was {_reshared(event)}"
+        case events.VmMachineAsked():
+            return f"{event.vm} is to be stopped, made {event.machine_type} and started again: {event.reason}"
+        case events.VmStopped():
+            return f"{event.vm} is stopped: {event.reason}"
+        case events.VmMachineChanged():
+            return f"{event.vm} is {event.machine_type} now, and was {event.machine_before}"
+        case events.VmMachineRefused():
+            return f"{event.vm} stays what it was: {event.reason}"
+        case events.VmEndSet():
+            return f"{event.vm} had lost its end: Compute Engine was told {clock(event.ends)} again"
+        case events.VmStartRefused():
+            return f"{event.vm} was not started: {event.reason}"
+        case events.VmStarted():
+            return f"{event.vm} boots again" if event.address else f"{event.vm} runs, and is not as it should be"
         case events.ReclaimWanted():
             until = f"{count(event.number, 'VM')} back until {clock(event.until)}"
             return f"the provider wants {until if event.number else 'no VM back any more'}"
@@ -177,7 +191,7 @@ def event_words(event: Event) -> str:
         case events.ReclaimAnswered():
             return f"{', '.join(event.vms)} {'is' if len(event.vms) == 1 else 'are'} given up: {event.reason}"
         case events.VmRevoked():
-            return f"{event.vm} was revoked"
+            return f"{event.vm} {'cannot be started again' if event.signal == 'start' else 'was revoked'}"
         case events.VmDeleted():
             return f"{event.vm} was deleted: {event.reason}"
         case events.WorkerJoined():

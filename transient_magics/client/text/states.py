@@ -57,6 +57,10 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
         return "left, being deleted"
     if vm.state == "ready" and not vm.share.whole:
         return f"{training or 'ready'}, with {share_words(vm.share)}"
+    if vm.state == "ready" and vm.machine_type != vm.rented_as:
+        return f"{training or 'ready'}, as {vm.machine_type} in the place of {vm.rented_as}"
+    if vm.change:
+        return f"{'stopped' if vm.state == 'stopped' else 'being stopped'}, to become {vm.change.machine_type}"
     if vm.state == "ready" and training:
         return training
     if vm.state == "ready" and vm.role == "ps" and going:

@@ -2,7 +2,7 @@
 
 `fold(state, event)` returns the next state and never changes the old one; `replay(events)` folds them all. Folding an
 event twice does not happen, because events carry their `seq` and older ones are passed over. What an event does to
-the cluster, its moves, VMs, runs, studies, jobs, Dask clusters, bags, deadlines and reclaims is said by a rule in the
+the cluster, its moves, VMs and their power, runs, studies, jobs, Dask clusters, bags, deadlines and reclaims is said by a rule in the
 module of that name.
 """
 
@@ -15,7 +15,7 @@ from ...protocol.bag import events as b
 from .. import events as e
 from ..events import Event
 from ..state import ClusterState
-from . import bags, clusters, dasks, deadlines, jobs, moves, reclaims, runs, studies, vms
+from . import bags, clusters, dasks, deadlines, jobs, moves, power, reclaims, runs, studies, vms
 from .rules import changed
 
 MOST_LOST = 1_000_000
@@ -38,7 +38,7 @@ _MANY = (
 
 _RULES = (
     clusters.rules | moves.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules | bags.rules
-    | deadlines.rules | reclaims.rules
+    | deadlines.rules | reclaims.rules | power.rules
 )  # fmt: skip
 
 

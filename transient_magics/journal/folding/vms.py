@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...protocol.share import Share
 from .. import events as e
 from ..state import ClusterState, VmState
@@ -59,7 +61,7 @@ def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
         external_address=event.external_address,
         vm_id=event.vm_id,
         running_at=(vm.running_at if vm else 0.0) or event.at,
-        started_at=(vm.started_at or _between(vm.requested_at, event.started, event.at)) if vm else 0.0,
+        started_at=(vm.started_at or between(vm.requested_at, event.started, event.at)) if vm else 0.0,
     )
 
 
@@ -92,17 +94,18 @@ def _(state: ClusterState, event: e.VmUnfit) -> ClusterState:
 @rules.of(e.VmReady)
 def _(state: ClusterState, event: e.VmReady) -> ClusterState:
     vm = state.vms.get(event.vm)
-    if vm is None or not vm.living or vm.state == "leaving":
+    if vm is None or not vm.living or vm.state in ("leaving", "stopping", "stopped"):
         return state
     if vm.boots_as in state.failed_boots:
         failed = {key: times for key, times in state.failed_boots.items() if key != vm.boots_as}
         state = changed(state, failed_boots=failed)
-    return with_vm(state, event.vm, state="ready", step="", ready_at=vm.ready_at or event.at)
+    powered = (*vm.powered[:-1], replace(vm.powered[-1], ready_at=event.at)) if vm.powered else ()
+    return with_vm(state, event.vm, state="ready", step="", ready_at=vm.ready_at or event.at, powered=powered)
 
 
 @rules.of(e.VmPreemptionNotice)
 def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
-    return with_vm(state, event.vm, state="leaving", noticed_at=event.at)
+    return with_vm(state, event.vm, state="leaving", noticed_at=event.at, change=None)
 
 
 @rules.of(e.VmTraffic)
@@ -144,10 +147,10 @@ def with_vm(state: ClusterState, name: str, /, **changes: object) -> ClusterStat
 
 
 def _stopping(vm: VmState | None, event: e.VmRevoked | e.VmDeleted) -> float:
-    return _between(vm.started_at or vm.running_at, event.stopping, event.at) if vm else 0.0
+    return between(vm.stretches[-1].since, event.stopping, event.at) if vm else 0.0
 
 
-def _between(earliest: float, told: int, latest: float) -> float:
+def between(earliest: float, told: int, latest: float) -> float:
     """A moment that another machine told (ns), in seconds; 0 where it does not lie between these."""
     moment = told / 1e9
     return moment if earliest <= moment <= latest else 0.0

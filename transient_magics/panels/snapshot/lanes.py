@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 from ...client import text
 from ...journal import ClusterState, VmState
+from ...protocol.share import WHOLE
 from ...spec import JOBS
 from .contract import Lane, Part
 
@@ -48,22 +50,37 @@ def life(vm: VmState) -> list[Part]:
         (vm.requested_at, "requested"),
         (vm.running_at, "booting"),
         (vm.ready_at, "ready"),
+        *_restarts(vm),
         (vm.noticed_at, "leaving"),
         (vm.ended_at, vm.state),
     ]
-    known = _with_shares([(at, what) for at, what in moments if at], vm)
+    known = _thinned([(at, what) for at, what in moments if at], vm)
     ends = [at for at, _ in known[1:]] + [vm.ended_at]
     return [(vm.name, what, at, end) for (at, what), end in zip(known, ends, strict=False)]
 
 
-def _with_shares(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[float, str]]:
+def _restarts(vm: VmState) -> Iterator[tuple[float, str]]:
+    """The moments at which it was stopped, started again, and answered."""
+    for each in vm.stretches[1:]:
+        yield each.since, "booting" if each.runs else "stopped"
+        yield each.ready_at, "ready"
+
+
+def _thinned(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[float, str]]:
     """The same moments with those at which a VM that runs was left less, or given all of it back."""
-    until = vm.noticed_at or vm.ended_at or math.inf
-    shares = [(max(at, vm.ready_at), "ready" if share.whole else "deflated") for at, share in vm.shares if at < until]
-    if not vm.ready_at or not shares:
-        return moments
-    turns = [turn for before, turn in itertools.pairwise([(0.0, "ready"), *shares]) if turn[1] != before[1]]
-    return sorted([*moments, *turns], key=lambda moment: moment[0])
+    found: list[tuple[float, str]] = []
+    for (begin, what), (end, _) in itertools.pairwise([*moments, (math.inf, "")]):
+        turns = [begin, *(at for at, _ in vm.shares if begin < at < end)] if what == "ready" else [begin]
+        states = [(at, "deflated" if what == "ready" and _is_less(vm, at) else what) for at in turns]
+        found += [turn for before, turn in itertools.pairwise([(0.0, ""), *states]) if turn[1] != before[1]]
+    return found
+
+
+def _is_less(vm: VmState, at: float) -> bool:
+    """Whether it had less than it was rented with at that moment."""
+    share = next((share for since, share in reversed(vm.shares) if since <= at), WHOLE)
+    part = next((each.part for each in reversed(vm.stretches) if each.since <= at), 1.0)
+    return not share.whole or part < 1.0
 
 
 def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:

@@ -16,13 +16,16 @@ from .study import study_html
 
 TONES = {
     "ready": "good", "deflated": "good", "training": "good", "running": "good", "finished": "good",
-    "requested": "busy", "booting": "busy", "provisioning": "busy", "declared": "busy", "unknown": "busy",
+    "requested": "busy", "booting": "busy", "stopping": "busy", "stopped": "busy", "provisioning": "busy",
+    "declared": "busy", "unknown": "busy",
     "evaluating": "good", "leaving": "warn", "deleting": "warn", "refused": "warn",
     "revoked": "bad", "failed": "bad",
 }  # fmt: skip
 _EVENTS = 7
 _LANE, _MOST_LANES = 160, 12
-_HEIGHTS = {"requested": 2, "booting": 4, "ready": 8, "deflated": 4, "leaving": 12, "revoked": 14, "refused": 14}
+_HEIGHTS = {
+    "requested": 2, "stopped": 1, "booting": 4, "ready": 8, "deflated": 4, "leaving": 12, "revoked": 14, "refused": 14,
+}  # fmt: skip
 _FULL, _OUTLINE = "fill", "fill='none' stroke"
 _CALM = ("ready", "training")
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence

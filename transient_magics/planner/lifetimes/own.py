@@ -4,7 +4,7 @@ Every transient VM that ran is one: revoked, or not revoked when it was deleted 
 the cluster's clock, from RUNNING to the preemption notice, because after the notice time passes as ever. A revocation
 that came without a notice happened between the journal's previous line and its discovery: half-way is assumed. One that
 the user asked for, or of a VM that the cluster chose itself, says nothing about how long VMs live: it counts as not
-revoked.
+revoked. Of one that was stopped and started again the life since its last start is taken.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
     for name, vm in state.vms.items():
         if vm.running_at and vm.provisioning_model != "standard":
             end, revoked = ended.get(name, (noticed.get(name, moments[-1]), name in noticed and name not in asked))
-            begin, end = vm.started_at or vm.running_at, vm.stopping_at or end  # Compute Engine's own times, if known
+            begin, end = vm.ran.since, vm.stopping_at or end  # Compute Engine's own times, if known
+            last = vm.stretches[-1]
+            if not last.runs:  # it was stopped by us
+                end, revoked = last.since, False
             hours = state.clock.between(begin, max(end, begin)) / SECONDS_PER_HOUR
             yield Life(
                 vm.accelerator, vm.zone, vm.provisioning_model, state.spec.emulated, vm.running_at, hours, revoked,
