@@ -179,6 +179,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Delete(), {"do": "delete", "reason": "asked by the user"}),
     (cluster_commands.read, cluster_commands.Revoke(vm="worker-1", seconds=7.0),
      {"do": "revoke", "vm": "worker-1", "seconds": 7.0}),
+    (cluster_commands.read, cluster_commands.ChangeMachine(vm="worker-1", machine_type="n1-standard-2"),
+     {"do": "change machine", "vm": "worker-1", "machine_type": "n1-standard-2"}),
     (cluster_commands.read, cluster_commands.Resize(spec={"name": "one"}), {"do": "resize", "spec": {"name": "one"}}),
     (cluster_commands.read, cluster_commands.Resize(spec={"name": "one"}, give_up="slowest"),
      {"do": "resize", "spec": {"name": "one"}, "give_up": "slowest"}),

@@ -42,7 +42,7 @@ from .prices import (
 )
 from .regions import continent, nearest, region
 from .servers import server_machine, server_price
-from .shapes import larger_shapes, shapes, worker_entry, worker_machines
+from .shapes import larger_shapes, shapes, smaller_machine, worker_entry, worker_machines
 from .transfer import INTERNET, TRANSFER_PRICES, TransferPrice, transfer_price
 from .zones import ZONES, default_zone, has_gpu, zones_with
 
@@ -97,6 +97,7 @@ __all__ = [
     "server_machine",
     "server_price",
     "shapes",
+    "smaller_machine",
     "stack_refusal",
     "transfer_price",
     "with_extras",

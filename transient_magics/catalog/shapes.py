@@ -62,6 +62,33 @@ def shapes(gpu: str) -> tuple[str, ...]:
     return tuple(each.name for each in sorted(found, key=lambda each: (each.vcpus, each.memory_gb)))
 
 
+def smaller_machine(gpu: str, rented: str, wanted: str) -> tuple[Accelerator, float]:
+    """What a worker with this GPU is as a `wanted` machine, that was `rented` as another, and which part it has then of
+    those vCPUs.
+
+    Raises DeclarationError where it is larger, of another family, or may not have the GPU.
+    """
+    before, found = worker_entry(gpu, rented), worker_entry(gpu, wanted.strip().lower())
+    fits = [each for each in shapes(gpu) if each != rented and _is_no_larger(worker_entry(gpu, each), before)]
+    fix = f"Smaller ones: {', '.join(fits)}." if fits else f"There is no smaller one with {gpu.upper()}."
+    if _family(found.machine_type) != _family(before.machine_type):
+        what = f"{found.machine_type} is of another family than {rented}, as which the worker was rented"
+        raise DeclarationError(what, where=OPTION, fix=fix)
+    if not _is_no_larger(found, before):
+        what = f"{found.machine_type} is larger than {rented}, as which the worker was rented"
+        raise DeclarationError(what, where=OPTION, fix=fix)
+    return found, found.vcpus / before.vcpus
+
+
+def _is_no_larger(machine: Accelerator, than: Accelerator) -> bool:
+    family = _family(machine.machine_type) == _family(than.machine_type)
+    return family and machine.vcpus <= than.vcpus and machine.memory_gb <= than.memory_gb
+
+
+def _family(name: str) -> str:
+    return name.partition("-")[0].replace("custom", "n1")
+
+
 def larger_shapes(gpu: str) -> tuple[str, ...]:
     """Those with more vCPUs than the catalog's machine and no less memory, of each number of vCPUs the one with the
     least."""

@@ -15,13 +15,14 @@ from .firewall import rules
 from .images import BASE_LABEL, FOR_LABEL, GPU_LABEL, LOCK_LABEL, Image
 from .storage.bounded import BoundedToken, Reach, bounded_token
 from .storage.objects import CloudStorage, Stored
-from .values import Vm, VmRequest, request_id
+from .values import STOPPED, Vm, VmRequest, request_id
 
 __all__ = [
     "BASE_LABEL",
     "FOR_LABEL",
     "GPU_LABEL",
     "LOCK_LABEL",
+    "STOPPED",
     "BoundedToken",
     "Chance",
     "CloudStorage",

@@ -75,7 +75,7 @@ class Power:
         await self._done(zone, name, lambda: instances.set_machine_type_unary(message, **PLAIN))
 
     async def set_end(self, zone: str, name: str, moment: datetime) -> None:
-        """Have Compute Engine delete a stopped VM at this moment, once it runs again; all else of its scheduling stays."""
+        """Have Compute Engine delete a stopped VM at this moment, once it runs again; its scheduling stays else."""
         from google.cloud import compute_v1
 
         whole = self._whole(zone, name)

@@ -23,6 +23,7 @@ from ..protocol.agent_commands import DISPATCHER, INPUT
 from ..protocol.cluster_commands import (
     Agree,
     Bag,
+    ChangeMachine,
     Command,
     Dask,
     Delete,
@@ -69,6 +70,7 @@ from .decisions.core import (
     wanted,
 )
 from .decisions.giving_up import MEASURES, leaving
+from .decisions.restarting import asked
 from .jobs.conduct import Jobs
 from .metering import Metering
 from .opening import Opening
@@ -208,6 +210,8 @@ class Controller:
         for vm in self._state.living:
             if not vm.running_at:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
+            if vm.change:
+                self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was stopped elsewhere"))
         self._deadlines.decide_anew()
         self._reclaims.take_back()
         self._jobs.take_back()
@@ -241,6 +245,7 @@ class Controller:
                 self._reclaims.look(self._tasks, fleet, at)
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
+                fleet.keep_changing()
                 self._study(at)
                 if self._state.phase != "deleting":
                     self._runs.declare_waiting()
@@ -411,6 +416,8 @@ class Controller:
                 self._recorder.begin_deletion(command.reason)
             case Revoke():
                 await self._revoke(command.vm, command.seconds)
+            case ChangeMachine():
+                await self._change_machine(command.vm, command.machine_type)
             case Resize():
                 await self._resize(ClusterSpec.from_dict(command.spec), command.give_up)
             case Relocate():
@@ -434,12 +441,23 @@ class Controller:
         if self._state.relocation:
             raise ClusterError(f"{self._declared.name} is just moving", fix="Try again when it has.")
 
-    async def _revoke(self, name: str, seconds: float) -> None:
+    async def _until_in_charge(self) -> None:
+        """Raises ClusterError where that takes long."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._in_charge.wait()
         except TimeoutError:
             raise still_looking(self._declared.name) from None
+
+    async def _change_machine(self, name: str, machine_type: str) -> None:
+        await self._until_in_charge()
+        self._refuse_when_ending()
+        self._refuse_when_moving()
+        if event := asked(self._state, name, machine_type, now()):
+            self._recorder.record(event)
+
+    async def _revoke(self, name: str, seconds: float) -> None:
+        await self._until_in_charge()
         vm = self._state.vms.get(name)
         if vm is None or not vm.living:
             living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
@@ -450,6 +468,8 @@ class Controller:
             raise ClusterError(f"{name} is on demand and cannot be revoked")
         if not vm.running_at:
             raise ClusterError(f"{name} is not running yet")
+        if vm.change:
+            raise ClusterError(f"{name} is just becoming {vm.change.machine_type}", fix="Try again when it is ready.")
         if vm.state == "leaving" or name in self._taken:
             return  # a command that lost its answer on the way comes twice
         assert self._fleet

@@ -6,8 +6,8 @@ first minute. Compute Engine's own times count where they are known. The price o
 external address in it, which are counted for as long. The on-demand equivalent is the same VM time at on-demand prices
 (what the same work would have cost without transient servers). Data that workers exchange with parameter servers in
 another zone, and with VMs there that prepare their mini-batches, costs by the byte, as both ends count them; so does
-what follows a cluster that moves. A VM that is stopped, to be started again, costs its disk. On demand that would cost the same. Where the emulated clock runs faster, VM time is
-counted on it.
+what follows a cluster that moves. On demand that would cost the same. A VM that is stopped, to be started again, costs
+its disk. Where the emulated clock runs faster, VM time is counted on it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def cost_between(state: ClusterState, begin: float, end: float) -> float:
 
     def dollars(vm: VmState) -> float:
         ends = [*(each.since for each in vm.stretches[1:]), _stopped_at(vm, end) or end]
-        spans = [(max(each.since, begin), min(until, end), each) for each, until in zip(vm.stretches, ends, strict=True)]
+        spans = [
+            (max(each.since, begin), min(until, end), each) for each, until in zip(vm.stretches, ends, strict=True)
+        ]
         return sum(state.clock.between(since, until) / 3600 * at.hourly for since, until, at in spans if since < until)
 
     return sum(dollars(vm) for vm in state.vms.values() if vm.running_at)

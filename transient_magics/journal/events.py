@@ -323,8 +323,8 @@ class VmInflated(Event):
 class VmMachineAsked(Event):
     """The VM is to be stopped, made a `machine_type` and started again; `reason`, a clause, says why.
 
-    Prices are US dollars per hour, of the VM as it will be, and of its disk alone (`disk_hourly`); `part` is what it will
-    have of the vCPUs that it was rented with.
+    Prices are US dollars per hour, of the VM as it will be, and of its disk alone (`disk_hourly`); `part` is what it
+    will have of the vCPUs that it was rented with.
     """
 
     vm: Name
@@ -427,8 +427,8 @@ class ReclaimAnswered(Event):
 
 @_event("vm.revoked")
 class VmRevoked(Event):
-    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`), or `start`: it was stopped
-    and cannot be started again.
+    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`), or `start`: it was
+    stopped and cannot be started again.
 
     `stopping`: when it was told to stop, as Compute Engine says, in ns since 1970; 0 where that is not known.
     """

@@ -155,6 +155,14 @@ class Revoke(Message):
     seconds: Amount = 0.0
 
 
+@message("change machine")
+class ChangeMachine(Message):
+    """Have the worker's VM stopped, made this machine type (empty: what it was rented as), and started again."""
+
+    vm: str
+    machine_type: str = ""
+
+
 @message("resize")
 class Resize(Message):
     """Have what this declaration of the cluster says (`ClusterSpec.to_dict`).
@@ -208,6 +216,7 @@ Command = (
     | Agree
     | Delete
     | Revoke
+    | ChangeMachine
     | Resize
     | Relocate
     | Logs

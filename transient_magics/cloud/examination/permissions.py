@@ -22,7 +22,8 @@ def _compute(text: str) -> tuple[str, ...]:
 
 ALWAYS = _compute(
     "instances.create instances.delete instances.get instances.list instances.getGuestAttributes instances.setLabels "
-    "instances.setMetadata instances.setTags instances.simulateMaintenanceEvent disks.create disks.setLabels "
+    "instances.setMetadata instances.setTags instances.simulateMaintenanceEvent instances.stop instances.start "
+    "instances.setMachineType instances.setScheduling disks.create disks.setLabels "
     "subnetworks.use networks.get zones.get regions.get machineTypes.get machineTypes.list acceleratorTypes.get "
     "acceleratorTypes.list zoneOperations.get projects.get"
 )

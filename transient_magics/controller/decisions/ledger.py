@@ -46,7 +46,7 @@ AHEAD_SECONDS = 15.0
 """So long before its workers come free a run begins: what it takes to start a parameter server on a busy VM."""
 MOST_MADE = 2
 """Runs that have their steps and are not over, beside which another may begin."""
-_READINESS = ("ready", "booting", "requested", "leaving")
+_READINESS = ("ready", "booting", "requested", "stopping", "stopped", "leaving")
 """States of the VMs in free places, those that a run takes first at the front."""
 
 

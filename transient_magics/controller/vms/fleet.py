@@ -39,6 +39,7 @@ from .link import Hooks, Link
 from .login import Login
 from .machines import instance_name, labels, requested, vm_name, vm_request
 from .owner import noted
+from .restarts import Restarts
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,9 @@ class Fleet:
         """Since when VMs are seen to be taken away."""
         self._login = Login(recorder)
         self._boots = Boots(recorder, access, tasks)
+        self._restarts = Restarts(
+            recorder, access, tasks, self._login, self.link, _cause, self._here, self._told_to_stop
+        )
 
     @property
     def _state(self) -> ClusterState:
@@ -154,6 +158,8 @@ class Fleet:
         elif self._login.refused:
             self._login.tell()
         else:
+            if vm.change:
+                self._restarts.leave(vm.name)
             self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
 
     async def leave(self, vms: Sequence[str], role: str) -> None:
@@ -269,7 +275,7 @@ class Fleet:
     async def _endings(self, found: Mapping[str, Vm]) -> dict[str, datetime]:
         """When our VMs that are gone began to end, by their id: this machine may have slept for hours since."""
         running = [vm for vm in self._state.living if vm.running_at and f"delete {vm.name}" not in self._tasks]
-        lost = [vm for vm in running if vm.name not in found or found[vm.name].status in _GONE]
+        lost = [vm for vm in running if not vm.change and (vm.name not in found or found[vm.name].status in _GONE)]
         endings: dict[str, datetime] = {}
         for zone in sorted({vm.zone for vm in lost}):
             endings |= await self._endings_in(zone)
@@ -281,6 +287,9 @@ class Fleet:
         except CloudError as error:
             log.warning("nobody tells when VMs of %s ended: %s", zone, error)  # only the bill is less exact
             return {}
+
+    async def _told_to_stop(self, vm: VmState) -> int:
+        return self._here((await self._endings_in(vm.zone)).get(vm.vm_id))
 
     def _here(self, moment: datetime | None) -> int:
         """A moment that Compute Engine told, by this machine's clock, in ns since 1970; 0 where it told none."""
@@ -314,6 +323,10 @@ class Fleet:
             self._boots.follow(vm)
         self._recorder.note("boot", self._boots.trouble)
 
+    def keep_changing(self) -> None:
+        """Have VMs that are to become other machines go on with it."""
+        self._restarts.look()
+
     @property
     def answering(self) -> frozenset[str]:
         """The VMs whose agents answer now, or what stands in for them."""
@@ -321,7 +334,8 @@ class Fleet:
 
     def silent(self) -> list[str]:
         """The VMs that answer no more, for good; looked at again and again, because the moment counts."""
-        known = [vm.name for vm in self._state.living if vm.address and vm.ready_at and vm.name != here()]
+        there = (vm for vm in self._state.living if vm.address and vm.ready_at and not vm.change)
+        known = [vm.name for vm in there if vm.name != here()]
         found = self._silence.for_good(known, time.monotonic())
         self._recorder.note("silence", _SILENCE if self._silence.closed else "")
         return found
@@ -358,10 +372,7 @@ class Fleet:
             self._login.refuse(error)  # not refused: the same request is made again when it is over
         except CloudError as error:
             hints = error.zones if isinstance(error, StockoutError) else ()
-            cause = _CAUSES.get(type(error), "other")
-            if isinstance(error, QuotaError) and error.everywhere:
-                cause = QUOTA_EVERYWHERE
-            self._recorder.record(events.VmRefused(vm=event.vm, reason=str(error), cause=cause, hints=hints))
+            self._recorder.record(events.VmRefused(vm=event.vm, reason=str(error), cause=_cause(error), hints=hints))
             await self._unreachable("provisioning", error)
         else:
             self._recorder.note("provisioning", "")
@@ -420,6 +431,8 @@ class Fleet:
             seen = found.get(vm.name)
             if vm.name in self._tasks or f"delete {vm.name}" in self._tasks:
                 continue
+            if vm.change or 0 < asked <= vm.restarted_at:
+                continue  # it is stopped and started by us; what is listed may be of before
             if not vm.running_at:
                 self._resume_request(vm)
             elif seen and seen.status == "STOPPING":
@@ -518,3 +531,10 @@ class Fleet:
         if self._state.vms[name].ready_at:
             self._silence.begin(name, time.monotonic())
         self._suspicion.set()
+
+
+def _cause(error: CloudError) -> str:
+    """What Compute Engine's refusal is called in the journal."""
+    if isinstance(error, QuotaError) and error.everywhere:
+        return QUOTA_EVERYWHERE
+    return _CAUSES.get(type(error), "other")

@@ -1,8 +1,8 @@
 """What each VM has of its processors and its network, and seeing to it.
 
 Somebody asks for it (`ask`, `reclaim`), or the weather does (`--pressure`): the lesser of both holds. It stands in the
-VM's metadata before it is carried out. Processors are kept by `deflation.throttle`, the network by `links`. A VM that became
-one of fewer vCPUs while it was stopped has that part of the processors that it had.
+VM's metadata before it is carried out. Processors are kept by `deflation.throttle`, the network by `links`. A VM
+that became one of fewer vCPUs while it was stopped has that part of the processors that it had.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `fold(state, event)` returns the next state and never changes the old one; `replay(events)` folds them all. Folding an
 event twice does not happen, because events carry their `seq` and older ones are passed over. What an event does to
-the cluster, its moves, VMs and their power, runs, studies, jobs, Dask clusters, bags, deadlines and reclaims is said by a rule in the
-module of that name.
+the cluster, its moves, VMs and their power, runs, studies, jobs, Dask clusters, bags, deadlines and reclaims is said
+by a rule in the module of that name.
 """
 
 from __future__ import annotations
