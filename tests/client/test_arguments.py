@@ -243,7 +243,8 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "--creation-preemptions 0.1 --boot published --notice scaled --gpu-driver fails --gpu-speed published "
         "--link 1gbit,far=100mbit --pressure 1cpu,for=5m --reclaim none --seed 7 --reset --availability none",
     ]),
-    "deflate": (None, ["tour worker-1 --cpu 50% --network 0.2", "tour --reclaim 1.5cpu --policy deterministic"]),
+    "deflate": (None, ["tour worker-1 --cpu 50% --network 0.2", "tour worker-1 --machine-type n1-standard-2",
+                        "tour --reclaim 1.5cpu --policy deterministic"]),
     "inflate": (None, ["tour worker-1"]),
     "measure": (client.measure, [
         "t4 --zones us-east1-c --budget 2 --every 5m --hours 2h --provisioning-model standard --project p --stop",
@@ -730,13 +731,15 @@ def test_bags_that_cannot_be_are_refused_where_they_are_typed(line: str, said: s
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("tour", "takes a VM with --cpu or --network, or --reclaim alone"),
+        ("tour", "takes a VM with --cpu, --network or --machine-type, or --reclaim alone"),
         ("tour worker-1", "takes a VM with"),
         ("tour worker-1 --cpu 50% --reclaim 1cpu", "takes a VM with"),
         ("tour --reclaim 1cpu --network 50%", "takes a VM with"),
         ("tour worker-1 --cpu 1%", "--cpu takes 5% to 100%, not '1%'"),
         ("tour worker-1 --cpu half", "--cpu takes 5% to 100%, not 'half'"),
         ("tour worker-1 --cpu 50% --policy priority", "--policy says how"),
+        ("tour worker-1 --cpu 50% --machine-type n1-standard-2", "--machine-type cannot be used with --cpu"),
+        ("tour --machine-type n1-standard-2", "takes a VM with"),
         ("tour --reclaim 0cpu", "Invalid number of vCPUs '0cpu'"),
         ("tour --reclaim 1cpu --policy fair", "--policy"),
     ],

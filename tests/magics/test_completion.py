@@ -52,7 +52,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%transient_deflate ", ["demo"]),
         ("%transient_deflate demo worker-", ["worker-0", "worker-1", "worker-2", "worker-3"]),
         ("%transient_deflate demo --reclaim 1cpu --policy ", ["proportional", "priority", "deterministic"]),
-        ("%transient_deflate demo worker-1 --", ["--cpu", "--network", "--reclaim", "--policy"]),
+        ("%transient_deflate demo worker-1 --", ["--cpu", "--machine-type", "--network", "--reclaim", "--policy"]),
         ("%transient_cluster k80 --give-up ", ["slowest", "youngest", "riskiest", "dearest", "ask"]),
         ("%transient_cluster agree ", ["demo"]),
         ("%transient_weather demo --reclaim ", ["none", "1,within=60s"]),

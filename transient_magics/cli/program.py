@@ -34,7 +34,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
        transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
        transient tensorboard RUN [FOLDER]    write a run's metrics and events for TensorBoard
        transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
-       transient deflate NAME WORKER ...     have the emulator shrink a VM that runs; transient inflate gives it back
+       transient deflate NAME WORKER ...     shrink a VM, emulated or stopped meanwhile; transient inflate gives it back
        transient measure [GPU] [options]     where there are Spot VMs: asked for and given back, within a budget
        transient lifetimes [options]         how long transient VMs live: your own, published ones, or a file's
        transient image SUB-COMMAND ...       build, list or delete images that VMs boot from ready to train

@@ -220,7 +220,7 @@ def _weather(name: str | None = None, **settings: Any) -> Weather:
 
 def _deflate(
     name: str, worker: str | None = None, cpu: float | None = None, network: float | None = None,
-    reclaim: float | None = None, policy: str = "proportional",
+    machine_type: str = "", reclaim: float | None = None, policy: str = "proportional",
 ) -> Sentence:  # fmt: skip
     from ..client.project.deflation import warning
 
@@ -228,12 +228,23 @@ def _deflate(
     if reclaim is not None:
         return _have(cluster.reclaim_cpu(reclaim, policy))
     assert worker
+    if machine_type:
+        cluster.restart(worker, machine_type)
+        return Sentence(_RESTARTED.format(worker, machine_type))
     said = _have({worker: cluster.deflate(worker, cpu=cpu, network=network)})
     return Sentence(" ".join(filter(None, [str(said), warning(worker)])))
 
 
+_RESTARTED = "{} leaves what it does, is stopped, made {} and started again."
+
+
 def _inflate(name: str, worker: str | None = None) -> Sentence:
-    return _have(client.cluster(name).inflate(worker))
+    cluster = client.cluster(name)
+    known = cluster.state.vms
+    shares = cluster.inflate(worker)
+    smaller = [vm for vm in known.values() if vm.living and vm.machine_type != vm.rented_as]
+    restarted = [_RESTARTED.format(vm.name, vm.rented_as) for vm in smaller if worker in (None, vm.name)]
+    return Sentence(" ".join([*restarted, *([str(_have(shares))] if shares else [])]))
 
 
 def _have(shares: Mapping[str, Share]) -> Sentence:

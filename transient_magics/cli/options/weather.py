@@ -81,6 +81,8 @@ def shares() -> dict[str, tuple[Option, ...]]:
             word("worker", "WORKER", "one of its VMs, as worker-1", completes="worker", many="?"),
             flag("--cpu", "which part of its CPU it keeps: 50%", lambda text: parse_share(text, "--cpu", LEAST),
                   metavar="PART"),
+            flag("--machine-type", "in the place of these, in a project too: the worker is stopped, made this machine, "
+                  "and started again: n1-standard-2", str, metavar="TYPE"),
             flag("--network", "which part of its network it keeps: 50%",
                   lambda text: parse_share(text, "--network", LEAST), metavar="PART"),
             flag("--reclaim", "in the place of WORKER: so many vCPUs from all workers together, as 1.5cpu",
@@ -97,10 +99,14 @@ def shares() -> dict[str, tuple[Option, ...]]:
 
 def check_deflate(values: dict[str, Any], called: str) -> None:
     """A VM and what it keeps, or what all of them give."""
-    parts = {"cpu", "network"} & values.keys()
+    parts = {"cpu", "network", "machine_type"} & values.keys()
     if ("reclaim" in values) == ("worker" in values) or bool(parts) != ("worker" in values):
         fix = f"For example: {called} k80x4 worker-1 --cpu 50%, or {called} k80x4 --reclaim 1.5cpu"
-        raise DeclarationError(f"{called} takes a VM with --cpu or --network, or --reclaim alone", fix=fix)
+        what = f"{called} takes a VM with --cpu, --network or --machine-type, or --reclaim alone"
+        raise DeclarationError(what, fix=fix)
+    if "machine_type" in parts and len(parts) > 1:
+        what = "--machine-type cannot be used with --cpu or --network"
+        raise DeclarationError(what, fix="Shrink it further when it is ready.")
     if "policy" in values and "reclaim" not in values:
         raise DeclarationError(f"--policy says how {called} --reclaim is shared out", fix="Add --reclaim 1.5cpu.")
 

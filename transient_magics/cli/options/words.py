@@ -78,8 +78,9 @@ DESCRIPTIONS = {
     "best. Creates nothing.",
     "weather": "What the emulator does to VMs, and how fast its time passes; what is given is set, for all clusters.",
     "deflate": "Have the emulator shrink a VM that runs, or all workers together, as a provider does under pressure. "
-    "Nothing restarts; with --batching dynamic mini-batches follow. Compute Engine shrinks no VM that runs.",
-    "inflate": "Have the emulator give back what %transient_deflate took.",
+    "Nothing restarts; with --batching dynamic mini-batches follow. Compute Engine shrinks no VM that runs; with "
+    "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again.",
+    "inflate": "Give back what %transient_deflate took.",
 }
 
 

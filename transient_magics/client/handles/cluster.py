@@ -141,7 +141,7 @@ class Cluster:
         """Have the emulator leave `worker` (a VM's name) with these parts of its `cpu` and `network`, from 0.05 to 1.
 
         None: as it is. It runs on, and mini-batches follow with `--batching dynamic`. Returns what it has from now on.
-        Raises ClusterError for a cluster in a project: Compute Engine shrinks no VM that runs.
+        Raises ClusterError for a cluster in a project: Compute Engine shrinks no VM that runs (but see `restart`).
         """
         from ..project import deflation
 
@@ -159,8 +159,23 @@ class Cluster:
 
         return deflation.reclaim(self, cpus, policy)
 
+    def restart(self, worker: str, machine_type: str = "") -> None:
+        """Have the VM of `worker` stopped, made this machine type, as "n1-standard-2", and started again.
+
+        Without a machine type it becomes what it was rented as. The worker leaves its run before and joins it again;
+        nobody takes its place meanwhile. Returns as soon as it is written down; `events` tell each step. Raises
+        DeclarationError for a machine that it cannot be, and ClusterError for a VM that is no worker's, is not ready,
+        or works for a job.
+        """
+        from ..project import deflation
+
+        deflation.restart(self, worker, machine_type)
+
     def inflate(self, worker: str | None = None) -> dict[str, Share]:
-        """Have the emulator give back what `deflate` took, to `worker` or to all. Raises as `deflate`."""
+        """Have the emulator give back what `deflate` took, to `worker` or to all. Raises as `deflate`.
+
+        VMs that became smaller machines by `restart` become what they were, by another one, and are not in the answer.
+        """
         from ..project import deflation
 
         return deflation.inflate(self, worker)

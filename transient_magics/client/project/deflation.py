@@ -1,7 +1,8 @@
-"""Shrinking emulated VMs, and giving back what was taken, from the cluster that they are of.
+"""Shrinking VMs, and giving back what was taken, from the cluster that they are of.
 
 The emulator stands in for a provider that shrinks VMs under pressure in the place of revoking them. Google's Compute
-Engine shrinks no VM that runs, so that a cluster in a project is refused.
+Engine shrinks no VM that runs, so that a cluster in a project is refused; what it does is to make a VM that is stopped
+another machine, which is done by the cluster's controller, on the emulator too.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError
 from ...journal import VmState
+from ...protocol.cluster_commands import ChangeMachine
 from ...protocol.share import WHOLE, Share
 from ...spec import PARAMETER_SERVER, WORKER
+from .. import commands
 from .emulated import ask, emulator_of
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 _PATH = "/emulator/v1/shares"
 _NO_DEFLATION = "Compute Engine shrinks no VM that runs: it changes the machine type of VMs that are stopped alone"
+_INSTEAD = "its emulator shrinks VMs; or have a worker stopped, changed and started: --machine-type n1-standard-2"
 _DEAREST = 0.5
 """The priority of the cluster's dearest worker, which keeps so much of its CPU; others in proportion to their price."""
 
@@ -38,10 +42,22 @@ def reclaim(cluster: Cluster, cpus: float, policy: str) -> dict[str, Share]:
 
 
 def inflate(cluster: Cluster, worker: str | None) -> dict[str, Share]:
-    """Give `worker` back what was taken from it, or all VMs; return what each has then."""
+    """Give `worker` back what was taken from it, or all VMs; return what each has then, but for those that are stopped
+    and started again as what they were rented as."""
     living = [vm for vm in cluster.state.living if vm.vm_id]
     vms = [_running(cluster, worker)] if worker else living
-    return _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
+    smaller = [vm for vm in vms if vm.machine_type != vm.rented_as]
+    for vm in smaller:
+        restart(cluster, vm.name, "")
+    if smaller and cluster.state.spec and not cluster.state.spec.emulated:
+        return {}
+    shares = _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
+    return {name: share for name, share in shares.items() if name not in {vm.name for vm in smaller}}
+
+
+def restart(cluster: Cluster, worker: str, machine_type: str) -> None:
+    """Have `worker` (a VM's name) stopped, made this machine type (empty: what it was rented as), and started again."""
+    commands.send(cluster.directory, ChangeMachine(vm=worker, machine_type=machine_type))
 
 
 def warning(worker: str) -> str:
@@ -54,7 +70,7 @@ def warning(worker: str) -> str:
 def _change(
     cluster: Cluster, vms: list[VmState], priorities: dict[str, float], wanted: dict[str, Any]
 ) -> dict[str, Share]:
-    url = emulator_of(cluster, _NO_DEFLATION, "its emulator shrinks VMs")
+    url = emulator_of(cluster, _NO_DEFLATION, _INSTEAD)
     shares = ask(url, "POST", _PATH, {"vms": priorities, **wanted})["shares"]
     return {vm.name: Share(*shares[vm.vm_id]) if vm.vm_id in shares else WHOLE for vm in vms}
 
