@@ -47,12 +47,13 @@ def inflate(cluster: Cluster, worker: str | None) -> dict[str, Share]:
     living = [vm for vm in cluster.state.living if vm.vm_id]
     vms = [_running(cluster, worker)] if worker else living
     smaller = [vm for vm in vms if vm.machine_type != vm.rented_as]
+    shares: dict[str, Share] = {}
+    if not smaller or cluster.state.spec is None or cluster.state.spec.emulated:
+        shares = _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
     for vm in smaller:
         restart(cluster, vm.name, "")
-    if smaller and cluster.state.spec and not cluster.state.spec.emulated:
-        return {}
-    shares = _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
-    return {name: share for name, share in shares.items() if name not in {vm.name for vm in smaller}}
+        shares.pop(vm.name, None)
+    return shares
 
 
 def restart(cluster: Cluster, worker: str, machine_type: str) -> None:
