@@ -68,6 +68,7 @@ class Restarts:
     def leave(self, vm: str) -> None:
         """It is deleted."""
         self._tasks.cancel(_key(vm))
+        self._recorder.note(_key(vm), "")
 
     def _pending(self, name: str) -> VmState | None:
         """The VM, as long as it is to change and nobody deletes it."""
