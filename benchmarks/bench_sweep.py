@@ -1,10 +1,11 @@
 """What a study makes of its workers' time, and how long it takes.
 
 The same trials (a small convolutional network on the digits, each with a learning rate of its own) four times: as a
-study; as runs that are declared at once and wait for each other; and as scripts that Optuna and joblib start, as many
-at a time as the cluster has workers: bare between-graph TensorFlow of two processes, a parameter server and a worker,
-and plain Keras in one process. Scripts have no checkpoints and nobody who watches them, plain ones no parameter server:
-what that costs is seen here.
+study; as runs that are declared at once and wait for each other, on a cluster of their own, so that they do not find
+what was checked and imported for the study; and as scripts that Optuna and joblib start, as many at a time as the
+cluster has workers: bare between-graph TensorFlow of two processes, a parameter server and a worker, and plain Keras in
+one process. Scripts have no checkpoints and nobody who watches them, plain ones no parameter server: what that costs is
+seen here.
 
 Of the study it is told which share of its workers' time, from the first trial's lease to the last one's end, went by
 between the first and the last step of a trial.
@@ -141,16 +142,18 @@ def main() -> None:
         "--quick", action="store_true", help="6 trials of 400 steps on two workers, not 40 of 1,000 on four"
     )
     parser.add_argument("--trials", type=int, help="fewer or more trials")
+    parser.add_argument("--steps", type=int, help="more or fewer steps of each")
     given = parser.parse_args()
     trials, steps, workers = (6, 400, 2) if given.quick else (40, 1000, 4)
-    trials = given.trials or trials
+    trials, steps = given.trials or trials, given.steps or steps
     with own_home() as home:
-        cluster = client.declare(Declaration(f"cpux{workers}", name="bench"))
-        cluster.wait()
-        study = as_study(cluster, trials, steps, workers)
-        queue = as_queue(cluster, trials, steps)
-        cluster.delete(120)
-        took = {"study": study, "runs in a queue": queue}
+        took = dict[str, float]()
+        for name, work in (("study", partial(as_study, workers=workers)), ("runs in a queue", as_queue)):
+            cluster = client.declare(Declaration(f"cpux{workers}", name="bench"))
+            cluster.wait()
+            took[name] = work(cluster, trials, steps)
+            cluster.delete(120)
+        study = took["study"]
         for name, command in (("bare scripts of two processes", bare), ("plain scripts", plain)):
             took[name] = as_scripts(partial(command, home, steps), trials, workers)
         for name, seconds in took.items():
