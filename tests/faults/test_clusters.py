@@ -235,12 +235,14 @@ def test_a_cluster_whose_folder_is_thrown_away_ends_itself(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpu", name="thrown"))
     cluster.wait(PATIENCE)
     number = Patient(cluster).controller()
-    shutil.rmtree(cluster.directory)
-    deadline = time.monotonic() + PATIENCE
-    while number in processes("transient_magics.controller", "thrown"):
-        assert time.monotonic() < deadline, "the controller goes on"
-        time.sleep(0.2)
-    assert not [name for name in json.loads(_list_instances()) if name.startswith("thrown-")]
+    with (cluster.directory / "controller.log").open() as log:
+        shutil.rmtree(cluster.directory)
+        deadline = time.monotonic() + PATIENCE
+        while number in processes("transient_magics.controller", "thrown"):
+            assert time.monotonic() < deadline, f"the controller goes on:\n{log.read()}"
+            time.sleep(0.2)
+        left = [name for name in json.loads(_list_instances()) if name.startswith("thrown-")]
+        assert not left, f"{left} are left:\n{log.read()}"
 
 
 def test_waiting_can_be_interrupted_and_the_cluster_goes_on(pair: tuple[Patient, Patient]) -> None:

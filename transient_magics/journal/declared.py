@@ -20,7 +20,7 @@ from ..catalog import transfer_price
 from ..errors import AgreementError, ClusterError, DeclarationError
 from ..files import write_atomically
 from ..protocol import checks, layout
-from ..protocol.names import checked_name
+from ..protocol.names import checked_name, is_name
 from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
 from . import events
 from .cost import at_the_end
@@ -134,7 +134,20 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
     return new
 
 
-# Its runs
+# Its runs, jobs, bags and studies
+
+
+def declared_below(place: Path, file: str) -> list[str]:
+    """The names of the folders in `place` that hold `file`, which is written last, oldest first.
+
+    Whoever removes some of them, or all, may do so meanwhile.
+    """
+    found = list[tuple[float, str]]()
+    with suppress(FileNotFoundError):
+        for path in place.glob(f"*/{file}"):
+            with suppress(FileNotFoundError):
+                found.append((path.stat().st_mtime, path.parent.name))
+    return [name for _, name in sorted(found) if is_name(name)]
 
 
 def declared_run(directory: Path, run: RunState) -> RunState:

@@ -18,11 +18,11 @@ from ...files import write_atomically
 from ...journal import ClusterState, now, read, run_costs
 from ...journal.bags import events
 from ...journal.bags.state import DeclaredBag
+from ...journal.declared import declared_below
 from ...protocol import checks, layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ...protocol.dask.spec import DaskSpec
-from ...protocol.names import is_name
 from ...remote import Connection, follow_across
 from ..dask.conduct import Dasks
 from ..foreign import Refusals
@@ -175,8 +175,7 @@ class Bags:
 
 def waiting_bags(directory: Path, state: ClusterState) -> list[str]:
     """Bags that nobody has heard of yet: their folder in the cluster's says that they are wanted."""
-    names = sorted(path.parent.name for path in (directory / layout.BAGS).glob(f"*/{layout.BAG}"))
-    return [name for name in names if is_name(name) and name not in state.bags]
+    return [name for name in declared_below(directory / layout.BAGS, layout.BAG) if name not in state.bags]
 
 
 class _Follower:

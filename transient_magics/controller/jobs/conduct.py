@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
 from ...journal import ClusterState, JobState, events, metrics, now
+from ...journal.declared import declared_below
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob, EndJob
 from ...protocol.job import JobSpec
-from ...protocol.names import is_name
 from ...protocol.vm_events import from_job
 from ...remote import Connection, follow_across
 from ...runtime.jobs.archive import newest, path_of
@@ -192,9 +192,7 @@ class Jobs:
 
 def waiting_jobs(directory: Path, state: ClusterState) -> list[str]:
     """Jobs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
-    found = (directory / layout.JOBS).glob(f"*/{layout.JOB}")
-    waiting = [path for path in found if is_name(path.parent.name) and path.parent.name not in state.jobs]
-    return [path.parent.name for path in sorted(waiting, key=lambda each: each.stat().st_mtime)]
+    return [name for name in declared_below(directory / layout.JOBS, layout.JOB) if name not in state.jobs]
 
 
 class _Part:

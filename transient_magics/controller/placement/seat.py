@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ClusterError, ConnectionLostError, RemoteError
+from ...journal.declared import declared_below
 from ...journal.lock import LOCK
 from ...protocol import layout
 from ...protocol.checks import parsed_object
@@ -63,7 +64,7 @@ class Seat:
         if await self._connection.exists(f"{self._folder}/{layout.JOURNAL}"):
             return
         for place, last in _DECLARATIONS.items():
-            for name in sorted(path.parent.name for path in (directory / place).glob(f"*/{last}")):
+            for name in declared_below(directory / place, last):
                 await self.bring(directory, place, name)
         for name in filter(lambda name: (directory / name).exists(), (layout.SPEC, OWNER, layout.KEY, layout.JOURNAL)):
             await self._connection.put_files({name: directory / name}, below=self._folder)

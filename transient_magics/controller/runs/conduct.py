@@ -14,10 +14,9 @@ from pathlib import Path
 
 from ...errors import ClusterError, TransientError
 from ...journal import ClusterState, RunState, VmState, events, unknown_run
-from ...journal.declared import declared_run, is_brought, run_folder
+from ...journal.declared import declared_below, declared_run, is_brought, run_folder
 from ...protocol import layout
 from ...protocol.agent_commands import INPUT, Evaluate, Save
-from ...protocol.names import is_name
 from ...protocol.vm_events import ProcessGaveUp
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, run_store
 from ...spec.places import slot_of
@@ -303,6 +302,4 @@ def _serves(state: ClusterState, vm: VmState, run: str) -> bool:
 
 def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
     """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
-    folders = [path.parent for path in (directory / layout.RUNS).glob(f"*/{layout.RUN}")]
-    waiting = [each for each in folders if each.name not in state.runs and is_name(each.name)]  # no half-made ones
-    return [each.name for each in sorted(waiting, key=lambda each: (each / layout.RUN).stat().st_mtime)]
+    return [name for name in declared_below(directory / layout.RUNS, layout.RUN) if name not in state.runs]

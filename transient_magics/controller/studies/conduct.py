@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ...errors import ClusterError
 from ...journal import ClusterState, RunState, StudyState, events
+from ...journal.declared import declared_below
 from ...protocol import layout
-from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...trials.optuna_study import Twin, missing
@@ -161,8 +161,7 @@ class Studies:
 
 def waiting_studies(directory: Path, state: ClusterState) -> list[str]:
     """Studies that nobody has heard of yet: their folder in the cluster's says that they are wanted."""
-    names = sorted(path.parent.name for path in (directory / layout.STUDIES).glob(f"*/{layout.STUDY}"))
-    return [name for name in names if is_name(name) and name not in state.studies]
+    return [name for name in declared_below(directory / layout.STUDIES, layout.STUDY) if name not in state.studies]
 
 
 def _has_twin(spec: StudySpec) -> bool:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ... import places
 from ...journal import ClusterState, StudyState, bill, kept, study_cost
+from ...journal.declared import declared_below
 from ...protocol import layout
-from ...protocol.names import is_name
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, render_duration, render_money
 from .trial_folder import declared
@@ -47,8 +47,7 @@ def of(directory: Path) -> StudySpec | None:
 
     Raises ClusterError where its declaration cannot be read.
     """
-    names = [path.parent.name for path in (directory / layout.STUDIES).glob(f"*/{layout.STUDY}")]
-    found = [declared(directory, name) for name in sorted(names) if is_name(name)]
+    found = [declared(directory, name) for name in declared_below(directory / layout.STUDIES, layout.STUDY)]
     return next((spec for spec in found if spec.alone and directory.name in spec.parts), None)
 
 
