@@ -268,7 +268,9 @@ def _list_instances() -> str:
         "        print(json.dumps([vm.name for vm in await engine.list({})]))\n"
         "asyncio.run(main())"
     )
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 def test_a_name_that_is_used_again_at_once_has_one_controller_at_a_time(home: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,6 @@ class StoryFeed:
 
     def __init__(self, path: Path) -> None:
         self._path, self._loop = path, asyncio.new_event_loop()
-        self._tasks: list[asyncio.Task[None]] = []
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def subscribe(self, cluster: str, callback: Callable[[ClusterState, list[Event]], None]) -> Callable[[], None]:
@@ -204,14 +203,17 @@ class StoryFeed:
                 state = replay(batch, state)
                 callback(state, batch)
 
-        self.call(lambda: self._tasks.append(self._loop.create_task(run())))
-        return lambda: self.call(lambda: [task.cancel() for task in self._tasks])
+        return self._going_on(run)
 
     def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]:
         async def run() -> None:
             async for rows in metrics.follow(path):
                 callback(rows)
 
+        return self._going_on(run)
+
+    def _going_on(self, run: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        """Have it run on the thread; what is returned ends it, and nothing else."""
         tasks: list[asyncio.Task[None]] = []
         self.call(lambda: tasks.append(self._loop.create_task(run())))
         return lambda: self.call(lambda: [task.cancel() for task in tasks])
