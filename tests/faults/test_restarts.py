@@ -53,6 +53,7 @@ def has_become(patient: Patient, mark: int, machine_type: str, name: str = CHANG
 
 
 @pytest.mark.training
+@pytest.mark.matrix
 def test_a_worker_whose_vm_becomes_smaller_leaves_joins_again_and_has_fewer_examples(home: Path) -> None:
     declaration = client.Declaration(
         "cpux2", name="smaller", zone=("us-central1-a",), machine_type=RENTED, max_hours=2.0
