@@ -93,6 +93,16 @@ class Lab:
             f"{self.url}/lab/workspaces/{secrets.token_hex(4)}/tree/{name}.ipynb?token={self._token}",
             wait_until="commit",
         )
+        self._until_ready(page, name)
+        self.command(page, "application:toggle-left-area")
+        return page
+
+    def reload(self, page: Page) -> None:
+        """Load a page again whose kernel goes on."""
+        page.reload(wait_until="commit")
+        self._until_ready(page, "loaded again")
+
+    def _until_ready(self, page: Page, name: str) -> None:
         for left in reversed(range(_ATTEMPTS)):
             try:
                 page.wait_for_selector(".jp-Notebook .jp-Cell")
@@ -105,8 +115,6 @@ class Lab:
                 if not left:
                     raise
                 page.reload(wait_until="commit")  # a kernel whose ports somebody else took meanwhile never comes up
-        self.command(page, "application:toggle-left-area")
-        return page
 
     def run_all(self, page: Page) -> None:
         """Run all cells."""

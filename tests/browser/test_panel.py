@@ -111,7 +111,7 @@ def test_a_reloaded_page_shows_the_panel_again(lab: Lab, journal: Path) -> None:
     stories.tell(journal, "ready")
     page = opened(lab, journal, name="reload")
     lab.save(page)
-    page.reload(wait_until="commit")
+    lab.reload(page)
     expect(page.locator(".transient-panel")).to_contain_text("ready")
     stories.tell(journal, "training", after="ready")
     expect(page.locator(".transient-panel").get_by_role("progressbar")).to_be_visible()

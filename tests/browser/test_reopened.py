@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.panels import stories
 
@@ -26,11 +26,6 @@ pytestmark = pytest.mark.browser
 
 DECLARE = "%load_ext transient_magics\n%transient_cluster"
 PID = "import os; print(os.getpid())"
-
-
-def reopened(page: Page) -> None:
-    page.reload(wait_until="commit")
-    page.wait_for_selector(".transient-picture", state="attached")
 
 
 def without_drawings(html: str) -> str:
@@ -53,7 +48,7 @@ def test_a_notebook_holds_pictures_and_a_page_puts_live_panels_before_them(
     stored = (lab.folder / "reopened.ipynb").read_text()
     assert "widget-view" not in stored
 
-    reopened(page)  # its kernel goes on
+    lab.reload(page)  # its kernel goes on
     expect(panels).to_have_count(3)
     stories.tell(journal, "again", after="short")
     expect(panels.first.locator("tr[data-key=worker-4]")).to_contain_text("training")
@@ -63,7 +58,7 @@ def test_a_notebook_holds_pictures_and_a_page_puts_live_panels_before_them(
     for panel in panels.all():
         expect(panel).to_contain_text("This panel is no longer connected")
     expect(page.get_by_role("button", name="Launch", exact=True)).to_be_disabled()
-    reopened(page)
+    page.reload(wait_until="commit")
     expect(pictures.first).to_be_visible()
     expect(pictures.first).to_contain_text(re.compile(r"As of .*; the run went on\."))
     expect(pictures.first).to_contain_text("revoked, replaced by worker-4")
