@@ -14,7 +14,7 @@ from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client.results.trials import rows_of
 from transient_magics.client.text import status
-from transient_magics.journal import ClusterState, bill, events, now, run_costs
+from transient_magics.journal import ClusterState, Event, bill, events, now, run_costs
 
 SHARING = "--per-vm 2 --train-steps 1000000 --no-check --name s --cluster sh"
 LINE = f"--over lr=0.001,0.2,0.02 --objective 'min loss' --pace 0.2 {SHARING}"
@@ -32,7 +32,7 @@ def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -
         _end_worker(patient, "s-0")
         patient.event(mark, events.WorkerJoined, run="s-0")
         _step(patient, "s-0", "s-1")
-        assert not _left(patient, mark, "s-1"), "the other's worker steps on"
+        assert not _left(patient, mark, "s-1", "worker-0"), "the other's worker steps on"
 
         cluster.revoke("worker-0")
         patient.until(lambda state: _on(state, "worker-1", "s-0", "s-1"), "both on the next VM")
@@ -40,7 +40,7 @@ def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -
         mark = patient.mark()
         study.trial(0).stop()
         patient.until(lambda state: _on(state, "worker-1", "s-1", "s-2"), "the third trial in its place")
-        assert not _left(patient, mark, "s-1")
+        assert not _left(patient, mark, "s-1", "worker-1")
         study.stop()
         patient.until(lambda state: state.studies["s"].over, "the end of the study")
         state, moment = cluster.state, now()
@@ -75,7 +75,7 @@ def test_one_process_reads_for_both_and_neither_waits_for_the_other(home: Path) 
         _step(patient, "s-1")
         end(_reading(vm))
         _step(patient, "s-0", "s-1")
-        assert not _left(patient, mark, "s-1"), "who waits for mini-batches is not taken for stuck"
+        assert not _left(patient, mark, "s-1", "worker-0"), "who waits for mini-batches is not taken for stuck"
         study.stop()
         patient.until(lambda state: state.studies["s"].over, "the end of the study")
         patient.sees(lambda: not _reading(vm), "the end of what reads for nobody")
@@ -98,8 +98,9 @@ def _step(patient: Patient, *runs: str) -> None:
     patient.until(lambda state: all(state.runs[run].step > at[run] + 5 for run in runs), f"steps of {runs}")
 
 
-def _left(patient: Patient, mark: int, run: str) -> bool:
-    return any(getattr(each, "run", "") == run for each in patient.since(mark, events.WorkerLeft))
+def _left(patient: Patient, mark: int, run: str, vm: str) -> list[Event]:
+    left = patient.since(mark, events.WorkerLeft)
+    return [each for each in left if isinstance(each, events.WorkerLeft) and (each.run, each.worker) == (run, vm)]
 
 
 def _end_worker(patient: Patient, run: str) -> None:

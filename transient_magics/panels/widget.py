@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import anywidget
@@ -19,6 +20,9 @@ from IPython.core.getipython import get_ipython
 from . import assets
 from .snapshot.growth import tail
 
+_ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa: B039 - nobody changes it
+"""The page's wish for a state that is being answered; nothing elsewhere."""
+
 
 class CellFreeComm(BaseComm):
     """A channel to the page whose messages belong to no cell.
@@ -26,7 +30,18 @@ class CellFreeComm(BaseComm):
     ipykernel hands the page's answers to the thread that sent last: as part of a cell that would be the main one, and
     a button would wait for every cell that is running or queued. This way the page's own choice counts, which is a
     thread for widgets (a subshell) where the kernel has them. Also, programs that run notebooks store no live view.
+
+    A page that is loaded again asks each widget for its state where the kernel is slow (ipywidgets waits four seconds
+    for all at once), and draws none before it has a state that says which wish it answers.
     """
+
+    def handle_msg(self, msg: Any) -> None:
+        asks = msg["content"]["data"].get("method") == "request_state"
+        token = _ASKED.set(msg if asks else {})
+        try:
+            super().handle_msg(msg)
+        finally:
+            _ASKED.reset(token)
 
     def publish_msg(
         self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
@@ -37,7 +52,7 @@ class CellFreeComm(BaseComm):
             msg_type,
             {"data": data or {}, "comm_id": self.comm_id, **keys},
             metadata=metadata or {},
-            parent={},
+            parent=_ASKED.get(),
             ident=self.topic,
             buffers=buffers,
         )
