@@ -52,7 +52,7 @@ _HEARTBEAT_SECONDS = 5.0
 _TWIN_SECONDS = 5.0
 _BEHIND_PANEL_SECONDS = 20.0
 _PAGE_SECONDS = 3.0  # within which a page that is there has spoken
-_NOTICE_SECONDS = 4.0
+_NOTICE_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 5.0  # for the metrics of a cluster that is gone already
 _PAGES = 8
 
