@@ -82,6 +82,17 @@ def test_stretches_between_changes_are_observed_long_ones_in_parts() -> None:
     assert Record.from_dict(found.to_dict()) == found
 
 
+def test_a_replacement_that_is_started_again_later_has_joined_after_its_first_answer() -> None:
+    history, rows = story()
+    again = [
+        events.WorkerLeft(run="run-1", worker="worker-4", number=4, active=3, reason="stopped"),
+        events.VmReady(vm="worker-4"),
+        events.WorkerJoined(run="run-1", worker="worker-4", number=5, active=4),
+    ]
+    history += [_at(event, BEGAN + 300 + number, len(history) + number) for number, event in enumerate(again, 1)]
+    assert record(history, rows, "run-1").joins == pytest.approx((12.0,))
+
+
 def test_the_store_grows_with_every_run_and_outlives_them(tmp_path: Path) -> None:
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     with pytest.raises(PlanError, match="long enough"):

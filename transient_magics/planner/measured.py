@@ -214,7 +214,7 @@ def _closing(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: s
 
 def _joins(history: Sequence[Event], run: str) -> Iterable[float]:
     replacing = {each.vm for each in history if isinstance(each, events.VmRequested) and each.replaces}
-    ready = {each.vm: each.at for each in history if isinstance(each, events.VmReady)}
+    ready = {each.vm: each.at for each in reversed(history) if isinstance(each, events.VmReady)}  # for the first time
     seen = set()
     for event in history:
         if isinstance(event, events.WorkerJoined) and event.run == run and event.worker not in seen:
