@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms import restarts
 from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.login import Login
 from transient_magics.errors import (
     AccessError,
@@ -309,6 +311,24 @@ async def test_what_compute_engine_refuses_leaves_the_vm_what_it_was(tmp_path: P
     history = read(tmp_path / "again/journal.jsonl")
     refused = [each.reason for each in history if isinstance(each, events.VmMachineRefused)]
     assert refused == ["Unknown machine type."]
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_vm_that_boots_again_is_not_silent_before_it_answers(tmp_path: Path, answered: bool) -> None:
+    """It has the time that VMs have to boot, and says nothing about the others whose silence may be this machine's."""
+    begun = [asking(), events.VmStopped(vm=NAME, reason="r"), events.VmStarted(vm=NAME, address="10.0.0.2")]
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, state(*begun, *([events.VmReady(vm=NAME)] if answered else [])))
+        fleet = Fleet(tmp_path, recorder, cast(Access, None), cast(Tasks, None), lambda *_: None, lambda _: None)
+        at = time.monotonic()
+        fleet._lost(NAME)
+        fleet._silence.asked(at + 100, at + 100.1, answered=True)
+        assert fleet.silent() == ([NAME] if answered else [])
+        for name in ("ps-0", "worker-0"):
+            fleet._lost(name)
+        fleet._silence.asked(at + 200, at + 200.1, answered=True)
+        assert fleet.silent() == [], "of those that answered before none does"
+        assert fleet._silence.closed
 
 
 def test_a_start_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -376,6 +376,31 @@ def test_a_trial_that_hangs_is_given_up_and_its_run_ended_without_a_checkpoint()
     assert there.look()[0] == StopRun("s-0", save=False)
 
 
+def test_a_trial_whose_worker_is_stopped_and_started_again_does_not_hang() -> None:
+    there = Simulated(study(trials=1, give_up_seconds=60.0), rate, places=1)
+    vm = events.VmRequested(
+        vm="worker-0", role="worker", slot=0, zone="z", accelerator="k80", machine_type="m", provisioning_model="spot",
+        hourly=1.0, on_demand_hourly=2.0,
+    )  # fmt: skip
+    for event in (vm, events.VmRunning(vm="worker-0", address="a"), events.VmReady(vm="worker-0")):
+        there.record(event)
+    there.look(), there.look()
+    there.step()
+    asked = events.VmMachineAsked(
+        vm="worker-0", machine_type="n", hourly=0.5, on_demand_hourly=1.0, disk_hourly=0.01, part=0.5, reason="r"
+    )
+    for event in (asked, events.VmStopped(vm="worker-0", reason="r")):
+        there.record(event)
+    there.time += 100
+    assert there.look() == []
+    for event in (events.VmStarted(vm="worker-0", address="a"), events.VmReady(vm="worker-0")):
+        there.record(event)
+    there.time += 59
+    assert there.look() == []
+    there.time += 2
+    assert there.look() == [Tell(0, "failed", reason="s-0 made no step for 60 s")]
+
+
 def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
     there = Simulated(study(trials=20, max_hours=0.1), rate)
     there.until_over()

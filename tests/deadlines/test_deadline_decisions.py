@@ -322,6 +322,28 @@ def test_refusals_and_revocations_are_what_the_market_is_known_by() -> None:
     assert later.age == pytest.approx(60)
 
 
+def test_a_worker_that_was_stopped_and_started_again_counts_from_its_latest_answer() -> None:
+    """For its whole life before that nobody waited: else it takes hours to begin, and the run pays on demand."""
+    made = story()
+    known = seen(made.state, made.state.runs["run-1"], made.now)
+    made.after(3600).happens(
+        events.VmMachineAsked(
+            vm="worker-1", machine_type="n1-standard-2", hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01, part=0.5,
+            reason="asked by the user",
+        ),
+        events.WorkerLeft(run="run-1", worker="worker-1", number=1, active=1, reason="stopped"),
+        events.VmStopped(vm="worker-1", reason="to become n1-standard-2"),
+    ).after(30).happens(events.VmStarted(vm="worker-1", address="10.0.0.1")).after(30).happens(
+        events.VmReady(vm="worker-1")
+    )  # fmt: skip
+    coming = seen(made.state, made.state.runs["run-1"], made.now + 5)
+    made.after(20).happens(events.WorkerJoined(run="run-1", worker="worker-1", number=2, active=2))
+    joined = seen(made.state, made.state.runs["run-1"], made.now)
+    assert (coming.start, coming.begin) == (known.start, known.begin)
+    assert joined.start == pytest.approx(known.start, abs=20)
+    assert joined.begin <= known.begin + 20
+
+
 def test_a_journal_that_asks_for_more_than_was_declared_rents_no_more() -> None:
     """A controller on a VM wrote it, beside which users' code runs."""
     made = story()

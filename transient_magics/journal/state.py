@@ -57,6 +57,7 @@ class VmState:
     requested_at: float = 0.0
     running_at: float = 0.0
     ready_at: float = 0.0
+    """When it answered for the first time."""
     step: str = ""
     """What its start-up script does, as long as it does not answer."""
     failure: str = ""
@@ -107,6 +108,11 @@ class VmState:
     def ran(self) -> Stretch:
         """Of these the last one in which it ran."""
         return next((each for each in reversed(self.stretches) if each.runs), self.stretches[0])
+
+    @property
+    def answered_at(self) -> float:
+        """When it answered, after its latest start (seconds since 1970); 0 while it is stopped, or does not yet."""
+        return self.powered[-1].ready_at if self.powered else self.ready_at
 
     @property
     def rented_as(self) -> str:

@@ -267,7 +267,7 @@ def _join(state: ClusterState, run: RunState, record: Record) -> float:
     if record.joins:
         return statistics.median(record.joins)
     spans = [
-        worker.joined_at - max(state.vms[name].ready_at, run.started_at)
+        worker.joined_at - max(state.vms[name].answered_at, run.started_at)
         for name, worker in run.workers.items()
         if name in state.vms
     ]

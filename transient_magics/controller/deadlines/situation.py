@@ -77,7 +77,7 @@ def _start(
     """Seconds from a request to the first step of a worker, where there is capacity: the mean, and what one in a
     hundred takes longer than."""
     booted = [vm.ready_at - vm.requested_at for vm in vms if vm.ready_at]
-    on_their_way = [now - max(vm.ready_at, run.started_at) for vm in vms
+    on_their_way = [now - max(vm.answered_at, run.started_at) for vm in vms
                     if vm.state == "ready" and run.started_at and vm.name not in run.workers]  # fmt: skip
     joined = [*(run.deadline.joins if run.deadline else ()), *(each for each in on_their_way if each > _JOIN)]
     boot = statistics.fmean(booted) if booted else _UNSEEN * boot_times.usual(spec, gpu) / rate

@@ -135,7 +135,7 @@ def _stands_still(run: RunState, state: ClusterState, now: float) -> float:
     """For how many seconds a run that has a worker has made no step."""
     if run.over or run.made or not state.has_begun(run) or (run.train_steps and run.step >= run.train_steps):
         return 0.0
-    ready = [vm.ready_at for vm in state.serving if state.has(run.name, vm) and vm.ready_at]
+    ready = [vm.answered_at for vm in state.serving if state.has(run.name, vm) and vm.answered_at]
     if not ready:
         return 0.0
     mine = (place for place, name in state.leases.items() if name == run.name)

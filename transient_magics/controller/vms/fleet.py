@@ -334,7 +334,7 @@ class Fleet:
 
     def silent(self) -> list[str]:
         """The VMs that answer no more, for good; looked at again and again, because the moment counts."""
-        there = (vm for vm in self._state.living if vm.address and vm.ready_at and not vm.change)
+        there = (vm for vm in self._state.living if vm.address and vm.answered_at and not vm.change)
         known = [vm.name for vm in there if vm.name != here()]
         found = self._silence.for_good(known, time.monotonic())
         self._recorder.note("silence", _SILENCE if self._silence.closed else "")
@@ -528,7 +528,7 @@ class Fleet:
         self._recorder.changed.set()
 
     def _lost(self, name: str) -> None:
-        if self._state.vms[name].ready_at:
+        if self._state.vms[name].answered_at:
             self._silence.begin(name, time.monotonic())
         self._suspicion.set()
 

@@ -36,7 +36,7 @@ def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
         state = changed(state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as})
     worker = WorkerState(event.worker, event.number, event.at)
     workers = {**(run.workers if run else {}), event.worker: worker}
-    took = event.at - max(vm.ready_at if vm else 0.0, run.declared_at if run else 0.0)
+    took = event.at - max(vm.answered_at if vm else 0.0, run.declared_at if run else 0.0)
     return with_run(state, event.run, workers=workers, deadline=_timed(run, lambda known: known.joined(took)))
 
 
