@@ -27,6 +27,7 @@ from transient_magics.errors import (
     AccessError,
     CloudError,
     DeclarationError,
+    GoneError,
     StockoutError,
     TransientError,
     UnreachableError,
@@ -298,19 +299,22 @@ async def test_a_vm_that_is_deleted_meanwhile_counts_as_lost(tmp_path: Path, aft
     assert known.vms[NAME].state == "revoked"
 
 
-async def test_what_compute_engine_refuses_leaves_the_vm_what_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "refused", [CloudError("Unknown machine type"), GoneError("The zone has no n1-standard-2")], ids=["400", "404"]
+)
+async def test_what_compute_engine_refuses_leaves_the_vm_what_it_was(tmp_path: Path, refused: CloudError) -> None:
     cloud = Cloud(stop=[AccessError("compute.instances.stop is missing")])
     known = await controlled(tmp_path, cloud, has_changed)
     assert (known.vms[NAME].state, known.vms[NAME].machine_type) == ("ready", "n1-standard-8")
     (tmp_path / "again").mkdir()
-    cloud = Cloud(set_machine_type=[UnreachableError("No answer"), CloudError("Unknown machine type")])
+    cloud = Cloud(set_machine_type=[UnreachableError("No answer"), *[refused] * 99])
     known = await controlled(tmp_path / "again", cloud, has_changed)
     vm = known.vms[NAME]
     assert (vm.state, vm.machine_type, vm.hourly) == ("booting", "n1-standard-8", SPEC.prices["t4"].hourly)
     assert cloud.done == ["stop", "start"]
     history = read(tmp_path / "again/journal.jsonl")
-    refused = [each.reason for each in history if isinstance(each, events.VmMachineRefused)]
-    assert refused == ["Unknown machine type."]
+    told = [each.reason for each in history if isinstance(each, events.VmMachineRefused)]
+    assert told == [str(refused)]
 
 
 @pytest.mark.parametrize("answered", [False, True])

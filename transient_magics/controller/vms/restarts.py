@@ -111,6 +111,8 @@ class Restarts:
             case "set machine type":
                 try:
                     await self._engine.power.set_machine_type(*where, vm.change.machine_type)
+                except GoneError as error:  # the zone has no such machine type; or the VM is gone, which is seen next
+                    self._recorder.record(events.VmMachineRefused(vm=name, reason=str(error)))
                 except CloudError as error:
                     self._refused(error, events.VmMachineRefused(vm=name, reason=str(error)))
             case "set end":
