@@ -53,3 +53,14 @@ async def test_what_is_refused_is_an_error(api: Api, engine: ComputeEngine) -> N
     api.on("POST", WAIT, operation(error={"errors": [quota]}, httpErrorStatusCode=403, httpErrorMessage="FORBIDDEN"))
     with pytest.raises(QuotaError):
         await engine.power.start(ZONE, "c1-worker-1")
+
+
+async def test_what_never_ends_is_waited_for_so_long_and_no_longer(api: Api, engine: ComputeEngine) -> None:
+    api.on("GET", WORKER, instance("c1-worker-1", status="TERMINATED"))
+    for verb in ("setMachineType", "setScheduling"):
+        api.on("POST", f"{WORKER}/{verb}", operation(status="PENDING"))
+    api.on("POST", WAIT, operation(status="PENDING"))
+    with pytest.raises(CloudError, match=r"c1-worker-1 did not become n1-standard-2 within 0\.5 s"):
+        await engine.power.set_machine_type(ZONE, "c1-worker-1", "n1-standard-2", timeout=0.5)
+    with pytest.raises(CloudError, match=r"c1-worker-1 did not take its end within 0\.5 s"):
+        await engine.power.set_end(ZONE, "c1-worker-1", END, timeout=0.5)

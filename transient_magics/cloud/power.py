@@ -59,7 +59,7 @@ class Power:
             instances = self._calls.clients.instances
             await self._done(zone, name, lambda: instances.start_unary(message, **PLAIN))
 
-    async def set_machine_type(self, zone: str, name: str, machine_type: str) -> None:
+    async def set_machine_type(self, zone: str, name: str, machine_type: str, *, timeout: float = 300.0) -> None:
         """Have a stopped VM be one of this type when it is started; its GPUs stay attached."""
         from google.cloud import compute_v1
 
@@ -72,9 +72,10 @@ class Power:
             }
         )
         instances = self._calls.clients.instances
-        await self._done(zone, name, lambda: instances.set_machine_type_unary(message, **PLAIN))
+        async with limit(timeout, f"{name} did not become {machine_type}", _place(zone, name)):
+            await self._done(zone, name, lambda: instances.set_machine_type_unary(message, **PLAIN))
 
-    async def set_end(self, zone: str, name: str, moment: datetime) -> None:
+    async def set_end(self, zone: str, name: str, moment: datetime, *, timeout: float = 300.0) -> None:
         """Have Compute Engine delete a stopped VM at this moment, once it runs again; its scheduling stays else."""
         from google.cloud import compute_v1
 
@@ -89,7 +90,8 @@ class Power:
             message = compute_v1.SetSchedulingInstanceRequest({**whole, "scheduling_resource": scheduling})
             return instances.set_scheduling_unary(message, **PLAIN)
 
-        await self._done(zone, name, set_end)
+        async with limit(timeout, f"{name} did not take its end", _place(zone, name)):
+            await self._done(zone, name, set_end)
 
     def _whole(self, zone: str, name: str) -> dict[str, str]:
         return {"project": self._project, "zone": zone, "instance": name, "request_id": str(uuid.uuid4())}
