@@ -53,6 +53,11 @@ async def test_what_is_refused_is_an_error(api: Api, engine: ComputeEngine) -> N
     api.on("POST", WAIT, operation(error={"errors": [quota]}, httpErrorStatusCode=403, httpErrorMessage="FORBIDDEN"))
     with pytest.raises(QuotaError):
         await engine.power.start(ZONE, "c1-worker-1")
+    api.on("GET", WORKER, instance("c1-worker-1", status="TERMINATED"))
+    lost = {"code": "RESOURCE_NOT_FOUND", "message": "The resource 'projects/p/zones/z/disks/d' was not found"}
+    api.on("POST", WAIT, operation(error={"errors": [lost]}, httpErrorStatusCode=404, httpErrorMessage="NOT FOUND"))
+    with pytest.raises(GoneError, match="disks/d"):  # the VM is there: it did not start for all that
+        await engine.power.start(ZONE, "c1-worker-1")
 
 
 async def test_what_never_ends_is_waited_for_so_long_and_no_longer(api: Api, engine: ComputeEngine) -> None:

@@ -245,16 +245,22 @@ async def test_a_controller_killed_at_any_call_is_followed_by_one_that_goes_on(t
     assert [each.runs for each in vm.stretches] == [True, False, True]
 
 
-async def test_a_start_without_capacity_is_tried_again_and_then_the_vm_is_given_up(tmp_path: Path) -> None:
-    none: list[CloudError] = [StockoutError("The zone has no capacity") for _ in range(MOST_REFUSED)]
+@pytest.mark.parametrize(
+    ("refused", "cause"),
+    [(StockoutError("The zone has no capacity"), "stockout"), (GoneError("A disk was not found"), "other")],
+)
+async def test_a_start_that_is_refused_is_tried_again_and_then_the_vm_is_given_up(
+    tmp_path: Path, refused: CloudError, cause: str
+) -> None:
+    none = [refused] * MOST_REFUSED
     for many, over in ((2, has_changed), (MOST_REFUSED, is_gone)):
         folder = tmp_path / str(many)
         folder.mkdir()
         cloud = Cloud(dies_after=12, start=none[:many])
         known = await controlled(folder, cloud, over)
         history = read(folder / "journal.jsonl")
-        refused = [each for each in history if isinstance(each, events.VmStartRefused)]
-        assert [(each.cause, each.reason) for each in refused] == [("stockout", "The zone has no capacity.")] * many
+        told = [each for each in history if isinstance(each, events.VmStartRefused)]
+        assert [(each.cause, each.reason) for each in told] == [(cause, str(refused))] * many
         if many == MOST_REFUSED:
             assert isinstance(history[-1], events.VmRevoked)
             assert history[-1].signal == "start"

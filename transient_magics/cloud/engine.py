@@ -358,12 +358,14 @@ class ComputeEngine:
         """Wait until the operation on VM `name` is done, and raise its error if it has one."""
         where = _place(zone, name)
         try:
-            if error := self._calls.failure(await self._calls.finished(zone, where, operation), where):
-                raise error
+            done = await self._calls.finished(zone, where, operation)
         except GoneError:
             # Operations get forgotten (by an emulator that was started again, say): the VM tells what became of it.
             if await self.get(zone, name) is None:
                 raise
+        else:
+            if error := self._calls.failure(done, where):
+                raise error
 
     async def _appeared(self, zone: str, name: str) -> Vm | None:
         """A VM that exists by its name may still be unknown to `get` for a while; None if that lasts."""

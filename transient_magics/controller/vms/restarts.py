@@ -111,8 +111,6 @@ class Restarts:
             case "set machine type":
                 try:
                     await self._engine.power.set_machine_type(*where, vm.change.machine_type)
-                except GoneError as error:  # the zone has no such machine type; or the VM is gone, which is seen next
-                    self._recorder.record(events.VmMachineRefused(vm=name, reason=str(error)))
                 except CloudError as error:
                     self._refused(error, events.VmMachineRefused(vm=name, reason=str(error)))
             case "set end":
@@ -147,6 +145,8 @@ class Restarts:
         except CloudError as error:
             if link:
                 link.recall()
+            if isinstance(error, GoneError):
+                raise
             self._refused(error, events.VmMachineRefused(vm=vm.name, reason=str(error)))
 
     def _started(self, vm: VmState, seen: Vm, *, done: bool) -> None:
@@ -163,8 +163,9 @@ class Restarts:
         self._refused(error, events.VmStartRefused(vm=name, reason=str(error), cause=self._cause(error)))
 
     def _refused(self, error: CloudError, event: events.Event) -> None:
-        """Write down that Compute Engine refused, where it did."""
-        if isinstance(error, (*_PASSING, GoneError)):
+        """Write down that Compute Engine refused, where it did. What is not found may be a machine type or a disk; if it
+        is the VM, the next look tells."""
+        if isinstance(error, _PASSING):
             raise error
         self._recorder.record(event)
 
