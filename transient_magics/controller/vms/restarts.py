@@ -163,8 +163,10 @@ class Restarts:
         self._refused(error, events.VmStartRefused(vm=name, reason=str(error), cause=self._cause(error)))
 
     def _refused(self, error: CloudError, event: events.Event) -> None:
-        """Write down that Compute Engine refused, where it did. What is not found may be a machine type or a disk; if it
-        is the VM, the next look tells."""
+        """Write down that Compute Engine refused, where it did.
+
+        What is not found may be a machine type or a disk; if it is the VM, the next look tells.
+        """
         if isinstance(error, _PASSING):
             raise error
         self._recorder.record(event)
