@@ -489,6 +489,15 @@ def test_everything_explains_itself(verb: str) -> None:
     assert command.values["text"].startswith(f"usage: %transient_cluster {verb}".rstrip())
 
 
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [("inflate", "NAME [WORKER]"), ("catalog", "[GPU]"), ("agree", "NAME [RUN]"), ("revoke", "NAME WORKER")],
+)
+def test_a_usage_says_which_words_may_be_left_out(verb: str, said: str) -> None:
+    called = f"transient {verb}"
+    assert parse(verb, ["-h"], called=called).values["text"].startswith(f"usage: {called} {said} [options]\n")
+
+
 def test_a_table_says_the_same_as_a_line() -> None:
     table = tomllib.loads(
         'name = "demo"\nmax-hours = "3h"\nps_cores = 8\nreplace = false\nzone = ["us-west1-b", "us-west1-a"]\n'

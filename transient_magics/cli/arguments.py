@@ -189,7 +189,8 @@ def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
     def formatter(prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=110)
 
-    words = [option.metavar or "" for option in declared if not option.flags[0].startswith("-")]
+    by_position = [option for option in declared if not option.flags[0].startswith("-")]
+    words = [f"[{each.metavar}]" if each.many == "?" else each.metavar or "" for each in by_position]
     parser = _Parser(
         prog=called,
         usage=" ".join([called, *words, "[options]"]).replace("%", "%%"),

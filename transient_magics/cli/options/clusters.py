@@ -126,7 +126,7 @@ def verbs() -> dict[str, tuple[Option, ...]]:
         ),
         "agree": (
             CLUSTER_NAME,
-            word("run", "[RUN]", "the run that has a deadline (default: what is proposed to be given up)", many="?",
+            word("run", "RUN", "the run that has a deadline (default: what is proposed to be given up)", many="?",
                  completes="run"),
         ),
         "stop": (CLUSTER_NAME, RUN),

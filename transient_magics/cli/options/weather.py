@@ -114,7 +114,7 @@ def check_deflate(values: dict[str, Any], called: str) -> None:
 def measure() -> tuple[Option, ...]:
     """Of measured availability."""
     return (
-        word("gpu", "[GPU]", "the GPU that zones may have; without one: what was seen so far", many="?",
+        word("gpu", "GPU", "the GPU that zones may have; without one: what was seen so far", many="?",
              completes="gpu"),
         flag("--zones", "where VMs are asked for, and given back at once", lambda text: zones(text, "--zones"),
              completes="zone", metavar="ZONE,..."),

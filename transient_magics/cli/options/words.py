@@ -80,7 +80,8 @@ DESCRIPTIONS = {
     "deflate": "Have the emulator shrink a VM that runs, or all workers together, as a provider does under pressure. "
     "Nothing restarts; with --batching dynamic mini-batches follow. Compute Engine shrinks no VM that runs; with "
     "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again.",
-    "inflate": "Give back what %transient_deflate took.",
+    "inflate": "Give back what was taken from VMs that were deflated. One that became a smaller machine is stopped, "
+    "made what it was and started again.",
 }
 
 
