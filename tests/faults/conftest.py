@@ -20,10 +20,21 @@ from typing import Any
 import pytest
 
 from tests.ends import all_end
+from tests.light import LIGHT
 from transient_magics import client, emulator, places
 from transient_magics.journal import ClusterState, Event, events
 
 CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text()
+OWN_LAYERS = """
+
+@registry.register_hparams
+def own_size():
+    from tensor2tensor.models import basic
+
+    hparams = basic.basic_fc_small()
+    hparams.hidden_size = own_layers.SIZE
+    return hparams
+"""
 PACE = 0.3  # seconds per step: three workers leave the two cores some air
 PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores is no failure
 
@@ -327,16 +338,13 @@ def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFact
     """
     layers = tmp_path_factory.mktemp("modules") / "own_layers"
     (layers / "deep").mkdir(parents=True)
-    (layers / "__init__.py").write_text("from .deep.sizes import SIZES\n")
-    (layers / "deep" / "sizes.py").write_text("SIZES = [1, 1, 1]\n")
-    cell = CELL.replace("= [1, 1, 1]", "= own_layers.SIZES")
+    (layers / "__init__.py").write_text("from .deep.sizes import SIZE\n")
+    (layers / "deep" / "sizes.py").write_text("SIZE = 64\n")
     cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
     run = client.train(
-        source=f"import own_layers\nimport tiny_package\n{cell}", include=(str(layers),), pip=(str(tiny_wheel),),
-        cluster=cluster,
-        model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        source=f"import own_layers\nimport tiny_package\n{CELL}{OWN_LAYERS}", include=(str(layers),),
+        pip=(str(tiny_wheel),), cluster=cluster, **{**LIGHT, "hparams_set": "own_size"},
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
-        hparams="batch_size=8",
     )  # fmt: skip
     patient = Patient(cluster, run)
     patient.whole()

@@ -14,6 +14,7 @@ from google.oauth2.credentials import Credentials
 
 from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
 from tests.faults.healing import healed
+from tests.light import LIGHT
 from tests.runtime import programs
 from transient_magics import client, emulator
 from transient_magics.journal import events
@@ -64,8 +65,8 @@ def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
 def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
     cluster = client.declare(client.Declaration("k80x1", name="stored", bucket="gs://stored-results/lab"))
     run = client.train(
-        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
-        train_steps=10**6, checkpoint_steps=120, checkpoint_seconds=None, pace_seconds=0.05, check=False,
+        source=CELL, cluster=cluster, **LIGHT,
+        train_steps=10**6, checkpoint_steps=60, checkpoint_seconds=None, pace_seconds=0.1, check=False,
         data_dir="gs://stored-results/digits", cache="1KB:memory", keep=2,
     )  # fmt: skip
     patient = Patient(cluster, run)
@@ -85,8 +86,8 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         result = run.wait(PATIENCE)
         mark, asked = patient.mark(), time.time()
         again = client.train(
-            source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
-            train_steps=result.step + 100, resume=run.name, pace_seconds=0.05, check=False,
+            source=CELL, cluster=cluster, **LIGHT,
+            train_steps=result.step + 100, resume=run.name, pace_seconds=0.1, check=False,
             data_dir="gs://stored-results/digits",
         )  # fmt: skip
         goes_on = patient.event(mark, events.TrainStarted, run=again.name)

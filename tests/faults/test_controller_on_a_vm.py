@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import CELL, PATIENCE, Patient, full_disk
+from tests.light import LIGHT
 from transient_magics import client, emulator, places
 from transient_magics.client import commands
 from transient_magics.client.following.follower import follower
@@ -186,8 +187,8 @@ def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     patient = Patient(cluster)
     patient.until(lambda state: state.seat, "in the charge of its VM")
     run = client.train(
-        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
-        train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.3, hparams="batch_size=8",
+        source=CELL, cluster=cluster, **LIGHT,
+        train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.3,
     )  # fmt: skip
     patient.run = run
     patient.shipped()

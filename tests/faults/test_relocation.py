@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
+from tests.light import LIGHT
 from transient_magics import client
 from transient_magics.journal import bill, events, now, replay
 
@@ -23,7 +24,7 @@ def mover(home: Path) -> Iterator[Patient]:
     """Two workers that train for ever in us-west1-b."""
     cluster = client.declare(client.Declaration("k80x2@us-west1-b", name="mover"))
     run = client.train(
-        source=CELL, cluster=cluster, model="resnet", hparams_set="resnet_digits", problem="image_digits",
+        source=CELL, cluster=cluster, **LIGHT,
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.3, check=False,
     )  # fmt: skip
     patient = Patient(cluster, run)

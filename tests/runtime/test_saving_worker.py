@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.light import LIGHT
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
@@ -18,11 +19,11 @@ pytestmark = pytest.mark.training
 
 DECLARED: dict[str, Any] = {
     **DECLARATION,
+    **LIGHT,
     "chief": "worker",
     "train_steps": 10**6,
     "checkpoint_steps": 10,
     "pace_seconds": 0.2,
-    "hparams": "batch_size=8",  # nobody looks at what is learnt
 }
 LONGER_THAN_A_STEP = 22.0
 """Seconds without a step after which a worker that could have made one would begin anew."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.light import LIGHT
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
@@ -50,8 +51,9 @@ RECORDS, HELD_OUT = 1437, 360
 def story(shared_room: MachineRoom, tmp_path_factory: pytest.TempPathFactory) -> Story:
     place = tmp_path_factory.mktemp("read")
     declared = {
-        **DECLARATION, "problem": "heavy_digits", "train_steps": 220, "cache": "3MB:memory", "prep_threads": 2,
-        "pace_seconds": 0.1, "eval_batches": 0, "checkpoint_steps": None, "checkpoint_seconds": None,
+        **DECLARATION, **LIGHT, "hparams": "batch_size=32", "problem": "heavy_digits",
+        "train_steps": 220, "cache": "3MB:memory", "prep_threads": 2, "pace_seconds": 0.1, "eval_batches": 0,
+        "checkpoint_steps": None, "checkpoint_seconds": None,
     }  # fmt: skip
     story = Story(shared_room)
     story.marks["place"] = place

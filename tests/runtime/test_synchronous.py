@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.light import LIGHT
 from tests.runtime import programs
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment, shut_down
 
 pytestmark = pytest.mark.training
 
-SYNC = {**DECLARATION, "mode": "sync", "train_steps": 100_000, "checkpoint_steps": 20, "pace_seconds": 0.2}
-SYNC |= {"hparams": "batch_size=8"}  # nobody looks at what is learnt
+SYNC = {**DECLARATION, **LIGHT, "mode": "sync", "train_steps": 100_000, "checkpoint_steps": 20, "pace_seconds": 0.2}
 WORKERS = ("worker-1", "worker-2", "worker-3")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.light import LIGHT
 from tests.runtime import programs
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_other_runs import REVERSE, TEXT
@@ -20,17 +21,18 @@ pytestmark = pytest.mark.training
 
 PACES = {"worker-1": 0.2, "worker-2": 0.4, "worker-3": 0.2}
 TOKENS = 256
-SYNCHRONOUS = {**TEXT, "mode": "sync", "damping": "none", "batching": "dynamic", "hparams": "num_hidden_layers=1"}
+SYNCHRONOUS = {**TEXT, "mode": "sync", "damping": "none", "batching": "dynamic"}
 SYNCHRONOUS |= {"checkpoint_auto": False, "checkpoint_seconds": 3600}  # nothing is due while the story lasts
-SMALL = {**DECLARATION, "batching": "dynamic", "model": "small_memory"}
+SMALL = {**DECLARATION, **LIGHT, "batching": "dynamic", "model": "small_memory"}
+SMALL |= {"hparams": "batch_size=32"}
 SMALL_MEMORY = '''
 
 import tensorflow.compat.v1 as _tf
-from tensor2tensor.models import resnet as _resnet
+from tensor2tensor.models import basic as _basic
 
 
 @registry.register_model
-class SmallMemory(_resnet.Resnet):
+class SmallMemory(_basic.BasicFcRelu):
     """A GPU on which 40 examples do not fit."""
 
     def body(self, features):
