@@ -68,7 +68,7 @@ def act(line: str) -> Any:
 def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpux3", name="shared"))
     patient = Patient(cluster)
-    trained = {"source": CELL, "cluster": cluster, "check": False, "eval_steps": None, "pace_seconds": 0.2}
+    trained = {"source": CELL, "cluster": cluster, "check": False, "eval_steps": None, "pace_seconds": 0.4}
     try:
         long = client.train(name="long", workers=2, train_steps=100_000, **trained)
         short = client.train(name="short", workers=1, train_steps=100_000, **trained)

@@ -35,6 +35,7 @@ class ReverseBits(algorithmic.AlgorithmicReverseBinary40):
 @registry.register_hparams
 def transformer_bits():
     hparams = transformer.transformer_tiny()
+    hparams.num_hidden_layers = 1
     hparams.hidden_size = 32
     hparams.filter_size = 64
     hparams.batch_size = 256

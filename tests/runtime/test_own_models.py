@@ -174,7 +174,7 @@ def test_a_keras_model_is_trained_evaluated_used_and_exported(
     shared_room: MachineRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The least accuracy is the first one: the run ends by the next evaluation.
-    judged = {"keep_best": "max accuracy", "stop_when": "min accuracy no better in 1 evaluations", "eval_steps": 250}
+    judged = {"keep_best": "max accuracy", "stop_when": "min accuracy no better in 1 evaluations", "eval_steps": 150}
     judged["pace_seconds"] = 0.2  # nobody needs the steps that are made while it is evaluated
     declared = {"train_steps": 10**6, "checkpoint_steps": 100, "keep": 1, **judged}
     metrics = finish(shared_room, "keras", KERAS, 2, batching="dynamic", wire="bf16", workers=2, **declared)
