@@ -93,6 +93,32 @@ def test_a_replacement_that_is_started_again_later_has_joined_after_its_first_an
     assert record(history, rows, "run-1").joins == pytest.approx((12.0,))
 
 
+def changed(history: list[Event], vm: str, second: float, *, becomes: str = "n1-standard-1") -> list[Event]:
+    """The same with a VM that is stopped at that second, made another machine, and answers again 20 s later."""
+    told = [
+        (0.0, events.VmMachineAsked(vm=vm, machine_type=becomes, hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01,
+                                    part=0.25, reason="asked")),
+        (1.0, events.WorkerLeft(run="run-1", worker=vm, number=int(vm[-1]), reason="stopped", active=3)),
+        (4.0, events.VmStopped(vm=vm, reason="asked")),
+        (6.0, events.VmMachineChanged(vm=vm, machine_type=becomes, machine_before="n1-standard-4")),
+        (10.0, events.VmStarted(vm=vm, address="10.0.0.8")),
+        (20.0, events.VmReady(vm=vm)),
+        (25.0, events.WorkerJoined(run="run-1", worker=vm, number=int(vm[-1]) + 10, active=4)),
+    ]  # fmt: skip
+    every = [*history, *(_at(event, BEGAN + second + later, 0) for later, event in told)]
+    return [replace(each, seq=seq) for seq, each in enumerate(sorted(every, key=lambda each: each.time), 1)]
+
+
+def test_a_worker_that_becomes_another_machine_is_measured_as_what_it_is_then() -> None:
+    history, rows = story(revoked=False)
+    split = [0.4, 0.0, 0.6, *[0.0] * 6]
+    rows = [{**each, "split": split} for each in rows]
+    found = record(changed(history, "worker-1", 120), rows, "run-1")
+    small = {"k80": 3, "k80/n1-standard-1": 1}
+    assert [dict(each.workers) for each in found.observations] == [{"k80": 4}] * 3 + [{"k80": 3}] + [small] * 3
+    assert found.waits.keys() == {"k80", "k80/n1-standard-1"}
+
+
 def test_the_store_grows_with_every_run_and_outlives_them(tmp_path: Path) -> None:
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     with pytest.raises(PlanError, match="long enough"):

@@ -13,7 +13,7 @@ import math
 import statistics
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -121,20 +121,30 @@ def record(
     )  # fmt: skip
 
 
-def _kinds(history: Sequence[Event]) -> dict[str, str]:
-    """By VM, what kind of worker it is."""
-    asked = [each for each in history if isinstance(each, events.VmRequested)]
-    return {each.vm: kind_of(each.accelerator or "cpu", each.machine_type) for each in asked}
+def _kinds(history: Sequence[Event]) -> Callable[[str, float], str]:
+    """What kind of worker a VM was at a moment (seconds since 1970): it may have become another machine."""
+    gpus, turns = dict[str, str](), dict[str, list[tuple[float, str]]]()
+    for event in history:
+        if isinstance(event, events.VmRequested):
+            gpus[event.vm] = event.accelerator or "cpu"
+        if isinstance(event, events.VmRequested | events.VmMachineChanged) and event.vm in gpus:
+            turns.setdefault(event.vm, []).append((event.at, kind_of(gpus[event.vm], event.machine_type)))
+
+    def kind(vm: str, at: float) -> str:
+        known = turns.get(vm, [(0.0, "cpu")])
+        return next((each for since, each in reversed(known) if since <= at), known[0][1])
+
+    return kind
 
 
 def _waits(history: Sequence[Event], rows: Sequence[Mapping[str, Any]]) -> dict[str, Waits]:
-    kinds, began = _kinds(history), dict[str, float]()
+    kind_at, began = _kinds(history), dict[tuple[str, str], float]()
     found: dict[str, Waits] = {}
     for row in rows:
         at, parts, steps = row["time"] / 1e9, step_parts(row.get("split")), row.get("steps") or 0
-        if at - began.setdefault(row["worker"], at) < WARM_UP_SECONDS or not parts or not steps:
+        kind = kind_at(row["worker"], at)
+        if at - began.setdefault((row["worker"], kind), at) < WARM_UP_SECONDS or not parts or not steps:
             continue
-        kind = kinds.get(row["worker"], "cpu")
         known = found.get(kind, Waits(0.0, 0.0, 0))
         found[kind] = Waits(known.waited + parts.input, known.seconds + parts.step, known.steps + steps)
     return found
@@ -160,7 +170,7 @@ def _gradients(rows: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, float, 
 
 
 def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> Iterable[Observation]:
-    kinds = _kinds(history)
+    kind_at = _kinds(history)
     servers = sum(isinstance(each, events.VmRequested) and each.role == "ps" and not each.replaces for each in history)
     active: dict[str, int] = {}
     began = 0.0
@@ -171,7 +181,7 @@ def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], r
             continue
         at = last if event is None else min(event.at, last)
         if active and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
-            workers = Counter(kinds.get(name, "cpu") for name in active)
+            workers = Counter(kind_at(name, began) for name in active)
             for speed, seconds in _parts(told, began + WARM_UP_SECONDS, at):
                 yield Observation(dict(workers), max(servers, 1), speed, seconds)
         if isinstance(event, events.WorkerJoined):
