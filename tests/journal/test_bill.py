@@ -247,7 +247,7 @@ _MOMENTS = st.floats(NOW - 3 * HOUR, NOW)
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([0, 1, place(0, 1), place(1, 1)]),
+            st.sampled_from([0, 1, 2, place(0, 1), place(1, 1)]),
             st.sampled_from(["run-1", "run-2", "run-3"]),
             _MOMENTS,
             _MOMENTS,
@@ -267,6 +267,16 @@ def test_what_runs_cost_is_never_less_than_nothing_and_sums_to_the_bill(
         vm("worker-0", traffic_bytes=GIB, zone=FAR),
         vm("worker-1", slot=1, state="revoked", ended_at=NOW - HOUR),
         vm("worker-2", slot=1, running_at=NOW - HOUR / 2),
+        vm(
+            "worker-3",
+            slot=2,
+            hourly=0.125,
+            powered=(
+                Stretch(NOW - 2 * HOUR, "n1-standard-4", 0.25, 0.75),
+                Stretch(NOW - HOUR, "n1-standard-4", 0.01, 0.01, runs=False),
+                Stretch(NOW - HOUR / 2, "n1-standard-2", 0.125, 0.25, 0.5),
+            ),
+        ),
         tenures=tenures,
         **({"clock": FAST} if fast else {}),
     )
@@ -287,6 +297,23 @@ def test_a_run_costs_its_workers_and_by_their_time_its_share_of_all_else() -> No
     # One worker's hour against two; the server's two hours and the hour in which worker-1 idled are what is divided.
     assert run_costs(state, NOW) == pytest.approx({"run-1": 0.25 + 0.5 / 3, "run-2": 0.5 + 1.0 / 3})
     assert run_costs(cluster(vm()), NOW) == {}
+
+
+def test_a_run_costs_what_its_workers_were_when_it_had_them() -> None:
+    """Of three hours: one as what was rented, one stopped, and one as a smaller machine."""
+    smaller = vm(running_at=NOW - 3 * HOUR, traffic_bytes=3 * GIB, zone=FAR, hourly=0.125, powered=(
+        Stretch(NOW - 3 * HOUR, "n1-standard-4", 0.5, 1.0),
+        Stretch(NOW - 2 * HOUR, "n1-standard-4", 0.01, 0.01, runs=False),
+        Stretch(NOW - HOUR, "n1-standard-1", 0.125, 0.25, 0.25)))  # fmt: skip
+    state = cluster(
+        smaller,
+        tenures={"run-1": ((0, NOW - 3 * HOUR, NOW - 2 * HOUR),), "run-2": ((0, NOW - 2 * HOUR, NOW - HOUR),)},
+        leases={0: "run-3"},
+        leased_at={0: NOW - HOUR},
+    )
+    crossed = 0.0625  # a GiB in each hour
+    costs = {"run-1": 0.5 + crossed, "run-2": 0.01 + crossed, "run-3": 0.125 + crossed}
+    assert run_costs(state, NOW) == pytest.approx(costs)
 
 
 def test_trials_on_one_vm_pay_it_once_each_for_its_part_of_the_time_in_which_they_shared_it() -> None:

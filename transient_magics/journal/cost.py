@@ -101,10 +101,7 @@ def cost_between(state: ClusterState, begin: float, end: float) -> float:
     """What the VMs that ran between two moments (seconds since 1970) cost then by the second, in US dollars."""
 
     def dollars(vm: VmState) -> float:
-        ends = [*(each.since for each in vm.stretches[1:]), _stopped_at(vm, end) or end]
-        spans = [
-            (max(each.since, begin), min(until, end), each) for each, until in zip(vm.stretches, ends, strict=True)
-        ]
+        spans = [(max(each.since, begin), min(until, end), each) for each, until in _spans(vm, end)]
         return sum(state.clock.between(since, until) / 3600 * at.hourly for since, until, at in spans if since < until)
 
     return sum(dollars(vm) for vm in state.vms.values() if vm.running_at)
@@ -113,10 +110,10 @@ def cost_between(state: ClusterState, begin: float, end: float) -> float:
 def run_costs(state: ClusterState, now: float) -> dict[str, float]:
     """What each run and job has cost until `now`, in US dollars: together they are the cluster's bill.
 
-    Each has the cost of its workers' VMs, by the time for which it had them, and of those that prepared mini-batches
-    for it. Trials that had a VM at the same time have parts of it alike. All else that the cluster costs (parameter
-    servers, starting, idle and lost time, what crosses zones) is divided by the time that each had workers. Nothing as
-    long as no run has had any.
+    Each has the cost of its workers' VMs, by the time for which it had them and what they were then, and of those that
+    prepared mini-batches for it. Trials that had a VM at the same time have parts of it alike. All else that the
+    cluster costs (parameter servers, starting, idle and lost time, what crosses zones) is divided by the time that each
+    had workers. Nothing as long as no run has had any.
     """
     had: dict[str, float] = {}
     own: dict[str, float] = {}
@@ -132,10 +129,21 @@ def run_costs(state: ClusterState, now: float) -> dict[str, float]:
             continue
         for run, seconds in _shares(state, tenures.get(vm.slot, ()), begin, end).items():
             had[run] = had.get(run, 0.0) + seconds
-            own[run] = own.get(run, 0.0) + whole.by_vm[vm.name] * seconds / lived
+        for since, until, dollars in _priced(state, vm, now, whole.by_vm[vm.name]):
+            for run, seconds in _shares(state, tenures.get(vm.slot, ()), since, until).items():
+                own[run] = own.get(run, 0.0) + dollars * seconds / state.clock.between(since, until)
     own = {run: dollars + prepared.get(run, 0.0) for run, dollars in own.items()}
     left, together = whole.total - sum(own.values()), sum(had.values())
     return {run: own[run] + left * seconds / together for run, seconds in had.items()}
+
+
+def _priced(state: ClusterState, vm: VmState, now: float, dollars: float) -> Iterator[tuple[float, float, float]]:
+    """From when to when a VM cost how many of its `dollars`: what it sent did so all the time."""
+    paid = [hours * each.hourly for hours, each in _paid(state, vm, now)]
+    end = _stopped_at(vm, now) or now
+    yield _started_at(vm), end, dollars - sum(paid)
+    for (each, until), part in zip(_spans(vm, end), paid, strict=True):
+        yield each.since, until, part
 
 
 def study_cost(state: ClusterState, study: StudyState, now: float) -> float:
@@ -172,6 +180,12 @@ def _tenures(state: ClusterState, now: float) -> dict[int, list[Tenure]]:
         end = known.finished_at if known and known.over else job.ended_at if job and job.over else now
         found.setdefault(slot_of(place), []).append((run, state.leased_at.get(place, end), end))
     return found
+
+
+def _spans(vm: VmState, end: float) -> Iterator[tuple[Stretch, float]]:
+    """What a VM was until when; `end`: the last moment, of one that did not stop before."""
+    ends = [*(each.since for each in vm.stretches[1:]), _stopped_at(vm, end) or end]
+    yield from zip(vm.stretches, ends, strict=True)
 
 
 def _paid(state: ClusterState, vm: VmState, now: float) -> Iterator[tuple[float, Stretch]]:
