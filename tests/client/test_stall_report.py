@@ -12,6 +12,7 @@ from tests.planner.test_stalls import step, told
 from transient_magics.client.results.stalls import Report, report, terms
 from transient_magics.journal import ClusterState, RunState, replay
 from transient_magics.journal.events import TrainMeasured
+from transient_magics.journal.power import Stretch
 from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.share import WHOLE, Share
@@ -70,6 +71,27 @@ def test_a_vm_that_was_deflated_meanwhile_is_named(vm: str, shares: tuple, said:
     assert bool(found.notes) == bool(said)
     assert said in str(found)
     assert bool(terms(state, run)) != bool(said)
+
+
+def rented_and_became(since: float) -> tuple[Stretch, ...]:
+    """What a VM was that has become a smaller machine since then."""
+    stopped = Stretch(since - 5.0, "n1-standard-4", 0.01, 0.01, runs=False)
+    return Stretch(10.0, "n1-standard-4", 0.25, 0.75), stopped, Stretch(since, "n1-standard-1", 0.125, 0.25, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("since", "kind", "hourly"),
+    [(50.0, "k80/n1-standard-1", 0.125), (300.0, "k80", 0.25), (207.0, "k80", 0.25), (150.0, "", 0.125)],
+)
+def test_a_vm_counts_as_the_machine_that_it_was_when_it_was_measured(since: float, kind: str, hourly: float) -> None:
+    state, run = measured(told([step(network=0.05)] * 5, ("worker-1",), noise=0.01))
+    was = rented_and_became(since)
+    now = {"machine_type": was[-1].machine_type, "hourly": was[-1].hourly}
+    state.vms["worker-1"] = replace(state.vms["worker-1"], powered=was, **now)  # type: ignore[arg-type]
+    assert [*terms(state, run)] == ([kind] if kind else [])
+    said = report(state, run)
+    assert said.bars[0].hourly == hourly
+    assert ("worker-1 was stopped and started again while it was measured" in str(said)) == (not kind)
 
 
 def test_equal_vms_that_differ_are_named_in_the_answer() -> None:

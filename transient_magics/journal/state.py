@@ -104,10 +104,15 @@ class VmState:
         only = Stretch(began, self.machine_type, self.hourly, self.on_demand_hourly, ready_at=self.ready_at)
         return self.powered or (only,)
 
+    def ran_at(self, moment: float) -> Stretch:
+        """Of these the last one in which it ran that began by a moment (seconds since 1970), else the first one."""
+        ran = (each for each in reversed(self.stretches) if each.runs and each.since <= moment)
+        return next(ran, self.stretches[0])
+
     @property
     def ran(self) -> Stretch:
         """Of these the last one in which it ran."""
-        return next((each for each in reversed(self.stretches) if each.runs), self.stretches[0])
+        return self.ran_at(math.inf)
 
     @property
     def answered_at(self) -> float:

@@ -10,7 +10,7 @@ from .. import text
 
 
 def disturbances(state: ClusterState, run: RunState) -> list[str]:
-    """A sentence for each other run that went on meanwhile, and for each VM that was deflated."""
+    """A sentence for each other run that went on meanwhile, and each VM that was deflated, or stopped and started."""
     if not run.measured:
         return []
     since, until = run.started_at, run.finished_at or math.inf
@@ -23,6 +23,8 @@ def disturbances(state: ClusterState, run: RunState) -> list[str]:
     took = {name for each in run.measured for name in each.seconds}
     for name, vm in state.vms.items():
         if name in took or vm.role == "ps":
+            if any(since < each.since < until for each in vm.stretches[1:]):
+                said.append(f"{name} was stopped and started again while it was measured")
             least = _least(vm.shares, since, until)
             if not least.whole:
                 said.append(f"{name} had {text.share_words(least)} while it was measured")

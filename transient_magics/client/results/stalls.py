@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -106,9 +107,10 @@ def report(state: ClusterState, run: RunState) -> Report:
     kinds, labels, hourly = dict[str, str](), dict[str, str](), dict[str, float]()
     for name in {who for each in run.measured for who in each.seconds}:
         if vm := state.vms.get(name):
-            kind = kinds[name] = f"{vm.accelerator or 'cpu'}/{vm.machine_type}"
-            labels[kind] = f"{vm.accelerator.upper() or 'CPU'} on {vm.machine_type}"
-            hourly[kind] = vm.hourly
+            then = vm.ran_at(run.finished_at or math.inf)
+            kind = kinds[name] = f"{vm.accelerator or 'cpu'}/{then.machine_type}"
+            labels[kind] = f"{vm.accelerator.upper() or 'CPU'} on {then.machine_type}"
+            hourly[kind] = then.hourly
     servers = state.spec.parameter_servers if state.spec else 1
     found = by_kind(run.measured, kinds)
     bars = tuple(Bar(labels[each.kind], each, hourly[each.kind], advice(each, servers)) for each in found)

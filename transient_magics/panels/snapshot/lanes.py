@@ -79,8 +79,7 @@ def _thinned(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[float,
 def _is_less(vm: VmState, at: float) -> bool:
     """Whether it had less than it was rented with at that moment."""
     share = next((share for since, share in reversed(vm.shares) if since <= at), WHOLE)
-    part = next((each.part for each in reversed(vm.stretches) if each.since <= at), 1.0)
-    return not share.whole or part < 1.0
+    return not share.whole or vm.ran_at(at).part < 1.0
 
 
 def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
