@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import CELL, Patient, take_away
+from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
+from tests.faults.test_controller_on_a_vm import api, governed_by_its_vm, on_vm, place, until, vms
 from transient_magics import client, emulator
 from transient_magics.catalog import disk_hourly
 from transient_magics.cli import arguments, verbs
-from transient_magics.client import text
+from transient_magics.client import commands, text
 from transient_magics.controller.decisions.restarting import MOST_REFUSED
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events, now
@@ -197,6 +198,62 @@ def test_the_end_of_a_cluster_whose_worker_is_stopped_leaves_nothing(home: Path)
         assert names("ends") == set()
     finally:
         cluster.weather(reset=True)
+
+
+@pytest.mark.matrix
+def test_whoever_is_left_in_charge_starts_a_stopped_vm_and_starts_it_once(home: Path) -> None:
+    cluster = client.declare(
+        client.Declaration(
+            "cpux1", name="afar-smaller", zone=("us-central1-a",), machine_type=RENTED, controller="cluster"
+        )
+    )
+    patient, worker = governed_by_its_vm(cluster), place(cluster, "worker-0")
+
+    # This machine is away, and the controller on the VM is killed: its successor there goes on.
+    mark = patient.mark()
+    cluster.weather(stockout=["us-central1-a:cpu"])
+    try:
+        cluster.restart("worker-0", SMALL)
+        patient.event(mark, events.VmStopped, vm="worker-0")
+        os.kill(patient.controller(), signal.SIGKILL)
+        until(lambda: not commands.in_charge(cluster.directory), "killed")
+        followed = cluster.state.seq
+        os.kill(on_vm("afar-smaller")[0], signal.SIGKILL)
+        until(lambda: api(worker)["machineType"].endswith(f"/{SMALL}"), "another machine")
+    finally:
+        cluster.weather(reset=True)
+    until(lambda: api(worker)["status"] == "RUNNING", "started from its VM")
+    assert not commands.in_charge(cluster.directory)
+    assert cluster.state.seq == followed, "somebody here has followed it"
+    started_once(patient, mark, SMALL)
+
+    # The controller's VM is lost while the worker's is stopped: this machine goes on.
+    mark = patient.mark()
+    cluster.weather(stockout=["us-central1-a:cpu"])
+    try:
+        cluster.restart("worker-0")
+        patient.event(mark, events.VmStopped, vm="worker-0")
+        api(place(cluster, "controller-0"), "DELETE")
+        patient.event(mark, events.ControllerMoved, 2 * PATIENCE, vm="")
+    finally:
+        cluster.weather(reset=True)
+    started_once(patient, mark, RENTED)
+    patient.until(lambda state: state.seat not in ("", "controller-0"), "in the charge of another VM", 2 * PATIENCE)
+    until(lambda: len(on_vm("afar-smaller")) == 1, "one controller")
+    assert set(vms("afar-smaller").values()) == {"RUNNING"}
+    patient.ends_at_once("worker-0")
+    cluster.delete(PATIENCE)
+    assert not vms("afar-smaller")
+
+
+def started_once(patient: Patient, mark: int, machine_type: str) -> None:
+    """Wait until the only worker answers as this machine, and see that one stop and one start made it so."""
+    patient.until(
+        lambda state: (vm := state.vms["worker-0"]).state == "ready" and vm.machine_type == machine_type, machine_type
+    )
+    done = [kind for kind in kinds(patient, mark, "worker-0") if kind != "vm.start_refused"]
+    assert done == ["vm.machine_asked", "vm.stopped", "vm.machine_changed", "vm.started", "vm.ready"]
+    assert [vm.name for vm in patient.cluster.state.vms.values() if vm.role == "worker"] == ["worker-0"]
 
 
 def names(cluster: str) -> set[str]:
