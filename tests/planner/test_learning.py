@@ -16,7 +16,7 @@ from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Event, bill, events, fold, replay
 from transient_magics.planner.choices import Choice, immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
-from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, _startup, forecast
+from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, _join, _startup, forecast
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Observation, Record, record
 from transient_magics.planner.plan import make_plan
@@ -211,6 +211,37 @@ def test_an_empty_place_is_filled_again_some_day() -> None:
     left = 4000 - 8 * 100 - 6 * 31
     assert found.seconds == pytest.approx((left + 2 * 20) / 8, rel=0.05)
     assert found.seconds < 0.9 * left / 6
+
+
+@pytest.mark.parametrize(
+    ("until", "lost", "becomes"),
+    [(122, False, 0.1), (125, False, 0.1), (127, False, 0.1), (142, False, 0.1), (160, False, 0.1), (210, True, 0.256)],
+)
+def test_a_worker_that_becomes_another_machine_is_paid_as_what_it_becomes(
+    until: float, lost: bool, becomes: float
+) -> None:
+    """While it is stopped, too, when its disk alone costs. Who takes its place is what it was rented as."""
+    history, rows = story(revoked=False)
+    now, past = BEGAN + until, changed(history, "worker-0", 120)
+    if lost:
+        left = events.WorkerLeft(run="run-1", worker="worker-0", number=10, reason="revoked", active=3)
+        gone = [left, events.VmRevoked(vm="worker-0", signal="notice")]
+        past = [*past, *(_at(each, BEGAN + 200, len(past) + 1 + more) for more, each in enumerate(gone))]
+    past = [each for each in past if each.at <= now]
+    state = replay(past)
+    seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
+    account = bill(state, now)
+    found = forecast(state, account, now, state.runs["run-1"], seen, immortal, closing=0.001)
+    hourly = 3600 * (found.dollars - account.total) / found.seconds
+    assert hourly == pytest.approx(3 * 0.256 + becomes + 0.143, rel=0.03)
+
+
+def test_a_worker_that_was_stopped_took_as_long_to_join_as_since_it_answered_again() -> None:
+    history, rows = story(revoked=False)
+    past = [each for each in changed(history, "worker-0", 120) if each.at <= BEGAN + 150]
+    run = replay(past).runs["run-1"]
+    again = replace(run, workers={"worker-0": run.workers["worker-0"]})
+    assert _join(replay(past), again, record(past, rows, "run-1")) == pytest.approx(5.0)
 
 
 def test_a_run_that_shares_the_cluster_is_foretold_with_its_own_workers() -> None:

@@ -19,6 +19,7 @@ from ..catalog import region
 from ..catalog.published import WAVES
 from ..errors import PlanError
 from ..journal import Bill, ClusterState, RunState, VmState
+from ..journal.power import MachineChange, Stretch
 from .choices import Lifetimes
 from .expected import Behind
 from .measured import Observation, Record
@@ -105,7 +106,7 @@ def forecast(
     speeds = _speeds(state, run, record)
     left = max(run.train_steps - _steps_by(now, run, record), 1)
     own = [vm for vm in state.living if _is_of(state, run, vm)]
-    vms = [vm for vm in own if vm.state != "leaving"]
+    vms = [_as_it_will_be(vm) for vm in own if vm.state != "leaving"]
     vms += _to_come(state, run, vms)
     if not vms:
         raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
@@ -158,14 +159,24 @@ def _is_of(state: ClusterState, run: RunState, vm: VmState) -> bool:
 def _to_come(state: ClusterState, run: RunState, vms: list[VmState]) -> list[VmState]:
     """VMs for places of the run that are empty, because no zone would sell one: the controller goes on asking.
 
-    They are like the last that was there, and not requested yet.
+    They are what the last that was there was rented as, and not requested yet.
     """
     if not (state.spec and state.spec.replace):
         return []
     there = {vm.slot for vm in vms}
     last = {vm.slot: vm for vm in state.vms.values() if vm.slot not in there and _is_of(state, run, vm)}
     empty = list(last.values())[: max(0, state.spec.worker_count - len(vms))]
-    return [replace(vm, requested_at=0.0, running_at=0.0) for vm in empty]
+    return [_as(vm, vm.stretches[0], requested_at=0.0, running_at=0.0) for vm in empty]
+
+
+def _as_it_will_be(vm: VmState) -> VmState:
+    """A VM as which it trains on: one that is stopped, and costs its disk alone, as what it becomes."""
+    return _as(vm, vm.change) if vm.change else vm
+
+
+def _as(vm: VmState, what: MachineChange | Stretch, **more: float) -> VmState:
+    terms = {"hourly": what.hourly, "on_demand_hourly": what.on_demand_hourly}
+    return replace(vm, machine_type=what.machine_type, **terms, **more)
 
 
 def _workers(
@@ -180,7 +191,7 @@ def _workers(
         hourly=vms[0].hourly + transfer, on_demand_hourly=vms[0].on_demand_hourly + transfer,
         lifetimes=None if vms[0].provisioning_model == "standard" else lifetimes(gpu_of(kind), region(vms[0].zone)),
         startup=startup, join_seconds=join,
-        ages=tuple(state.clock.between(vm.running_at, now) / 3600 if vm.running_at else 0.0 for vm in vms),
+        ages=tuple(state.clock.between(vm.ran.since, now) / 3600 if vm.running_at else 0.0 for vm in vms),
         ready_in=tuple(
             -1.0 if not vm.requested_at  # drawn, from now on
             else 0.0 if vm.name in run.workers else max(way - (now - vm.requested_at), 1.0)
