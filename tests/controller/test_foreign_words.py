@@ -118,6 +118,22 @@ def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: boo
     assert replay(read(home / "journal.jsonl")).spec == known
 
 
+def test_a_worker_that_only_the_journal_tells_to_become_another_machine_is_not_started_as_that(home: Path) -> None:
+    worker = {**SERVER, "role": "worker", "accelerator": "k80", "provisioning_model": "spot"}
+    with Journal(home / "journal.jsonl") as journal:
+        journal.append(events.VmRequested(vm="worker-0", **worker))
+        journal.append(events.VmRunning(vm="worker-0", address="10.0.0.2", vm_id="2"))
+        journal.append(events.VmReady(vm="worker-0"))
+        journal.append(events.VmMachineAsked(vm="worker-0", machine_type="a2-megagpu-16g", hourly=0.1, disk_hourly=0.0,
+                                             on_demand_hourly=0.1, part=1.0, reason="a VM said so"))  # fmt: skip
+        journal.append(events.VmStopped(vm="worker-0", reason="a VM said so"))
+        journal.append(events.ControllerMoved(vm=""))
+    with taken_back(home) as controller:
+        assert not controller._state.vms["worker-0"].living
+        wanted = [each for each in decide(Situation(time.time(), controller._state)) if isinstance(each, RequestVm)]
+        assert [each.accelerator for each in wanted] == ["k80", "k80"]
+
+
 def test_what_only_the_journal_tells_of_jobs_and_bags_is_ended_when_a_cluster_is_taken_back(home: Path) -> None:
     job: dict[str, Any] = {"name": "job-1", "command": "true", "declared_at": 1.0}
     space = [{"name": "x", "kind": "float", "low": 0.0, "high": 1.0}]
