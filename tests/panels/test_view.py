@@ -499,6 +499,16 @@ def test_a_lane_is_thinner_when_its_vm_has_become_a_smaller_machine_and_its_word
     ]
 
 
+@pytest.mark.parametrize(
+    ("machine_type", "said"),
+    [("n1-standard-4", "4 vCPU"), ("n1-standard-1", "1 vCPU"), ("n1-custom-6-12288", "6 vCPU"), ("new-7", "new-7")],
+)
+def test_a_worker_without_a_gpu_is_called_by_the_vcpus_that_it_has_now(machine_type: str, said: str) -> None:
+    asked = replace(stories.requested("worker-0", 0), accelerator="cpu", machine_type=machine_type)
+    state = replay([events.ClusterDeclared(spec=stories.declaration(count=1).to_dict(), seq=1), asked])
+    assert text.machine(state, state.vms["worker-0"]) == said
+
+
 def test_a_lane_is_thinner_while_its_vm_has_less_and_words_say_what_it_has() -> None:
     vm = "worker-0"
     history = [

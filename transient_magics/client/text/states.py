@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...catalog import worker_entry
+from ...errors import DeclarationError
 from ...journal import Bill, ClusterState, RunState, StudyState, VmState
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
@@ -26,7 +28,12 @@ def machine(state: ClusterState, vm: VmState) -> str:
         return vm.machine_type
     if vm.role == "ps" and state.spec:
         return state.spec.parameter_server_machine or f"{state.spec.parameter_server_cores} vCPU"
-    return "4 vCPU" if vm.accelerator == "cpu" else vm.accelerator.upper() or vm.machine_type
+    if vm.accelerator != "cpu":
+        return vm.accelerator.upper() or vm.machine_type
+    try:
+        return f"{worker_entry(vm.accelerator, vm.machine_type).vcpus} vCPU"
+    except DeclarationError:  # a journal may be of a version that knew of more machines
+        return vm.machine_type
 
 
 def leaves_at(vm: VmState) -> float:
