@@ -35,7 +35,7 @@ def deflate(cluster: Cluster, worker: str, **parts: float) -> Share:
 
 def reclaim(cluster: Cluster, cpus: float, policy: str) -> dict[str, Share]:
     """Take so many vCPUs from the cluster's workers, by a policy of the provider's; return what each has then."""
-    workers = [vm for vm in cluster.state.living if vm.role == WORKER and vm.vm_id and vm.state != "leaving"]
+    workers = [vm for vm in _all_running(cluster) if vm.role == WORKER and vm.state != "leaving"]
     dearest = max((vm.hourly for vm in workers), default=0.0)
     priorities = {vm.vm_id: _DEAREST * (vm.hourly / dearest if dearest else 1.0) for vm in workers}
     return _change(cluster, workers, priorities, {"reclaim": cpus, "policy": policy})
@@ -44,8 +44,7 @@ def reclaim(cluster: Cluster, cpus: float, policy: str) -> dict[str, Share]:
 def inflate(cluster: Cluster, worker: str | None) -> dict[str, Share]:
     """Give `worker` back what was taken from it, or all VMs; return what each has then, but for those that are stopped
     and started again as what they were rented as."""
-    living = [vm for vm in cluster.state.living if vm.vm_id]
-    vms = [_running(cluster, worker)] if worker else living
+    vms = [_running(cluster, worker)] if worker else _all_running(cluster)
     smaller = [vm for vm in vms if vm.machine_type != vm.rented_as]
     shares: dict[str, Share] = {}
     if not smaller or cluster.state.spec is None or cluster.state.spec.emulated:
@@ -76,10 +75,17 @@ def _change(
     return {vm.name: Share(*shares[vm.vm_id]) if vm.vm_id in shares else WHOLE for vm in vms}
 
 
+def _all_running(cluster: Cluster) -> list[VmState]:
+    """But for those that are stopped and started again, which have nothing meanwhile."""
+    return [vm for vm in cluster.state.living if vm.vm_id and not vm.change]
+
+
 def _running(cluster: Cluster, name: str) -> VmState:
     vm = cluster.state.vms.get(name)
     if vm is None or not vm.living or not vm.vm_id:
         living = ", ".join(each.name for each in cluster.state.living if each.vm_id)
         fix = f"There are: {living}." if living else ""
         raise ClusterError(f"{cluster.name} has no VM {name} that runs", fix=fix)
+    if vm.change:
+        raise ClusterError(f"{name} is just becoming {vm.change.machine_type}", fix="Try again when it is ready.")
     return vm
