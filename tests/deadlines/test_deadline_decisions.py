@@ -344,6 +344,26 @@ def test_a_worker_that_was_stopped_and_started_again_counts_from_its_latest_answ
     assert joined.begin <= known.begin + 20
 
 
+def test_one_on_demand_that_is_stopped_and_started_again_does_not_work_within_a_second() -> None:
+    made = story()
+    made.happens(events.DeadlineActed(run="run-1", machines=(("cpu", "standard", 1),), reason="it is late"))
+    made.carry_out(made.decisions())
+    vm = next(
+        name for name, each in made.state.vms.items() if each.role == "worker" and each.provisioning_model == ON_DEMAND
+    )
+    made.happens(events.VmRunning(vm=vm, address="10.0.0.1"), events.VmReady(vm=vm))
+    made.happens(events.WorkerJoined(run="run-1", worker=vm, number=2, active=1))
+    assert seen(made.state, made.state.runs["run-1"], made.now).begun == 0
+    made.after(3600).happens(
+        events.VmMachineAsked(vm=vm, machine_type="n1-standard-2", hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01,
+                              part=0.5, reason="asked by the user"),
+        events.WorkerLeft(run="run-1", worker=vm, number=2, active=0, reason="stopped"),
+        events.VmStopped(vm=vm, reason="to become n1-standard-2"),
+    )  # fmt: skip
+    later = seen(made.state, made.state.runs["run-1"], made.now + 10)
+    assert later.begun == pytest.approx(later.begin - 10)
+
+
 def test_a_journal_that_asks_for_more_than_was_declared_rents_no_more() -> None:
     """A controller on a VM wrote it, beside which users' code runs."""
     made = story()

@@ -104,7 +104,7 @@ def _begun(run: RunState, workers: Workers, vms: Sequence[VmState], begin: float
     there = [vm for vm in vms if vm.living and vm.provisioning_model == ON_DEMAND]
     if sum(vm.name in run.workers for vm in there) >= wanted:
         return 0.0
-    coming = [vm.requested_at for vm in there if vm.name not in run.workers]
+    coming = [vm.powered[-1].since if vm.powered else vm.requested_at for vm in there if vm.name not in run.workers]
     return max(begin - (now - max(coming)), 1.0) if len(there) >= wanted else begin
 
 
