@@ -275,6 +275,15 @@ def test_the_speed_is_measured_between_reports_in_which_nobody_came_or_went() ->
     assert after.paces == known.paces, "what lies across a change tells nothing"
 
 
+def test_what_was_measured_tells_little_once_a_worker_is_another_machine() -> None:
+    made = story()
+    made.happens(events.VmMachineChanged(vm="worker-1", machine_type="n1-standard-1", machine_before="n1-standard-4"))
+    known = made.state.runs["run-1"].deadline
+    assert known
+    assert known.paces == {"cpux2": Pace(10.0, 40.0, 10 * 16.0, 1)}
+    assert Speeds(known.paces, 0.95).least({"cpu": 2}) < 4 * 0.9
+
+
 def test_a_journal_that_is_replayed_decides_the_same() -> None:
     made = story()
     again = replay(made.history)

@@ -29,6 +29,11 @@ class Pace(NamedTuple):
         squares = self.squares + steps**2 / seconds
         return Pace(self.seconds + seconds, self.steps + steps, squares, self.stretches + 1)
 
+    @property
+    def once(self) -> Pace:
+        """As one stretch of the mean length."""
+        return Pace(self.seconds / self.stretches, self.steps / self.stretches, self.squares / self.stretches, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class DeadlineState:
@@ -68,3 +73,7 @@ class DeadlineState:
     def changed(self) -> Self:
         """With other workers from now on."""
         return replace(self, mark=None)
+
+    def remade(self) -> Self:
+        """With a worker on another machine from now on: what was measured before tells little of it."""
+        return replace(self, paces={machines: pace.once for machines, pace in self.paces.items()}, mark=None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from .. import events as e
 from ..power import MachineChange, Stretch
 from ..state import ClusterState
-from .rules import Rules
+from .rules import Rules, changed
 from .vms import between, with_vm
 
 rules = Rules()
@@ -46,7 +46,11 @@ def _(state: ClusterState, event: e.VmStopped) -> ClusterState:
 
 @rules.of(e.VmMachineChanged)
 def _(state: ClusterState, event: e.VmMachineChanged) -> ClusterState:
-    return with_vm(state, event.vm, machine_type=event.machine_type)
+    runs = {
+        name: replace(run, deadline=run.deadline.remade()) if run.deadline and not run.over else run
+        for name, run in state.runs.items()
+    }
+    return with_vm(changed(state, runs=runs), event.vm, machine_type=event.machine_type)
 
 
 @rules.of(e.VmMachineRefused)
