@@ -22,6 +22,9 @@ from transient_magics.runtime.files.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.training
 
+# So many that blocks are soon read again.
+LARGER = {**LIGHT, "hparams": LIGHT["hparams"].replace("batch_size=8", "batch_size=32")}
+
 # How alike the weights are, from 0 to 1: those of another beginning have nothing in common, however long they train.
 ALIKE = """
 import sys
@@ -65,8 +68,8 @@ def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
 def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
     cluster = client.declare(client.Declaration("k80x1", name="stored", bucket="gs://stored-results/lab"))
     run = client.train(
-        source=CELL, cluster=cluster, **LIGHT,
-        train_steps=10**6, checkpoint_steps=60, checkpoint_seconds=None, pace_seconds=0.1, check=False,
+        source=CELL, cluster=cluster, **LARGER,
+        train_steps=10**6, checkpoint_steps=120, checkpoint_seconds=None, pace_seconds=0.05, check=False,
         data_dir="gs://stored-results/digits", cache="1KB:memory", keep=2,
     )  # fmt: skip
     patient = Patient(cluster, run)
@@ -86,8 +89,8 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         result = run.wait(PATIENCE)
         mark, asked = patient.mark(), time.time()
         again = client.train(
-            source=CELL, cluster=cluster, **LIGHT,
-            train_steps=result.step + 100, resume=run.name, pace_seconds=0.1, check=False,
+            source=CELL, cluster=cluster, **LARGER,
+            train_steps=result.step + 100, resume=run.name, pace_seconds=0.05, check=False,
             data_dir="gs://stored-results/digits",
         )  # fmt: skip
         goes_on = patient.event(mark, events.TrainStarted, run=again.name)
