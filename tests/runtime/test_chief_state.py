@@ -121,6 +121,16 @@ def test_a_worker_that_finds_the_restarted_chief_keeps_its_number_without_joinin
     assert second.emitted("worker.joined") == []
 
 
+def test_a_worker_that_freezes_and_thaws_counts_again_for_a_restarted_chief():
+    second = restarted()
+    second.joins(1, "worker-1", number=0)
+    second(events.Tick(), after=30)
+    assert kinds(second(events.Heard(1))) == ["worker.joined"]
+    assert second.emitted("worker.left") == [
+        {"run": "run-1", "worker": "worker-1", "number": 0, "active": 0, "reason": "lost"}
+    ]
+
+
 def test_a_worker_that_a_restarted_chief_never_sees_again_is_lost():
     second = restarted()
     second(events.Tick(), after=10)

@@ -16,6 +16,7 @@ class Member:
     active: bool = False
     lost: bool = False
     stepped: bool = False
+    """It made a step, with this chief or the one before: it trains on when it is heard again."""
     noticed: bool = False
     """Its VM is under notice, and another one may be on its way into its place."""
     accelerator: str = ""

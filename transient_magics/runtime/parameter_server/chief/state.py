@@ -577,7 +577,9 @@ class ChiefState:
 def _remembered(roster: Roster, now: float) -> dict[int, Member]:
     """Who trained with the chief before, and may come again."""
     heard = now + REJOIN_WITHIN - SILENCE
-    return {number: Member(name, number, None, heard, active=True) for number, name in roster.training.items()}
+    return {
+        number: Member(name, number, None, heard, active=True, stepped=True) for number, name in roster.training.items()
+    }
 
 
 def _go(connection: int) -> Tell:
