@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -213,7 +214,17 @@ def _imports_of_tensorflow(pytestconfig: pytest.Config) -> Iterator[Path | None]
     with tempfile.NamedTemporaryFile(prefix="tm-") as file, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRANSIENT_TESTS_IMPORTS", file.name)
         patch.setenv("PYTHONPATH", str(TESTS / "quick"), prepend=os.pathsep)
+        sys.addaudithook(_note_import)
         yield Path(file.name)
+
+
+_importers: list[str] = []
+"""The stack of who imported TensorFlow into this process: a thread may do so long after the test that began it."""
+
+
+def _note_import(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "import" and arguments[0] == "tensorflow" and not _importers:
+        _importers.append("".join(traceback.format_stack(limit=30)))
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +237,9 @@ def _quick_is_quick(_imports_of_tensorflow: Path | None, request: pytest.Fixture
     told = _imports_of_tensorflow.read_text()
     os.truncate(_imports_of_tensorflow, 0)
     assert not told, f"TensorFlow is imported by a test that is not marked `training`: {told}"
-    assert before or "tensorflow" not in sys.modules, "TensorFlow is imported into the process of the tests"
+    assert before or "tensorflow" not in sys.modules, (
+        f"TensorFlow is imported into the process of the tests: {_importers}"
+    )
 
 
 @pytest.fixture(scope="session")
