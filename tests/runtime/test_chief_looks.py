@@ -10,6 +10,7 @@ import pytest
 from transient_magics.protocol import chief_messages as messages
 from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.run import RunSpec
+from transient_magics.runtime.files.checkpoints import Saved
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server.chief import chief as chiefs
 from transient_magics.runtime.parameter_server.chief import events as events
@@ -25,6 +26,7 @@ async def test_a_worker_that_tells_the_last_step_is_told_to_stop_at_once(
     monkeypatch.setattr(chiefs, "_TICK", 3600.0)  # what follows does not wait for it
     monkeypatch.setattr(Keeper, "parameters", 650)  # it counts those of a graph, and none is built here
     monkeypatch.setattr(Keeper, "step", lambda _: 100)
+    monkeypatch.setattr(Keeper, "save", lambda _: Saved(100, "model.ckpt-100", 0.0, 0))  # the last step has one follow
     chief = chiefs.Chief(RunFolder(tmp_path), SPEC, ASSIGNMENT)
     chief._happened(events.Prepared(40))
     watching = asyncio.create_task(chief._watch())
