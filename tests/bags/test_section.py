@@ -60,6 +60,7 @@ def test_over_two_parameters_it_is_what_the_surrogate_says_and_blank_where_that_
     )
 
 
+@pytest.mark.story
 def test_of_more_parameters_two_are_axes_and_the_others_are_held(four: tuple[Surrogate, list[Any]]) -> None:
     surrogate, results = four
     energy, heat = sections(surrogate, results, (), ("x", "n"), {"salt": 0.3, "b": 2})

@@ -36,6 +36,7 @@ def within_20h() -> Plan:
     return planned("20h")
 
 
+@pytest.mark.story
 def test_a_later_deadline_costs_less_and_courses_are_in_time(within_20h: Plan) -> None:
     told = within_20h.deadline
     assert told is not None
@@ -50,6 +51,7 @@ def test_a_later_deadline_costs_less_and_courses_are_in_time(within_20h: Plan) -
         assert point.chance >= 0.95, "5 % of speeds are below the lower end"
 
 
+@pytest.mark.story
 def test_what_it_simulates_are_the_decisions_of_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Seen] = []
 

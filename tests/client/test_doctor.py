@@ -73,6 +73,7 @@ def without_credentials(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.story
 def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names_nobody(tmp_path: Path) -> None:
     report = tmp_path / "shown.json"
     done = ended("--project", "some-project-of-mine", "--report", str(report), **without_credentials(tmp_path))

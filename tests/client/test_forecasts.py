@@ -60,6 +60,7 @@ def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: str) -> It
     one.end()
 
 
+@pytest.mark.story
 def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) -> None:
     assert WORDS.fullmatch(forecaster.words("demo", "run-1"))
     first = forecaster.process

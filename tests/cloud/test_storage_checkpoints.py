@@ -357,6 +357,7 @@ def test_a_vm_ships_and_restores_with_its_runs_token_and_reaches_nothing_else(
     assert objects(client, Bucket(f"gs://{BUCKET}")) == before
 
 
+@pytest.mark.story
 def test_records_are_made_once_by_vms_that_cannot_replace_them(client: storage.Client, tmp_path: Path) -> None:
     data = f"gs://{BUCKET}/bounded-data"
     token = brought(tmp_path / "token", reaches(None, RunSpec("run-1", 1, data_dir=data, problem="digits")))

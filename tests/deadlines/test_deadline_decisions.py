@@ -25,6 +25,7 @@ from transient_magics.planner.deadlines.world import World
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 
 
+@pytest.mark.story
 @examples(40)
 @given(
     st.lists(st.floats(60, 4000), min_size=1, max_size=20), st.floats(1.05, 2.5), st.sampled_from([0.0, 0.1, 0.5]),

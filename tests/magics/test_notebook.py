@@ -69,6 +69,7 @@ def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None
     assert ENDED in page
 
 
+@pytest.mark.story
 def test_a_picture_that_comes_between_two_cells_is_stored() -> None:
     first = (
         "import threading; from transient_magics.panels.show import publisher\n"

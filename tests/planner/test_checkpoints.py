@@ -26,6 +26,7 @@ def published() -> Planner:
     return Planner(PUBLISHED, 5, MINUTE, MINUTE, piece=MINUTE, as_published=True)
 
 
+@pytest.mark.story
 def test_the_published_expectations(published: Planner) -> None:
     assert published.plan().hours * 60 == pytest.approx(310.0687164353175, abs=1e-9)
     for hours, ratio in enumerate((1.0884584, 1.0640838, 1.0496623, 1.0401750, 1.0335624), 1):

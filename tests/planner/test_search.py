@@ -42,6 +42,7 @@ def test_the_line_of_a_plan_plans_the_same_again() -> None:
     assert again.dollars == pytest.approx(best.dollars, rel=0.05)
 
 
+@pytest.mark.story
 def test_objectives_and_limits() -> None:
     fastest, cheapest = searched(objective="time").best, searched(objective="cost").best
     assert fastest.hours < cheapest.hours

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy import special
 
 from ...journal.events import TrainMeasured
 from ...protocol.measures.stalls import MEASURES, Measure
@@ -46,7 +46,7 @@ class Estimate:
         if len(values) < LEAST_REPEATS:
             return cls(mean, -math.inf, math.inf)
         error = statistics.stdev(values) / math.sqrt(len(values))
-        half = float(stats.t.ppf(0.5 + probability / 2, len(values) - 1)) * error
+        half = float(special.stdtrit(len(values) - 1, 0.5 + probability / 2)) * error
         return cls(mean, mean - half, mean + half)
 
     @property
