@@ -6,7 +6,7 @@ about them. In a cell they show that sentence and no traceback; everywhere else 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -152,6 +152,11 @@ def heard(values: Mapping[str, Any], otherwise: type[TransientError]) -> Transie
     """The error that another process told; one of a class that is none of these is `otherwise`."""
     what, where, fix = (str(values.get(part) or "") for part in ("error", "where", "fix"))
     return named(values.get("kind"), otherwise)(what, where=where, fix=fix)
+
+
+def joined(errors: Sequence[TransientError]) -> TransientError:
+    """What several acts failed with, as one error; the only one stays what it is."""
+    return errors[0] if len(errors) == 1 else ClusterError(" ".join(map(str, errors)))
 
 
 def granted(answer: dict[str, Any]) -> dict[str, Any]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.controller.test_restarting import NAME, asking, state
+from tests.controller.test_restarting import NAME, asking, state, vm_events
+from transient_magics.cli import arguments, verbs
 from transient_magics.client.handles import Cluster
 from transient_magics.client.project import deflation
 from transient_magics.errors import ClusterError
-from transient_magics.journal import events
+from transient_magics.journal import Event, events
+from transient_magics.protocol.cluster_commands import ChangeMachine
 
 
 def test_a_vm_that_is_just_becoming_another_machine_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,8 +32,40 @@ def test_a_vm_that_is_just_becoming_another_machine_is_left_out(monkeypatch: pyt
     monkeypatch.setattr(deflation, "emulator_of", lambda *_: "")
     monkeypatch.setattr(deflation, "ask", ask)
     assert deflation.reclaim(cluster, 1.0, "proportional").keys() == {"worker-0"}
-    assert deflation.inflate(cluster, None).keys() == {"ps-0", "worker-0"}
+    assert {vm.name for vm, _ in deflation.inflate(cluster, None)} == {"ps-0", "worker-0"}
     assert asked == [{"worker-0"}, {"ps-0", "worker-0"}]
-    for act in (deflation.deflate, deflation.inflate):
+    for act in (lambda: deflation.deflate(cluster, NAME), lambda: list(deflation.inflate(cluster, NAME))):
         with pytest.raises(ClusterError, match=r"worker-1 is just becoming n1-standard-2\. Try again when it is ready"):
-            act(cluster, NAME)
+            act()
+
+
+def smaller(name: str) -> list[Event]:
+    """What makes another machine of it."""
+    return [
+        asking(vm=name),
+        events.VmStopped(vm=name, reason="r"),
+        events.VmMachineChanged(vm=name, machine_type="n1-standard-2", machine_before="n1-standard-8"),
+        events.VmStarted(vm=name, address="10.0.0.2"),
+        events.VmReady(vm=name),
+    ]
+
+
+def test_a_worker_that_is_refused_keeps_none_of_the_others_from_what_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(directory: Path, command: ChangeMachine) -> None:
+        if command.vm != NAME:
+            raise ClusterError(f"{command.vm} works for job-1, which would be interrupted", fix="Wait.")
+
+    each = ("worker-0", NAME, "worker-2")
+    known = state(*vm_events(slot=2, name="worker-2"), *[event for name in each for event in smaller(name)])
+    cluster = SimpleNamespace(name="one", directory=Path(), state=known)
+    monkeypatch.setattr(deflation, "emulator_of", lambda *_: "")
+    monkeypatch.setattr(deflation, "ask", lambda *_: {"shares": {}})
+    monkeypatch.setattr(deflation.commands, "send", send)
+    monkeypatch.setattr(verbs.client, "cluster", lambda _: cluster)
+    said: list[str] = []
+    with pytest.raises(ClusterError, match=r"^worker-0 works for job-1.*Wait\. worker-2 works for job-1.*Wait\.$"):
+        said.extend(map(str, verbs.act(arguments.parse("inflate", ["one"]))))
+    assert said == [
+        "ps-0 has all of its CPU and network.",
+        "worker-1 leaves what it does, is stopped, made n1-standard-8 and started again.",
+    ]

@@ -3,6 +3,7 @@ workers are to be fewer, the slow one goes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def part(patient: Patient) -> float:
 def said(line: str) -> str:
     """What a cell or a terminal shows."""
     verb, *words = line.split()
-    return str(verbs.act(arguments.parse(verb, words)))
+    answer = verbs.act(arguments.parse(verb, words))
+    return "\n".join(map(str, answer if isinstance(answer, Iterator) else [answer]))
 
 
 def test_a_vm_that_shrinks_trains_on_with_fewer_examples_and_can_be_lost_like_any_other(home: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ CHANGED, RENTED, SMALL = "worker-1", "n1-standard-16", "n1-standard-1"
 def said(line: str) -> str:
     """What a cell or a terminal shows."""
     verb, *words = line.split()
-    return str(verbs.act(arguments.parse(verb, words)))
+    answer = verbs.act(arguments.parse(verb, words))
+    return "\n".join(map(str, answer if isinstance(answer, Iterator) else [answer]))
 
 
 def part(patient: Patient) -> float:

@@ -238,13 +238,11 @@ def _deflate(
 _RESTARTED = "{} leaves what it does, is stopped, made {} and started again."
 
 
-def _inflate(name: str, worker: str | None = None) -> Sentence:
-    cluster = client.cluster(name)
-    known = cluster.state.vms
-    shares = cluster.inflate(worker)
-    smaller = [vm for vm in known.values() if vm.living and vm.machine_type != vm.rented_as]
-    restarted = [_RESTARTED.format(vm.name, vm.rented_as) for vm in smaller if worker in (None, vm.name)]
-    return Sentence(" ".join([*restarted, *([str(_have(shares))] if shares else [])]))
+def _inflate(name: str, worker: str | None = None) -> Iterator[Sentence]:
+    from ..client.project.deflation import inflate
+
+    for vm, share in inflate(client.cluster(name), worker):
+        yield _have({vm.name: share}) if share else Sentence(_RESTARTED.format(vm.name, vm.rented_as))
 
 
 def _have(shares: Mapping[str, Share]) -> Sentence:

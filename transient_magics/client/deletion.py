@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import ClusterError, TransientError
+from ..errors import ClusterError, TransientError, joined
 from .commands import SWEPT
 from .finding import cluster, clusters
 from .folders import unreadable
@@ -27,7 +27,7 @@ def deleted(name: str = "", *, all: bool = False, by_name: bool = False) -> Iter
             failed.append(error)
         else:
             yield each
-    if len(failed) == 1 and not broken:
-        raise failed[0]
-    if failed or broken:
-        raise ClusterError(" ".join([*map(str, failed), *broken]), fix=SWEPT if broken else "")
+    if broken:
+        raise ClusterError(" ".join([*map(str, failed), *broken]), fix=SWEPT)
+    if failed:
+        raise joined(failed)

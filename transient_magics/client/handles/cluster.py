@@ -172,13 +172,14 @@ class Cluster:
         deflation.restart(self, worker, machine_type)
 
     def inflate(self, worker: str | None = None) -> dict[str, Share]:
-        """Have the emulator give back what `deflate` took, to `worker` or to all. Raises as `deflate`.
+        """Have the emulator give back what `deflate` took, to `worker` or to all. Raises as `deflate` and `restart`,
+        when all were tried.
 
         VMs that became smaller machines by `restart` become what they were, by another one, and are not in the answer.
         """
         from ..project import deflation
 
-        return deflation.inflate(self, worker)
+        return {vm.name: share for vm, share in deflation.inflate(self, worker) if share is not None}
 
     def weather(self, **settings: Any) -> Weather:
         """What the emulator that the cluster lives in does to VMs; sets what is given first.

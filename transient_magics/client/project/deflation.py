@@ -7,9 +7,10 @@ another machine, which is done by the cluster's controller, on the emulator too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ClusterError
+from ...errors import ClusterError, TransientError, joined
 from ...journal import VmState
 from ...protocol.cluster_commands import ChangeMachine
 from ...protocol.share import WHOLE, Share
@@ -41,18 +42,27 @@ def reclaim(cluster: Cluster, cpus: float, policy: str) -> dict[str, Share]:
     return _change(cluster, workers, priorities, {"reclaim": cpus, "policy": policy})
 
 
-def inflate(cluster: Cluster, worker: str | None) -> dict[str, Share]:
-    """Give `worker` back what was taken from it, or all VMs; return what each has then, but for those that are stopped
-    and started again as what they were rented as."""
+def inflate(cluster: Cluster, worker: str | None) -> Iterator[tuple[VmState, Share | None]]:
+    """Give `worker` back what was taken from it, or all VMs, and yield what each has then; None: it is stopped, and
+    started again as what it was rented as.
+
+    One that is refused keeps none of the others: what was said of it is raised when all were tried.
+    """
     vms = [_running(cluster, worker)] if worker else _all_running(cluster)
     smaller = [vm for vm in vms if vm.machine_type != vm.rented_as]
-    shares: dict[str, Share] = {}
     if not smaller or cluster.state.spec is None or cluster.state.spec.emulated:
         shares = _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
+        yield from ((vm, shares[vm.name]) for vm in vms if vm not in smaller)
+    refused: list[TransientError] = []
     for vm in smaller:
-        restart(cluster, vm.name, "")
-        shares.pop(vm.name, None)
-    return shares
+        try:
+            restart(cluster, vm.name, "")
+        except TransientError as error:
+            refused.append(error)
+        else:
+            yield vm, None
+    if refused:
+        raise joined(refused)
 
 
 def restart(cluster: Cluster, worker: str, machine_type: str) -> None:
