@@ -159,6 +159,7 @@ function render({ model, el }) {
     whole.part("jobs", () => jobs.update(view.jobs ?? []));
     whole.part("Dask", () => dasks.update(view.dasks ?? []));
     if (!focus) whole.part("VMs", () => table.update(view, curves, model.get("speeds") ?? []));
+    if (view.notice?.tone === "bad" && !link.asking) table.refused();
     top.classList.toggle("transient-alone", training.hidden);
     whole.part("events", () => { events.update(view.events, view.at); announce(); });
     connected(!link.lost || view.over);

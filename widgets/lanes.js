@@ -206,6 +206,7 @@ function row(span, send, now, tell) {
       life.update(vm);
       node.tick();
     };
+    node.refused = () => disable(revoke, false);
     node.tick = () => {
       const left = Math.ceil(vm.leaves_at - now());
       setText(state, vm.leaves_at ? vm.words.replace(/ in \d+ s$/, left > 0 ? ` in ${left} s` : "") : vm.words);
@@ -336,6 +337,10 @@ export function vmTable(send, now, lost) {
     const lanes = [...body.children].map((child) => child.lane);
     const current = lanes.find((each) => each === document.activeElement) ?? lanes[0];
     for (const each of lanes) setAttribute(each, "tabindex", each === current ? "0" : "-1");
+  };
+  /** What was asked for last is refused, and may be asked for again. */
+  node.refused = () => {
+    for (const child of body.children) child.refused();
   };
   node.tick = () => {
     measure();

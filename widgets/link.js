@@ -43,6 +43,8 @@ export function kernelLink(model, changed, { beats = true } = {}) {
 
   return {
     get lost() { return lost; },
+    /** Whether the last click is not taken up yet. */
+    get asking() { return asked !== null; },
     /** Whether a click is not answered yet, though the kernel says other things: it is busy. */
     get waiting() { return asked !== null && since(asked.at) > ANSWER_SECONDS; },
     look,

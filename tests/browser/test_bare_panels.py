@@ -122,6 +122,25 @@ def test_a_panel_whose_kernel_is_gone_stands_still_and_says_when_it_was_seen_las
         assert page.evaluate("failures") == []
 
 
+def test_what_was_refused_can_be_asked_for_again(chrome: Browser) -> None:
+    state = stories.state_at("training", began=time.time() - 60)
+    with bare(chrome, "cluster", sent(state, state.recent[-1].at)) as page:
+        revoke = page.get_by_role("button", name="Revoke worker-1")
+        say = "shown => model.set('view', { ...model.values.view, heard: model.sent.at(-1).asked, notice: shown })"
+        for _ in range(2):
+            revoke.click()
+            expect(revoke).to_be_disabled()
+            page.evaluate("model.set('view', { ...model.values.view })")
+            page.evaluate("() => new Promise(requestAnimationFrame)")
+            expect(revoke).to_be_disabled()  # what it shows was said of the click before
+            page.evaluate(say, {"text": "worker-1 will be revoked.", "tone": "busy"})
+            expect(page.get_by_text("worker-1 will be revoked.")).to_be_visible()
+            expect(revoke).to_be_disabled()
+            page.evaluate(say, {"text": "worker-1 is not running yet.", "tone": "bad"})
+            expect(page.get_by_text("worker-1 is not running yet.")).to_be_visible()
+            expect(revoke).to_be_enabled()
+
+
 def test_bars_of_where_a_steps_time_goes_are_all_by_the_scale_of_now(chrome: Browser, tmp_path: Path) -> None:
     state, now, series = long_story(tmp_path, 1, hours=0.2)
     whole = sent(state, now, "run-1", series)
