@@ -323,6 +323,25 @@ async def test_what_compute_engine_refuses_leaves_the_vm_what_it_was(tmp_path: P
     assert told == [str(refused)]
 
 
+async def test_nothing_is_said_of_a_change_any_more_that_a_notice_has_ended(tmp_path: Path) -> None:
+    cloud = Cloud(stop=[UnreachableError("No answer")] * 99)
+    seen: list[str] = []
+
+    def over(known: ClusterState) -> bool:
+        if known.trouble and not seen:
+            seen.append(known.trouble)
+            recorder.record(events.VmPreemptionNotice(vm=NAME))
+        return bool(seen) and not known.trouble
+
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, replay([]))
+        for event in (*BEGIN, asking()):
+            recorder.record(event)
+        await _one(recorder, cloud, over)
+    assert seen == ["No answer."]
+    assert recorder.state.vms[NAME].state == "leaving"
+
+
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_vm_that_boots_again_is_not_silent_before_it_answers(tmp_path: Path, answered: bool) -> None:
     """It has the time that VMs have to boot, and says nothing about the others whose silence may be this machine's."""

@@ -50,6 +50,7 @@ class Restarts:
     ) -> None:
         self._recorder, self._access, self._tasks, self._login = recorder, access, tasks, login
         self._link, self._cause, self._here, self._told_to_stop = link, cause, here, told_to_stop
+        self._begun: set[str] = set()
 
     @property
     def _state(self) -> ClusterState:
@@ -63,12 +64,17 @@ class Restarts:
         """Have every VM that is to change go on; called at every change."""
         for vm in self._state.living:
             if self._pending(vm.name) and not self._login.refused:
+                self._begun.add(vm.name)
                 self._tasks.do(_key(vm.name), partial(self._carry_out, vm.name))
+        # It may end in other ways than here: by a notice, or as the VM is deleted.
+        over = {name for name in self._begun if not self._pending(name) and _key(name) not in self._tasks}
+        for name in over:
+            self._recorder.note(_key(name), "")
+        self._begun -= over
 
     def leave(self, vm: str) -> None:
         """It is deleted."""
         self._tasks.cancel(_key(vm))
-        self._recorder.note(_key(vm), "")
 
     def _pending(self, name: str) -> VmState | None:
         """The VM, as long as it is to change and nobody deletes it."""
@@ -88,7 +94,6 @@ class Restarts:
                 raise
             if self._login.refused:
                 return
-        self._recorder.note(_key(name), "")
 
     async def _step(self, vm: VmState) -> None:
         """One step of a VM that is to change."""
