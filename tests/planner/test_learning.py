@@ -119,6 +119,32 @@ def test_a_worker_that_becomes_another_machine_is_measured_as_what_it_is_then() 
     assert found.waits.keys() == {"k80", "k80/n1-standard-1"}
 
 
+def deflated(history: list[Event], *vms: str) -> list[Event]:
+    """The same with VMs that have half of their CPU from second 100 to 160."""
+    told = [(100.0, events.VmDeflated(vm=vm, cpu=0.5, network=1.0)) for vm in vms]
+    told += [(160.0, events.VmInflated(vm=vm, cpu=1.0, network=1.0, cpu_before=0.5)) for vm in vms]
+    every = [*history, *(_at(event, BEGAN + second, 0) for second, event in told)]
+    return [replace(each, seq=seq) for seq, each in enumerate(sorted(every, key=lambda each: each.time), 1)]
+
+
+@pytest.mark.parametrize("vm", ["worker-1", "ps-0"])
+def test_a_deflated_vm_is_not_learnt_as_what_it_was_rented_as(vm: str) -> None:
+    history, rows = story(revoked=False)
+    rows = [{**each, "split": [0.4, 0.0, 0.6, *[0.0] * 6]} for each in rows]
+    for each in rows:  # it is slower meanwhile, and waits longer for its data
+        seconds = each["time"] / 1e9 - BEGAN
+        each["step"] -= int(4 * (min(max(seconds, 100), 160) - 100))
+        if 100 <= seconds < 160 and vm == "worker-1":
+            each["split"] = [1.4, 0.0, 0.6, *[0.0] * 6]
+    history = deflated(history, vm)
+    learnt = record(history, rows, "run-1", whole=True)
+    assert [each.steps_per_second for each in learnt.observations] == pytest.approx([8] * 5, rel=0.02)
+    assert sum(each.seconds for each in learnt.observations) == pytest.approx(75 + 94, abs=1)
+    assert learnt.waits["k80"].waited / learnt.waits["k80"].seconds == pytest.approx(0.4)
+    own = record(history, rows, "run-1").observations
+    assert [each.steps_per_second for each in own] == pytest.approx([8, 8, 4, 8, 8, 8], rel=0.05), "of its forecast"
+
+
 def test_the_store_grows_with_every_run_and_outlives_them(tmp_path: Path) -> None:
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     with pytest.raises(PlanError, match="long enough"):

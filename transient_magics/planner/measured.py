@@ -19,6 +19,7 @@ from typing import Any
 
 from ..journal import Event, events, metrics, replay
 from ..protocol.measures.step_parts import step_parts
+from ..protocol.share import Share
 from .speeds.preparation import Waits, kind_of
 
 WARM_UP_SECONDS = 5.0
@@ -95,15 +96,21 @@ class Record:
 
 
 def record(
-    history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str, model: Mapping[str, Any] | None = None
-) -> Record:
-    """What the run called `run` tells: from its cluster's events, its metrics, and what was counted of its `model`."""
+    history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str, model: Mapping[str, Any] | None = None,
+    *, whole: bool = False,
+) -> Record:  # fmt: skip
+    """What the run called `run` tells: from its cluster's events, its metrics, and what was counted of its `model`.
+
+    With `whole` speeds and waits are of VMs that had all that they were rented with, not of deflated ones: so they hold
+    for such VMs in other runs.
+    """
     state = replay(history)
+    counts = _whole(history) if whole else lambda vm, at: True
     known = state.runs.get(run)
     model = model or {}
     sizes = [row["samples"] / row["steps"] for row in rows if row.get("samples") and row.get("steps")]
     return Record(
-        observations=tuple(_observations(history, rows, run)),
+        observations=tuple(_observations(history, rows, run, counts)),
         joins=tuple(_joins(history, run)),
         evaluations=tuple(
             (each.step, dict(each.metrics)) for each in history
@@ -117,7 +124,7 @@ def record(
         latest=max(((row["time"] / 1e9, row["step"]) for row in rows), default=None),
         workers=_workers(history, rows, run),
         gradients=tuple(_gradients(rows)),
-        waits=_waits(history, rows),
+        waits=_waits(history, rows, counts),
     )  # fmt: skip
 
 
@@ -137,13 +144,32 @@ def _kinds(history: Sequence[Event]) -> Callable[[str, float], str]:
     return kind
 
 
-def _waits(history: Sequence[Event], rows: Sequence[Mapping[str, Any]]) -> dict[str, Waits]:
+def _whole(history: Sequence[Event]) -> Callable[[str, float], bool]:
+    """Whether a VM had all that it was rented with at a moment (seconds since 1970)."""
+    turns = dict[str, list[tuple[float, bool]]]()
+    for event in history:
+        if isinstance(event, _RESHARED):
+            turns.setdefault(event.vm, []).append((event.at, Share(event.cpu, event.network).whole))
+        elif isinstance(event, events.VmRevoked | events.VmDeleted) and event.vm in turns:
+            turns[event.vm].append((event.at, True))
+
+    def whole(vm: str, at: float) -> bool:
+        return next((each for since, each in reversed(turns.get(vm, ())) if since <= at), True)
+
+    return whole
+
+
+def _waits(
+    history: Sequence[Event], rows: Sequence[Mapping[str, Any]], counts: Callable[[str, float], bool]
+) -> dict[str, Waits]:
     kind_at, began = _kinds(history), dict[tuple[str, str], float]()
     found: dict[str, Waits] = {}
     for row in rows:
         at, parts, steps = row["time"] / 1e9, step_parts(row.get("split")), row.get("steps") or 0
         kind = kind_at(row["worker"], at)
         if at - began.setdefault((row["worker"], kind), at) < WARM_UP_SECONDS or not parts or not steps:
+            continue
+        if not counts(row["worker"], at):
             continue
         known = found.get(kind, Waits(0.0, 0.0, 0))
         found[kind] = Waits(known.waited + parts.input, known.seconds + parts.step, known.steps + steps)
@@ -169,18 +195,24 @@ def _gradients(rows: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, float, 
         yield group[-1][0], statistics.fmean(signals), statistics.fmean(noises)
 
 
-def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> Iterable[Observation]:
+def _observations(
+    history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str, counts: Callable[[str, float], bool]
+) -> Iterable[Observation]:
     kind_at = _kinds(history)
-    servers = sum(isinstance(each, events.VmRequested) and each.role == "ps" and not each.replaces for each in history)
+    asked = [each for each in history if isinstance(each, events.VmRequested) and each.role == "ps"]
+    servers = sum(not each.replaces for each in asked)
     active: dict[str, int] = {}
     began = 0.0
     told = sorted((row["time"] / 1e9, row["step"]) for row in rows)
     last = told[-1][0] if told else 0.0
     for event in [*history, None]:
-        if event is not None and not (isinstance(event, _CHANGES) and event.run == run):
+        changes = isinstance(event, _RESHARED) or (isinstance(event, _CHANGES) and event.run == run)
+        if event is not None and not changes:
             continue
         at = last if event is None else min(event.at, last)
-        if active and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
+        took_part = (*active, *(each.vm for each in asked))
+        counted = all(counts(vm, began) for vm in took_part)
+        if active and counted and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
             workers = Counter(kind_at(name, began) for name in active)
             for speed, seconds in _parts(told, began + WARM_UP_SECONDS, at):
                 yield Observation(dict(workers), max(servers, 1), speed, seconds)
@@ -193,6 +225,7 @@ def _observations(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], r
         began = at
 
 
+_RESHARED = (events.VmDeflated, events.VmInflated)
 _JOINED_OR_LEFT = (events.WorkerJoined, events.WorkerLeft)
 _CHANGES = (events.WorkerJoined, events.WorkerLeft, events.TrainFinished, events.TrainFailed)
 

@@ -58,7 +58,7 @@ def learn(store: ModelStore, run: KnownRun) -> None:
         return
     known = store.records().get(run.identity)
     if known is None or not known.over:
-        found = record(run)
+        found = record(run, whole=True)
         if run.state.spec.per_vm > 1:  # it had a part of its VM, and the more the fewer trained there
             found = replace(found, observations=(), waits={})
         if found.observations or found.evaluations:
@@ -81,12 +81,12 @@ def _counted(run: KnownRun) -> Mapping[str, Any] | None:
         return None
 
 
-def record(run: KnownRun) -> Record:
-    """What the run was measured at, until now."""
+def record(run: KnownRun, *, whole: bool = False) -> Record:
+    """What the run was measured at, until now; `whole`: without what deflated VMs were."""
     from ...planner import measured
 
     rows = metrics.sample(run.directory / layout.METRICS)
-    told = measured.record(run.events(), rows, run.state.name, _counted(run))
+    told = measured.record(run.events(), rows, run.state.name, _counted(run), whole=whole)
     return replace(told, mode=run.state.spec.mode, settings=settings(run))
 
 
