@@ -92,3 +92,21 @@ def test_a_run_is_told_by_its_speed_and_what_came_of_it_before(tmp_path: Path, m
     for wrong in ("", "reclaim", "reclaim 0", "lose 1", "reclaim -1"):
         with pytest.raises(DeclarationError, match="Invalid question"):
             run.advice(wrong)
+
+
+@pytest.mark.parametrize(("asked", "ready"), [(1_010, 1_100), (900, 1_010)])
+def test_what_was_measured_while_another_worker_became_another_machine_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int, ready: int
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    history: list[Event] = [
+        events.VmDeflated(vm="worker-1", cpu=0.5, network=1.0, time=1_000 * 10**9),
+        events.VmMachineAsked(
+            vm="worker-2", machine_type="n1-standard-1", hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01,
+            part=0.25, reason="asked", time=asked * 10**9,
+        ),
+        events.VmReady(vm="worker-2", time=ready * 10**9),
+    ]  # fmt: skip
+    history.sort(key=lambda each: each.time)
+    cluster = told(tmp_path, [(850, 1000, 10), (1000, 1200, 5)], history)
+    assert cluster.run("run-1").advice("reclaim 1").measured == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _ASKED = re.compile(r"\s*reclaim\s+(\d+(?:\.\d+)?)\s*", re.IGNORECASE)
 _AROUND, _SETTLING = 20.0, 10.0
 """Seconds that are measured before and after a change, and that pass in between."""
+_CHANGES = (
+    events.VmDeflated, events.VmInflated, events.VmRevoked, events.VmMachineAsked, events.VmMachineRefused,
+)  # fmt: skip
 
 
 def advice(run: Run, question: str) -> Advice:
@@ -44,15 +47,21 @@ def advice(run: Run, question: str) -> Advice:
     return replace(told, measured=tuple(_measured(run, run.cluster.events("vm"))))
 
 
-def _measured(run: Run, history: Iterable[Event]) -> Iterable[Measured]:
+def _measured(run: Run, history: Sequence[Event]) -> Iterable[Measured]:
     """What came of VMs that were shrunk or taken while it trained, where nothing else happened around that."""
     from ...planner.deflation import Measured
 
-    changes = [each for each in history if isinstance(each, (events.VmDeflated, events.VmInflated, events.VmRevoked))]
+    restarted = {each.vm for each in history if isinstance(each, events.VmMachineAsked)}
+    changes = [
+        each for each in history
+        if isinstance(each, _CHANGES) or (isinstance(each, events.VmReady) and each.vm in restarted)
+    ]  # fmt: skip
     moments = [0.0, *(each.at for each in changes), math.inf]
     rows = metrics.read(run.directory / layout.METRICS)
     for before, event, after in zip(moments, changes, moments[2:], strict=False):
-        if isinstance(event, events.VmInflated) or min(event.at - before, after - event.at) < _AROUND + _SETTLING:
+        if not isinstance(event, events.VmDeflated | events.VmRevoked):
+            continue
+        if min(event.at - before, after - event.at) < _AROUND + _SETTLING:
             continue
         settled = event.at + _SETTLING
         rates = _rate(rows, event.at - _AROUND, event.at), _rate(rows, settled, settled + _AROUND)
