@@ -175,6 +175,15 @@ def test_no_run_begins_beside_more_than_a_few_that_are_made_and_not_over() -> No
     assert shares(after(over(state, "r1"), 1))[f"r{MOST_MADE + 1}"] == 1
 
 
+def test_runs_that_have_their_steps_at_once_hold_up_none_behind_them_while_they_are_evaluated() -> None:
+    state = after(cluster(*(run(f"r{number}", 1) for number in range(2 * MOST_MADE + 4))), MOST_MADE + 2)
+    for number in range(MOST_MADE + 2):
+        state = made(state, f"r{number}")
+    assert list(after(state, MOST_MADE + 2).leases.values()) == [
+        f"r{MOST_MADE + 2 + each}" for each in range(MOST_MADE + 2)
+    ]
+
+
 @pytest.mark.parametrize(("gigabytes", "passes"), [(1, True), (2, False)])
 def test_a_run_passes_one_that_waits_for_workers_only_where_the_server_has_room_for_both(
     gigabytes: float, passes: bool

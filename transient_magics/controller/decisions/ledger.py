@@ -12,7 +12,7 @@ it (`sharing`): these are one claim. A further one of them begins at once, unles
 A run that has its steps (`made`) needs no worker any more: while its last checkpoint is evaluated, the next one has
 them. The head begins ahead, some seconds before those that it waits for have their steps, by the speeds that were told
 last: its parameter servers are there when workers come free, of which it has none until it has its least. Runs that
-have begun are in the memory of the parameter servers' VMs: none begins beside more than a few that are made, not over.
+have begun are in the memory of the parameter servers' VMs: none begins beside more made ones than there are workers.
 
 A run whose machines were named takes these and no others (`pool`): it has none until all of them are free.
 
@@ -45,7 +45,8 @@ CHECK = "check"
 AHEAD_SECONDS = 15.0
 """So long before its workers come free a run begins: what it takes to start a parameter server on a busy VM."""
 MOST_MADE = 2
-"""Runs that have their steps and are not over, beside which another may begin."""
+"""Runs that have their steps and are not over, beside which another may begin; as many as there are workers, where
+those are more: trials that began together make their last steps together, and are evaluated one after the other."""
 _READINESS = ("ready", "booting", "requested", "stopping", "stopped", "leaving")
 """States of the VMs in free places, those that a run takes first at the front."""
 
@@ -164,7 +165,7 @@ def _begun(
             full = not fits
         else:
             ahead = not (fits or head) and _fits(run, _lasting(training, now), pool, state)
-            full = len(ports) >= MOST_RUNS or beside > MOST_MADE or not (fits or ahead)
+            full = len(ports) >= MOST_RUNS or beside > max(MOST_MADE, pool.size) or not (fits or ahead)
         if full:
             head = head or run
             continue
