@@ -419,3 +419,26 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     assert "the VM has no token for the bucket now" in str(told[0][1]["reason"])
     assert [(kind, values.get("step")) for kind, values in told[1:]] == [("train.shipped", 7)]
     assert "ya29" not in json.dumps(told) + "".join(path.read_text() for path in run.logs.iterdir())
+
+
+@pytest.mark.story
+def test_what_a_chief_ships_as_it_ends_takes_no_other_ones_place(bucket: Bucket, tmp_path: Path) -> None:
+    """The result of a run that is stopped names the one before: workers made steps until they were told."""
+    run = RunFolder(tmp_path / "run-1")
+    run.path.mkdir()
+    declared = {"name": "run-1", "train_steps": 1, "store": bucket.place, "keep": 1}
+    (run.path / "run.json").write_text(json.dumps(declared))
+    brought(run.bucket_token, reaches(bucket.place, RunSpec.from_dict(declared)))
+
+    async def live() -> None:
+        ships = Shipper("run-1", run, lambda _: None)
+        task = asyncio.create_task(ships.keep_shipping())
+        for step in (10, 20, 27):
+            saved(run.checkpoints, step)
+            ships.ending = step == 27
+            ships.due()
+            await ships.settled()
+        task.cancel()
+
+    asyncio.run(live())
+    assert [each.step for each in read_manifest(bucket)[0].checkpoints] == [20, 27]

@@ -203,6 +203,22 @@ async def test_a_stopped_run_ends_with_what_it_saved_last(
     assert run.at_home() == {"model.ckpt-120.index", "model.ckpt-140.index"}
 
 
+async def test_what_a_stopped_run_names_is_there_where_one_checkpoint_is_kept(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.asked = lambda: machine.saves(140, asked=True)
+    run.on("ps-0", machine)
+    await run.training.stop(lambda: run.state.runs["run-1"])
+    for path in (machine.run / "checkpoints").iterdir():
+        path.unlink()
+    machine.saves(150)  # its workers train on until it is over
+    await asyncio.wait_for(run.task, 30)
+    assert run.state.runs["run-1"].checkpoint == "checkpoints/model.ckpt-140"
+    assert run.at_home() == {"model.ckpt-140.index"}
+
+
 async def test_what_is_saved_while_a_run_is_stopped_does_not_come_home_where_its_chief_ships(
     tmp_path: Path, start: Callable[[str], Awaitable[Machine]]
 ) -> None:

@@ -106,9 +106,10 @@ class Shipments:
     async def ship_the_last(self, *, saved: bool) -> None:
         """Bring the last checkpoint home, where it is not in the bucket. Raises RemoteError or OSError.
 
-        With `saved` what the run ends with is there: what its workers make until they have ended, the chief ships.
+        With `saved` what the run ends with is there, and stays: where few are kept, one that is written while its
+        workers end would take its place.
         """
-        if self._by_hand or (self._shipped_step < self._saved_step and not saved):
+        if not saved and (self._by_hand or self._shipped_step < self._saved_step):
             await self._ship()
 
     async def _in_bucket(self, step: int) -> bool:

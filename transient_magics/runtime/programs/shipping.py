@@ -201,11 +201,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Bring a run's newest checkpoint into its bucket, or back.")
     parser.add_argument("do", choices=("ship", "restore"))
     parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--beside", action="store_true", help="the one before stays too, however few are kept")
     given = parser.parse_args()
     folder = RunFolder(given.run)
     try:
         spec = folder.spec()
-        answer = _ship(folder, spec) if given.do == "ship" else _restore(folder, spec)
+        answer = _ship(folder, spec, beside=given.beside) if given.do == "ship" else _restore(folder, spec)
     except TransientError as error:
         answer = {"error": str(error)}
     except OSError as error:  # a full disk, or a checkpoint that was dropped while it was read
@@ -214,10 +215,10 @@ def main() -> None:
     sys.exit("error" in answer)
 
 
-def _ship(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
+def _ship(folder: RunFolder, spec: RunSpec, *, beside: bool) -> dict[str, Any]:
     assert spec.store
     os.nice(_NICE)
-    return ship(Bucket(spec.store, folder.bucket_token), folder.checkpoints, spec.keep)
+    return ship(Bucket(spec.store, folder.bucket_token), folder.checkpoints, spec.keep + beside)
 
 
 def _restore(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:

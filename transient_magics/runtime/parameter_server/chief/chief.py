@@ -127,6 +127,8 @@ class Chief:
 
     def ask_to_stop(self) -> None:
         """End the run now, with a checkpoint."""
+        if self._shipper:
+            self._shipper.ending = True
         self._happened(events.StopAsked())
 
     # --- the life of a run -------------------------------------------------------------------------------------------

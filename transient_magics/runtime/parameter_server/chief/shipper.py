@@ -39,6 +39,8 @@ class Shipper:
         self._due, self._settled = asyncio.Event(), asyncio.Event()
         self._settled.set()
         self._shipped, self._best = "", ""
+        self.ending = False
+        """Nobody trains on from now: what is shipped takes no other one's place, which the run's result may name."""
 
     def due(self) -> None:
         """There is a new checkpoint."""
@@ -112,7 +114,7 @@ class Shipper:
 
     async def _ship(self) -> bool:
         for attempt in range(_TRIES):
-            shipped = await self._program("ship")
+            shipped = await self._program("ship", *(["--beside"] if self.ending else []))
             if "error" not in shipped:
                 best = shipped.pop("best", None)
                 if shipped.get("step") is not None and shipped["path"] != self._shipped:
@@ -133,10 +135,10 @@ class Shipper:
             await asyncio.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2))
         return False
 
-    async def _program(self, do: str) -> dict[str, Any]:
+    async def _program(self, do: str, *more: str) -> dict[str, Any]:
         self._folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = self._folder.logs / "shipping.log"
-        return await answer("shipping", do, "--run", str(self._folder.path), log=log, limit=_MOST_SECONDS)
+        return await answer("shipping", do, "--run", str(self._folder.path), *more, log=log, limit=_MOST_SECONDS)
 
 
 def _shipped(folder: RunFolder) -> int:
