@@ -27,7 +27,7 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
         whole = whole.replace(theirs, ours)
     (lab.folder / "quickstart.ipynb").write_text(whole)
     pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
-    page = lab.open("quickstart", width=1180, height=1020)
+    page = lab.open("quickstart", width=1180, height=1180)
     lab.run_all(page)
     panel = page.locator(".transient-panel").first
     panel.wait_for(state="visible")
