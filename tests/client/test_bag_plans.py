@@ -45,6 +45,16 @@ def test_on_demand_nothing_fails_and_policies_are_one() -> None:
     assert (row.policy, row.failed) == ("any", 0.0)
 
 
+def test_it_costs_what_a_cluster_for_jobs_does_or_one_whose_scheduler_has_so_many_cores() -> None:
+    def hourly(**more: Any) -> float:
+        return specify(Declaration("cpux4", name="many", purpose="jobs", **more)).prices["parameter-server"].hourly
+
+    asked = {**ASKED, "policy": "reuse"}
+    (usual,), (large,) = (tm.plan("cpux4", **asked, **more).rows for more in ({}, {"ps_cores": 4}))  # type: ignore[union-attr]
+    assert hourly() < hourly(ps_cores=4)
+    assert large.dollars - usual.dollars == pytest.approx(usual.hours * (hourly(ps_cores=4) - hourly()))
+
+
 def test_a_line_is_read_as_the_client_takes_it() -> None:
     line = "cpux4 --bag --jobs 30 --job-time 1h:3h --policy memoryless --save-time 20s"
     command = arguments.parse("plan", arguments.split(line))

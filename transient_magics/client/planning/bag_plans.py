@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...catalog import ACCELERATORS, ZONES, price_list, region
+from ...catalog import ACCELERATORS, ZONES, region
 from ...errors import DeclarationError, PlanError
 from ...protocol.bag.spec import MOST_JOBS
-from ...spec import parse_duration, parse_groups
+from ...spec import JOBS, PARAMETER_SERVER, WorkerGroup, parse_duration, parse_groups, price_kind, render_groups
+from ..declaring.declaration import Declaration
+from ..declaring.specification import specify
 from ..text import table
 from .revocations import foreseen
 
@@ -102,10 +104,13 @@ def bag_plan(
     zone: tuple[str, ...] = (),
     provisioning_model: str = "spot",
     revocations: int | str = "published",
-    ps_cores: int = 4,
+    ps_cores: int | None = None,
     seed: int = 0,
 ) -> BagPlan:
     """What a bag would take on each group of SPEC by itself, by both policies or the one that is named.
+
+    It costs what a cluster for jobs alone does, with the machine that this has for the scheduler unless `ps_cores` says
+    another.
 
     `job_time`: of one job, as `2h`, `1h:3h` or `cpu=2h,k80=20m` (a number: hours); `save_time`: seconds that a
     checkpoint of a job takes (None: it cannot be saved). The other options are those of `plan`. Raises
@@ -132,7 +137,7 @@ def bag_plan(
                                    fix=f"Add {group.accelerator}=1h.")  # fmt: skip
         shortest, longest = times.get(group.accelerator, times.get("", (0.0, 0.0)))
         bag, on_demand_hourly = _bag(
-            spec=(group.accelerator, group.count, group.zone or (zone[0] if zone else None)), jobs=jobs,
+            group=group if group.zone else replace(group, zone=zone[0] if zone else None), jobs=jobs,
             times=(shortest, longest), spare=spare, save=None if save_time is None else save_time / _HOUR,
             model=provisioning_model, revocations=revocations, ps_cores=ps_cores,
         )  # fmt: skip
@@ -159,30 +164,28 @@ def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]
 
 
 def _bag(
-    *, spec: tuple[str, int, str | None], jobs: int, times: tuple[float, float], spare: float, save: float | None,
-    model: str, revocations: int | str, ps_cores: int,
+    *, group: WorkerGroup, jobs: int, times: tuple[float, float], spare: float, save: float | None,
+    model: str, revocations: int | str, ps_cores: int | None,
 ) -> tuple[Bag, float]:  # fmt: skip
     """The bag on such VMs, and what one of them costs an hour on demand."""
     from ...bags.policy.simulate import Bag
     from ...catalog.published import LAST_HOUR, startup
-    from ...planner.choices import Choice
     from ...planner.lifetimes.beyond import Capped
-    from ...spec import WorkerGroup
 
-    gpu, count, zone = spec
-    choice = Choice((WorkerGroup(gpu, count, zone),), 1, ps_cores, model)
-    home = choice.home_zone
-    prices = price_list([gpu])
-    price = prices.worker_price(gpu, home)
-    lifetimes = foreseen(revocations)[0](gpu, region(home)) if choice.transient else None
+    gpu = group.accelerator
+    named = render_groups((group,))
+    spec = specify(Declaration(named, name="bag", ps_cores=ps_cores, provisioning_model=model, purpose=JOBS))
+    home, transient = spec.home_zone, model != "standard"
+    worker, server = spec.price(gpu, home), spec.price(price_kind(PARAMETER_SERVER, ""), home)
+    lifetimes = foreseen(revocations)[0](gpu, region(home)) if transient else None
     if lifetimes is not None and model == "preemptible":
         lifetimes = Capped(lifetimes, LAST_HOUR)
-    boot = sum(startup(gpu, choice.transient, region(home))[1:3]) / _HOUR
+    boot = sum(startup(gpu, transient, region(home))[1:3]) / _HOUR
     bag = Bag(
-        jobs, *times, count, price.transient if choice.transient else price.on_demand, lifetimes, spare=spare,
-        server_hourly=prices.parameter_server(ps_cores, home), boot=boot, save=save,
+        jobs, *times, group.count, worker.hourly, lifetimes, spare=spare, server_hourly=server.hourly, boot=boot,
+        save=save,
     )  # fmt: skip
-    return bag, price.on_demand
+    return bag, worker.on_demand_hourly
 
 
 def _rows(name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str], seed: int) -> list[BagRow]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...protocol.run import RunSpec
 
 _OWN = "the cell's model"
+_SERVER_CORES = 4
 WHAT_IF = ("cache", "link")
 """What may be asked to be another than it was measured with, that no option of a cluster says."""
 
@@ -42,7 +43,7 @@ def plan(
     train_steps: int | None = None,
     target: str | None = None,
     ps: int | None = None,
-    ps_cores: int = 4,
+    ps_cores: int | None = None,
     ps_zone: str = "",
     machine_type: str = "",
     disk: str = "",
@@ -88,7 +89,7 @@ def plan(
     `target` as `accuracy>=0.9` takes the steps from runs that got there (planner.efficiency). `revocations`:
     `published` lifetimes, those of your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them
     or not (default: yes, but not for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single
-    worker without a parameter server. `mode` of `sync`: each step is taken together and has a mini-batch of every
+    worker without a parameter server; each has `ps_cores` (4). `mode` of `sync`: a step has a mini-batch of every
     worker, but for the slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
     standard). `machine_type`, `disk` and `ps_zone` are those of a declaration; a search looks at larger machines by
     itself where measured steps waited for their mini-batches. `what_if`: another `cache` (a share of the data) or
@@ -140,7 +141,7 @@ def plan(
         told = None if callable(steps) else steps
         found = search(
             chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
-            gpus=[accelerator(gpu).name for gpu in gpus], server_cores=ps_cores,
+            gpus=[accelerator(gpu).name for gpu in gpus], server_cores=ps_cores or _SERVER_CORES,
             replaced=replace is not False, risk=risk, seed=seed, notes=notes, accuracies=accuracies,
             like=_like(machine_type, gpus, disk), **limits,
         )  # fmt: skip
@@ -154,7 +155,9 @@ def plan(
             "what_if": what_if,
         }  # fmt: skip
         return changed(found, asked=asked)
-    choice = _choice(spec, 1 if ps is None else ps, ps_cores, zone, _model(provisioning_model or "spot"))
+    choice = _choice(
+        spec, 1 if ps is None else ps, ps_cores or _SERVER_CORES, zone, _model(provisioning_model or "spot")
+    )
     machines = worker_machines(machine_type, [group.accelerator for group in choice.groups])
     refuse_far(ps_zone, [group.zone or "" for group in choice.placed])
     choice = changed(choice, machines=machines, server_zone=ps_zone, disk=disk, starts=own_starts())
