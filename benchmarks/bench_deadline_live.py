@@ -134,9 +134,10 @@ def _starts(history: list[Event], run: str) -> tuple[float, float]:
     act = next((each for each in acts if any(terms == "standard" for _, terms, _ in each.machines)), None)
     if act is None:
         return 0.0, 0.0
+    then = next((each.seq for each in acts), len(history) + 1)  # the next act may ask for more
     state = replay(each for each in history if each.seq < act.seq)
     names = {each.vm for each in history if isinstance(each, events.VmRequested) and each.role == "worker"
-             and each.provisioning_model == "standard"}  # fmt: skip
+             and each.provisioning_model == "standard" and each.seq < then}  # fmt: skip
     joined = [each.at for each in history if isinstance(each, events.WorkerJoined) and each.worker in names]
     return seen(state, state.runs[run], act.at).begin, max(joined, default=act.at) - act.at
 
