@@ -109,7 +109,10 @@ def test_a_run_from_its_first_step_to_its_last() -> None:
         ),
         (6, events.StepSeen(39), []),
         (7, events.StepSeen(40), [events.Save()]),
-        (8, events.StepSeen(50), []),  # an evaluation is due, and that checkpoint is to do
+        (
+            8, events.StepSeen(50),  # an evaluation is due, and that checkpoint is to do
+            [told(vm_events.TrainProgress, step=50, steps_per_second=round(17 / 3, 3), **progress)],
+        ),
         (9, saved(50), [written(50), events.Evaluate(50)]),
         (
             10, events.EvaluationDone(50, {"accuracy": 0.5}, batches=3, examples=300, undefined=("loss",)),
@@ -123,7 +126,7 @@ def test_a_run_from_its_first_step_to_its_last() -> None:
         (
             12, events.StepSeen(100),
             [
-                told(vm_events.TrainProgress, step=100, loss=1.25, active=1, steps_per_second=round(67 / 7, 3)),
+                told(vm_events.TrainProgress, step=100, loss=1.25, active=1, steps_per_second=12.5),
                 tell(1, "stop"),
             ],
         ),
@@ -373,7 +376,11 @@ def test_who_asks_for_a_checkpoint_hears_of_it_even_where_it_is_known_that_none_
         (3, events.StepSeen(45), [
             told(vm_events.TrainProgress, step=45, loss=2.0, steps_per_second=round(44 / 3, 3), active=1),
         ]),
-        (12, events.StepSeen(50), [tell(1, "save")]),
+        (5, events.StepSeen(49), []),
+        (12, events.StepSeen(50), [
+            told(vm_events.TrainProgress, step=50, loss=2.0, steps_per_second=round(5 / 9, 3), active=1),
+            tell(1, "save"),
+        ]),
         (13, events.SaveAsked(), []),
         (14, events.SaveFailed("no room"), [tell(1, "save")]),
         (15, events.SaveFailed("no room"), [told(vm_events.TrainUnsaved, step=50, reason="no room")]),

@@ -13,8 +13,9 @@ from ....protocol.vm_events import TrainProgress
 from .events import Emit
 
 EVERY = 10.0
-FIRST = 1.0
-"""Seconds of training before the first speed is told."""
+_FIRST = 1.0, 3.0
+"""Seconds of training before the first speed is told, and before the second: of a worker that hands its steps over
+once a second the first one says little, and when the run ends decides when the next one begins."""
 _NOT_FINITE = 3
 """Seconds of a worker without a loss that is a number."""
 
@@ -31,7 +32,7 @@ class Progress:
         self._step, self._samples = 0, 0
         self._waited, self._stepping = 0.0, 0.0
         """Seconds of steps: for mini-batches, and in all."""
-        self._told = False
+        self._told = 0
         self._not_finite = 0
         self.diverged = 0, ""
         """At which step, and on which worker, the loss was first no number."""
@@ -65,10 +66,10 @@ class Progress:
         if self._time is None or self.loss is None or step <= self._step:
             return []
         seconds = now - self._time
-        if not last and seconds < (EVERY if self._told else FIRST):
+        if not last and seconds < (_FIRST[self._told] if self._told < len(_FIRST) else EVERY):
             return []
         steps, samples, seconds = step - self._step, self._samples, max(seconds, 1e-3)
-        self._time, self._step, self._samples, self._told = now, step, 0, True
+        self._time, self._step, self._samples, self._told = now, step, 0, self._told + 1
         self.speed = steps / seconds
         progress = TrainProgress(
             run=self._run,
