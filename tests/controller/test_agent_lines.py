@@ -294,11 +294,22 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
         for run in ("s-0", "own"):
             training = SimpleNamespace(fail=failed.append, give_up=lambda *_: False)
             runs._trainings[run] = cast(Training, training)
+        now = {"time": time.time_ns()}
         line = {"kind": "process.gave_up", "time": 1, "run": "s-0", "role": "worker", "name": "worker-0"}
-        tell(controller, {**line, "run": "own", "said": "no run of this VM"})
-        tell(controller, {**line, "said": "Killed"})
+        tell(controller, {**line, **now, "run": "own", "said": "no run of this VM"})
+        tell(controller, {**line, "said": "it was made ready, before it had the VM"})
+        tell(controller, {**line, **now, "said": "Killed"})
         assert controller._state.vms["worker-0"].living
     assert failed == ["Its worker on worker-0 keeps ending, beside others that train there: Killed"]
+
+
+def test_a_worker_that_cannot_be_made_ready_takes_nothing_from_the_run_that_has_the_vm(cluster: Path) -> None:
+    with in_charge(cluster) as controller:
+        controller._recorder.record(events.ClusterLeased(ports={"a": 0, "b": 1}, workers={"0": "a"}, ahead={"0": "b"}))
+        runs = controller._runs = Runs(cluster, SPEC, controller._recorder)
+        runs._trainings["b"] = cast(Training, SimpleNamespace())  # which is asked nothing
+        line = {"kind": "process.gave_up", "run": "b", "role": "worker", "name": "worker-0"}
+        tell(controller, {**line, "time": time.time_ns(), "said": "Killed"})
 
 
 def test_where_what_reads_for_trials_keeps_ending_those_on_its_vm_fail(cluster: Path) -> None:

@@ -67,7 +67,8 @@ def after(state: ClusterState, slots: int, room: Server = ANY, now: float = 0.0)
     """The state once the leases of this moment are written down."""
     held = leases(state, dict.fromkeys(range(slots), "k80"), room, now)
     workers = {str(slot): name for slot, name in held.workers.items()}
-    return fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
+    ahead = {str(slot): name for slot, name in held.ahead.items()}
+    return fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held, ahead=ahead))
 
 
 def over(state: ClusterState, name: str) -> ClusterState:
@@ -167,6 +168,50 @@ def test_the_next_run_begins_a_few_seconds_ahead_and_has_no_worker_before_it_has
     assert not after(ending(full, "a", 5), 2, ROOM).held, "it waits for workers all the same"
 
 
+def trial(name: str) -> RunState:
+    """A run of a study, with one worker."""
+    each = run(name, 1)
+    return replace(each, spec=replace(each.spec, study="s"))
+
+
+def test_the_next_run_makes_ready_on_the_vm_that_comes_free_first_and_goes_on_there() -> None:
+    state = after(cluster(run("a", 1), run("b", 1), run("c", 1), run("d", 1), states="rr"), 2)
+    assert not state.ahead
+    state = after(ending(ending(state, "a", 9), "b", 4), 2)
+    assert (shares(state), state.ahead) == ({"a": 1, "b": 1, "c": 0, "d": 0}, {0: "d", 1: "c"})
+    state = after(ending(state, "b", 12), 2)
+    assert state.ahead == {0: "d", 1: "c"}, "nobody makes ready twice because speeds have changed"
+    state = after(made(state, "a"), 2)
+    assert (state.leases, state.ahead) == ({0: "c", 1: "b"}, {1: "d"}), "runs begin in their order, ready or not"
+    assert not after(over(state, "d"), 2).ahead, "who is stopped makes nothing ready"
+    assert not after(made(state, "b"), 2).ahead, "who has its worker neither"
+
+
+def test_of_the_trials_of_a_study_the_one_that_is_ready_on_the_free_vm_begins_there() -> None:
+    state = after(cluster(*map(trial, "abcd"), states="rr"), 2)
+    state = after(ending(ending(state, "a", 4), "b", 5), 2)
+    assert state.ahead == {0: "c", 1: "d"}
+    state = after(made(state, "b"), 2)
+    assert (state.leases, state.ahead) == ({0: "a", 1: "d"}, {0: "c"}), "it was to take a bit longer, and did not"
+    assert after(made(state, "a"), 2).leases == {0: "c", 1: "d"}
+
+
+def test_no_run_takes_a_vm_that_boots_because_it_was_ready_on_the_one_before() -> None:
+    state = after(cluster(*map(trial, "abc"), states="rr"), 2)
+    state = after(ending(state, "a", 4), 2)
+    assert state.ahead == {0: "c"}
+    lost = replace(state, vms={**state.vms, "worker-0": replace(state.vms["worker-0"], state="booting")})
+    state = after(made(made(lost, "a"), "b"), 2)
+    assert (state.leases, state.ahead) == ({1: "c"}, {})
+
+
+def test_where_two_vms_are_free_each_goes_to_the_run_that_is_ready_there() -> None:
+    state = after(cluster(*map(run, "abcd", (1, 1, 1, 1)), states="rr"), 2)
+    state = after(ending(ending(state, "a", 9), "b", 4), 2)
+    assert state.ahead == {0: "d", 1: "c"}
+    assert after(made(made(state, "a"), "b"), 2).leases == {0: "d", 1: "c"}
+
+
 def test_no_run_begins_beside_more_than_a_few_that_are_made_and_not_over() -> None:
     state = cluster(*(run(f"r{number}", 1) for number in range(MOST_MADE + 3)))
     for number in range(MOST_MADE + 1):
@@ -255,13 +300,14 @@ def stories(draw: some.DrawFn) -> list[tuple[str, int]]:
     return draw(some.lists(some.tuples(what, some.integers(0, 12)), max_size=12))
 
 
-@given(some.lists(_NEEDS, min_size=1, max_size=7), stories(), some.integers(1, 6))
+@given(some.lists(_NEEDS, min_size=1, max_size=7), stories(), some.integers(1, 6), some.booleans())
 def test_every_run_begins_and_has_its_least_whatever_happens(
-    needs: list[tuple[int, int, int, int]], story: list[tuple[str, int]], slots: int
+    needs: list[tuple[int, int, int, int]], story: list[tuple[str, int]], slots: int, trials: bool
 ) -> None:
     runs = []
     for number, (least, more, memory, link) in enumerate(needs):
         asked = {"least_workers": least, "most_workers": least + more if least else 0, "pace_seconds": 1.0}
+        asked |= {"study": "s"} if trials else {}
         sizes = {"server_bytes": memory * GB, "parameters": int(link * 1e6 / 4 / max(least, 1))}
         each = run(f"r{number}")
         runs.append(replace(each, spec=replace(each.spec, **asked), **sizes))
@@ -285,7 +331,7 @@ def test_every_run_begins_and_has_its_least_whatever_happens(
             grown = replace(state.runs[name := going[which % len(going)]], server_bytes=which * GB)
             state = replace(state, runs={**state.runs, name: grown})
         state = after(state, slots, ROOM)
-        known = Leases(state.ports, state.leases, state.held)
+        known = Leases(state.ports, state.leases, state.held, state.ahead)
         assert leases(state, dict.fromkeys(range(slots), "k80"), ROOM) == known, "nothing is moved twice"
         check(before, state, slots, resized=what == "resize")
         check_room(before, state)
@@ -315,6 +361,8 @@ def check(before: ClusterState, state: ClusterState, slots: int, *, resized: boo
         if slot < slots and name in training and state.leases.get(slot) != name:
             assert has[name] < had[name], "a place changes hands only where its run had too many"
     assert any(not each.over for each in state.runs.values()) == bool(state.ports), "somebody goes on"
+    assert {*state.ahead.values()} <= {name for name in training if not has[name]}, "who has workers waits for none"
+    assert set(state.ahead) <= set(range(slots))
 
 
 def check_room(before: ClusterState, state: ClusterState) -> None:

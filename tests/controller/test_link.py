@@ -117,6 +117,21 @@ async def test_what_a_vm_can_do_counts_when_its_start_up_has_ended_and_a_reboot_
     assert len(machine.connections) == 2
 
 
+async def test_what_is_made_ready_ahead_begins_when_it_is_assigned(machine: Machine) -> None:
+    async with machine.linked() as link:
+        link.expect("run-1", "worker", own=True, warm=False)
+        link.assign(Work(WORKER, lambda: files(b""), ahead=True))
+        await until(lambda: machine.heard("process.started"))
+        assert (machine.run / "ahead").exists()
+        link.assign(Work(WORKER, lambda: files(b"")))
+        await until(lambda: not (machine.run / "ahead").exists())
+        async with asyncio.timeout(60):
+            assert [process["run"] for process in (await link.ask(Ping()))["processes"]] == ["run-1"]
+        assert machine.heard("process.started") == 1
+        link.release("run-1")
+        await until(lambda: machine.heard("process.exited"))
+
+
 async def test_a_later_controller_leaves_alone_what_the_run_has_written(machine: Machine) -> None:
     async with machine.linked() as link:
         link.expect("run-1", "worker", own=True, warm=False)

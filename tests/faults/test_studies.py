@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import PATIENCE, Patient, take_away
+from tests.faults.conftest import PATIENCE, Patient, end, processes, take_away
 from tests.faults.test_two_runs import CELL
 from transient_magics import client
 from transient_magics.cli import verbs
@@ -22,7 +22,7 @@ LINE = "--over lr=0.001,0.2,0.02 --objective 'min loss' --train-steps 60 --pace 
 
 
 @pytest.mark.training
-def test_a_grid_is_tried_exactly_once_though_its_controller_and_a_worker_are_killed(home: Path) -> None:
+def test_a_grid_is_tried_exactly_once_though_its_controller_and_workers_are_killed(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpux2", name="st"))
     patient = Patient(cluster)
     command = parse("study", split(LINE))
@@ -42,6 +42,9 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_a_worker_are_kil
         os.kill(patient.controller(), signal.SIGKILL)
         patient.event(mark, events.ControllerRecovered)
         patient.until(lambda now: len(now.studies["s"].trials) > 2, "a third trial", 2 * PATIENCE)
+        patient.until(lambda now: "s-2" in {*now.ahead.values(), *now.leases.values()}, "that makes ready or trains")
+        for vm in ("worker-0", "worker-1"):
+            end(processes("transient_magics.runtime.worker ", f"{patient.home(vm)}", "/runs/s-2 "))
         os.kill(patient.controller(), signal.SIGKILL)
         best = study.wait(2 * PATIENCE)
         table = study.trials()

@@ -196,6 +196,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
      {"do": "assign", **ASSIGNED, "runs": ["run-1", "run-2"], "standby": False}),
     (agent_commands.read, agent_commands.Assign.of(ASSIGNMENT, ("run-1",), standby=True),
      {"do": "assign", **ASSIGNED, "runs": ["run-1"], "standby": True}),
+    (agent_commands.read, agent_commands.MakeReady.of(ASSIGNMENT), {"do": "make ready", **ASSIGNED}),
     (agent_commands.read, agent_commands.Stop(run="run-1"), {"do": "stop", "run": "run-1", "at_once": False}),
     (agent_commands.read, agent_commands.Stop(run="run-1", at_once=True),
      {"do": "stop", "run": "run-1", "at_once": True}),

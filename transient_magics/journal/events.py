@@ -713,12 +713,13 @@ class ClusterLeased(Event):
     cluster has the worker in each place: that of a slot, or a further one on its VM (spec/places.py).
 
     `held`: runs that would have enough workers and wait all the same, with what for (check, memory, link) and why, a
-    clause.
+    clause. `ahead`: which run makes ready in a slot, to have its worker next.
     """
 
     ports: Mapping[str, Annotated[int, within(0, MOST_RUNS - 1)]]
     workers: Mapping[str, Name]
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    ahead: Mapping[str, Name] = field(default_factory=dict[str, str])
 
 
 @_event("controller.started")

@@ -314,6 +314,8 @@ class ClusterState:
     """By run or job: the places that it had, from when to when, in seconds since 1970; those of now are in `leases`."""
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Runs that wait though they would have enough workers: what for (check, memory, link), and why, a clause."""
+    ahead: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The run that makes ready in a slot, to have the worker there next."""
     order: tuple[str, ...] = ()
     """The order of the runs that were there when the user last changed it."""
     clock: Clock = field(default_factory=Clock)

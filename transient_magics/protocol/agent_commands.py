@@ -71,6 +71,10 @@ class Assignment:
         return ["--assignment", json.dumps(self.to_dict(), separators=(",", ":"))]
 
 
+def _assignment(command: Assignment) -> Assignment:
+    return Assignment(**{each.name: getattr(command, each.name) for each in fields(Assignment)})
+
+
 @message("ping")
 class Ping(Message):
     """Are you there, and what runs?"""
@@ -105,7 +109,23 @@ class Assign(Message, Assignment):
     @property
     def assignment(self) -> Assignment:
         """What to be."""
-        return Assignment(**{each.name: getattr(self, each.name) for each in fields(Assignment)})
+        return _assignment(self)
+
+
+@message("make ready")
+class MakeReady(Message, Assignment):
+    """Have the process of a worker ready that is to be this as soon as it is told so, while another one trains here:
+    it touches neither the GPU nor the run."""
+
+    @classmethod
+    def of(cls, assignment: Assignment) -> Self:
+        """The command to be ready for this."""
+        return cls(**asdict(assignment))
+
+    @property
+    def assignment(self) -> Assignment:
+        """What to be ready for."""
+        return _assignment(self)
 
 
 @message("stop")
@@ -189,7 +209,7 @@ class EndDask(Message):
     dask: Name
 
 
-Command = Ping | Warm | Assign | Stop | Save | Evaluate | Fork | BeginJob | EndJob | BeginDask | EndDask
+Command = Ping | Warm | Assign | MakeReady | Stop | Save | Evaluate | Fork | BeginJob | EndJob | BeginDask | EndDask
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 

@@ -4,7 +4,7 @@
 for buckets come from the controller. Events, metrics, checkpoints, data and logs are written here by the roles. Every
 line of a file is written with one call, so that a reader following it never sees two writers' lines mixed. As long as
 `standby` is there, which the agent removes, the run goes on elsewhere: the role here gets all ready, leaves `prepared`,
-and waits.
+and waits. As long as `ahead` is, another run has the worker of this VM: the one here waits for its end.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class RunFolder:
         self.logs = path / layout.LOGS
         self.chief = path / "chief.json"
         self.standby, self.prepared = path / layout.STANDBY, path / "prepared"
+        self.ahead = path / "ahead"
         self.bucket_token, self.records_token = path / "bucket-token.json", path / "records-token.json"
         self.input_address = path / "input-address"
 

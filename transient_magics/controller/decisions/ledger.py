@@ -37,6 +37,7 @@ from ...journal.events import MOST_RUNS
 from ...protocol.run import RunSpec
 from ...spec import WORKER
 from .admission import Need, Server, need, shortage, why
+from .ahead import Ahead, by_readiness, ready, ready_first
 from .alike import alike
 from .pool import Claim, Machines, Pool, machines_of
 from .sharing import guests, has_seat, hosts, seated
@@ -55,12 +56,14 @@ _READINESS = ("ready", "booting", "requested", "stopping", "stopped", "leaving")
 class Leases:
     """Who has what: the numbers of the ports of runs that have begun, and the runs and jobs in workers' places.
 
-    `held`: what runs wait for that would have enough workers (check, memory, link), and why, a clause.
+    `held`: what runs wait for that would have enough workers (check, memory, link), and why, a clause. `ahead`: which
+    run makes ready in a slot, to have its worker next.
     """
 
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     workers: Mapping[int, str] = field(default_factory=dict[int, str])
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    ahead: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
 def leases(
@@ -78,10 +81,13 @@ def leases(
     pool = Pool(slots)
     ports, jobs, held = _begun(state, pool, server, now)
     begun = [each for each in state.claims if (each.name in ports or each.name in jobs) and not _is_made(each)]
-    going = hosts(begun, state)
+    there = {slot for slot, rank in _readiness(state).items() if rank == 0 and slot in pool.gpus}
+    known = {slot: name for slot, name in state.ahead.items() if slot in there}
+    going = ready_first(hosts(begun, state), state, known)
     shares = _shares(going, pool, {*state.leases.values()})
-    workers = seated(_handed_out(state, pool, going, shares), guests(begun, state), state)
-    return Leases(ports, workers, _as_told(state, ports, held))
+    workers = seated(_handed_out(state, pool, going, shares, known), guests(begun, state), state)
+    waiting, coming = _waiting(begun, workers, pool), _coming(begun, workers, there, now)
+    return Leases(ports, workers, _as_told(state, ports, held), ready(state, known, workers, waiting, coming))
 
 
 def to_conduct(state: ClusterState) -> list[RunState]:
@@ -261,7 +267,9 @@ def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[st
     return shares
 
 
-def _handed_out(state: ClusterState, pool: Pool, going: Sequence[Claim], shares: Mapping[str, int]) -> dict[int, str]:
+def _handed_out(
+    state: ClusterState, pool: Pool, going: Sequence[Claim], shares: Mapping[str, int], ahead: Ahead
+) -> dict[int, str]:
     """Each keeps what it has, and has more of what is free. Those with named machines choose first, and a run that has
     too many leaves what they want."""
     readiness = _readiness(state)
@@ -278,13 +286,33 @@ def _handed_out(state: ClusterState, pool: Pool, going: Sequence[Claim], shares:
     taken = {slot for owned in had.values() for slot in owned}
     free = [slot for slot in order if slot not in taken]
     for name, owned in had.items():
-        more = free[: shares[name] - len(owned)] if name not in named else _picked(free, pool, named[name], owned)
+        if name in named:
+            more = _picked(free, pool, named[name], owned)
+        else:
+            more = by_readiness(free, name, ahead)[: shares[name] - len(owned)]
         if name in named and not owned and len(more) < shares[name]:
             continue
         owned += more
         gone = set(more)
         free = [slot for slot in free if slot not in gone]
     return {slot: name for name in shares for slot in sorted(had[name])}
+
+
+def _waiting(begun: Sequence[Claim], workers: Mapping[int, str], pool: Pool) -> dict[str, int]:
+    """The runs that have none of their workers yet, and with how many they will begin; of those that take any."""
+    has = {*workers.values()}
+    runs = [each for each in begun if isinstance(each, RunState) and each.name not in has]
+    fit = [run.spec.per_vm < 2 and not (run.spec.machines or run.spec.stalls) for run in runs]
+    return {run.name: pool.least(run) for run, fits in zip(runs, fit, strict=True) if fits}
+
+
+def _coming(begun: Sequence[Claim], workers: Mapping[int, str], there: Collection[int], now: float) -> list[int]:
+    """The slots of VMs that are there and free, then of those whose runs have their steps soon, the soonest first."""
+    left = {
+        each.name: _seconds_left(each, now) for each in begun if isinstance(each, RunState) and each.spec.per_vm < 2
+    }
+    seconds = {slot: left.get(workers[slot], math.inf) if slot in workers else 0.0 for slot in sorted(there)}
+    return sorted((slot for slot, each in seconds.items() if each <= AHEAD_SECONDS), key=lambda slot: seconds[slot])
 
 
 def _kept(own: list[int], pool: Pool, share: int, machines: Counter[str] | None, wanted: Counter[str]) -> list[int]:

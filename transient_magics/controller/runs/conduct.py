@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from ...protocol.vm_events import ProcessGaveUp
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, run_store
 from ...spec.places import slot_of
 from ..commands import PATIENCE, still_looking
-from ..decisions.ledger import leases, to_check, to_conduct
+from ..decisions.ledger import Leases, leases, to_check, to_conduct
 from ..decisions.preparation import scaled
 from ..record import Recorder
 from ..tasks import Tasks
@@ -84,7 +85,8 @@ class Runs:
                 assert state.spec
                 mine = [vm for vm in state.living if _serves(state, vm, run.name)]
                 serving = [vm for vm in mine if not vm.coming and not vm.left]
-                training.give(serving, state.spec.parameter_servers, state.ports.get(run.name, 0))
+                ahead = [vm for vm in state.serving if vm.role == WORKER and state.ahead.get(vm.slot) == run.name]
+                training.give(serving, state.spec.parameter_servers, state.ports.get(run.name, 0), ahead)
                 if state.relocation and run.phase == "running":
                     coming = [vm for vm in mine if vm.coming]
                     servers = state.relocation.spec.parameter_servers
@@ -141,6 +143,8 @@ class Runs:
                 own = layout.shared_input(self._state.runs[name].spec.study) == line.run
                 if own and self._state.has(name, vm):
                     each.fail(f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}")
+        if line.role == WORKER and line.time / 1e9 < self._has_since(line.run, vm):
+            return  # it was made ready, and is started once more when the run has the VM
         training = self._trainings.get(line.run)
         if training and vm.living:
             log.warning("%s: its process keeps ending: %s", vm.name, line.said)
@@ -151,6 +155,13 @@ class Runs:
                 self._fleet.delete(vm, f"it cannot be got ready: {line.said}")
             elif training.give_up(vm.name, line.role, line.said) and self._fleet:
                 self._fleet.delete(vm, f"its worker keeps ending: {line.said}")
+
+    def _has_since(self, name: str, vm: VmState) -> float:
+        """Since when the run has the VM's worker: for ever where that is not known, not yet where it makes ready."""
+        if self._state.ahead.get(vm.slot) == name:
+            return math.inf
+        places = (place for place, owner in self._state.leases.items() if owner == name and slot_of(place) == vm.slot)
+        return max((self._state.leased_at.get(place, 0.0) for place in places), default=0.0)
 
     async def stop(self, name: str) -> None:
         """End a run, its last checkpoint brought home if it can be had. Raises ClusterError."""
@@ -245,13 +256,15 @@ class Runs:
         """
         state, server = self._state, fleet.server
         held = leases(state, slots, server, at)
-        if (held.ports, held.workers, held.held) != (state.ports, state.leases, state.held):
+        if held != Leases(state.ports, state.leases, state.held, state.ahead):
             if set(held.ports) - set(state.ports):
                 self._recorder.forget([each.name for each in state.runs.values() if each.over])
             workers = {str(slot): run for slot, run in sorted(held.workers.items())}
-            self._recorder.record(events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
+            ahead = {str(slot): run for slot, run in held.ahead.items()}
+            told = events.ClusterLeased(ports=held.ports, workers=workers, held=held.held, ahead=ahead)
+            self._recorder.record(told)
         owners: dict[int, set[str]] = {slot: set() for slot in slots}
-        for place, name in held.workers.items():
+        for place, name in (*held.workers.items(), *held.ahead.items()):
             owners[slot_of(place)].add(name)
         for vm in self._state.serving:
             if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):

@@ -115,18 +115,19 @@ class Training:
         self._saved = False
         """Whether it ended as it was stopped, with what it saved then."""
 
-    def give(self, vms: list[VmState], servers: int, port: int = 0) -> None:
+    def give(self, vms: list[VmState], servers: int, port: int = 0, ahead: Sequence[VmState] = ()) -> None:
         """Have the VMs warm up and, once the check has passed, assign those that are ready; called at every change.
 
-        `vms` are the parameter servers' and those of the run's own workers; `port` is the number of its ports there.
+        `vms` are the parameter servers' and those of the run's own workers; `port` is the number of its ports there. On
+        those that come `ahead` a worker is made ready.
         """
         if self._over.done():
             return
         self._begun.set()
-        self._expect(vms, warm=not self._checked)
+        self._expect([*vms, *ahead], warm=not self._checked)
         self.look(vms)
         if self._checked and not self._token_awaited:
-            self._assign_all(vms, servers, port)
+            self._assign_all(vms, servers, port, ahead=ahead)
 
     def stand_by(self, vms: Sequence[VmState], servers: int, port: int) -> None:
         """Have VMs that are rented where the cluster is to be get everything ready, but for the values of the model.
@@ -151,7 +152,9 @@ class Training:
             if vm.role != CONTROLLER and (link := self._link(vm.name)):
                 link.expect(self.name, _role(vm), own=not self._model, warm=warm and vm.role != PREPARATION)
 
-    def _assign_all(self, vms: Sequence[VmState], servers: int, port: int, *, standby: bool = False) -> None:
+    def _assign_all(
+        self, vms: Sequence[VmState], servers: int, port: int, *, standby: bool = False, ahead: Sequence[VmState] = ()
+    ) -> None:
         """Give each of the VMs that are ready its part, once all parameter servers are among them."""
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
         by_slot = {vm.slot: vm for vm in ready if vm.role == PARAMETER_SERVER}
@@ -167,14 +170,14 @@ class Training:
         if not standby:
             self._chief.leads_to(by_slot[0].name)
             self._chief_at = chief
-        for vm in ready:
+        for vm in (*ready, *ahead):
             if vm.role in (WORKER, PREPARATION) and vm.state == "ready":
                 given = Assignment(
                     self.name, _role(vm), vm.name, vm.address, addresses, chief, dispatcher=dispatcher,
                     gpu=vm.accelerator if has_gpu(vm.accelerator) else "",
                     shares=self._spec.study if self._spec.share_input else "",
                 )  # fmt: skip
-                self._assign(vm.name, Work(given, self._workers_files, standby))
+                self._assign(vm.name, Work(given, self._workers_files, standby, vm in ahead))
 
     def look(self, vms: list[VmState]) -> None:
         """Know where the check can be made, also of a run that waits; called at every change."""

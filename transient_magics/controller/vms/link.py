@@ -12,16 +12,16 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from ...errors import CommandError, ConnectionLostError, ForeignError, HostKeyError, RemoteError, TrainingError
 from ...journal import now
 from ...protocol import layout
-from ...protocol.agent_commands import Assign, Assignment, Command, Ping, Role, Stop, Warm
+from ...protocol.agent_commands import Assign, Assignment, Command, MakeReady, Ping, Role, Stop, Warm
 from ...protocol.checks import parsed_object
 from ...protocol.vm_events import AgentLine, from_agent
 from ...remote import Connection, Reader, Writer, push_bundle
@@ -46,12 +46,23 @@ class Work:
     """What a VM's agent should be doing: the assignment, and the files of the run that must be there before.
 
     `files`, by their paths in the run's folder, are asked for when they are brought. `run.json` is one of them. With
-    `standby` all is got ready, and nothing begun.
+    `standby` all is got ready, and nothing begun; `ahead`: what can be while another run has the VM's worker.
     """
 
     assignment: Assignment
     files: Callable[[], Mapping[str, bytes | Path]]
     standby: bool = False
+    ahead: bool = False
+
+    def is_like(self, other: Work) -> bool:
+        """Whether the agent is to do the same."""
+        return replace(self, files=other.files) == other
+
+    def command(self, runs: Sequence[str]) -> Command:
+        """What the agent is told, which goes on with what it does for `runs`."""
+        if self.ahead:
+            return MakeReady.of(self.assignment)
+        return Assign.of(self.assignment, tuple(sorted(runs)), standby=self.standby)
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,7 @@ class Link:
             return
         run = work.assignment.run
         known = self._work.get(run)
-        if known is None or (known.assignment, known.standby) != (work.assignment, work.standby):
+        if known is None or not known.is_like(work):
             self._work[run] = work
             self._work_changed.set()
 
@@ -317,7 +328,7 @@ class Link:
                 assert self._connection
                 await self._bring(self._connection, run, work.files)
                 if self._work.get(run) is work:  # not released meanwhile, as a run that has ended
-                    await self._tell(Assign.of(work.assignment, tuple(sorted(self._work)), standby=work.standby))
+                    await self._tell(work.command([*self._work]))
 
     async def _bring(self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
         """Have the files of a run on the VM. Its run.json comes last: where that is, they all are, and what is written

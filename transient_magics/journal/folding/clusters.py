@@ -82,9 +82,11 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
     for name in {*workers.values()} - {*state.leases.values(), *state.tenures}:
         if (run := state.runs.get(name)) and run.started_at:  # its parameter servers were there before its first worker
             state = with_run(state, name, started_at=event.at)
+    ahead = {int(slot): run for slot, run in event.ahead.items()}
     return changed(
-        state, ports=dict(event.ports), leases=workers, leased_at=since, tenures=tenures, held=dict(event.held)
-    )
+        state, ports=dict(event.ports), leases=workers, leased_at=since, tenures=tenures, held=dict(event.held),
+        ahead=ahead,
+    )  # fmt: skip
 
 
 @rules.of(e.ControllerMoved)

@@ -34,6 +34,7 @@ from ...protocol.agent_commands import (
     EndJob,
     Evaluate,
     Fork,
+    MakeReady,
     Ping,
     Save,
     Stop,
@@ -42,6 +43,7 @@ from ...protocol.agent_commands import (
 )
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
+from ..dask.memory import resident
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
 from ..protocol import LONGEST_LINE, encode
@@ -242,6 +244,8 @@ class Agent:
                 self._warm(command)
             case Assign():
                 await self._assign(command.assignment, command.runs, standby=command.standby)
+            case MakeReady():
+                self._make_ready(command.assignment)
             case Stop():
                 await self._end(lambda run: run == command.run, at_once=command.at_once)
             case Save():
@@ -289,13 +293,9 @@ class Agent:
 
         The same again changes nothing, another place of the parameter servers restarts the role. The variables of one
         that is elsewhere now are gone, so that the chief has nothing left to save: it is ended at once. One that has
-        stood by begins when it is told the same without `standby`.
+        stood by begins when it is told the same without `standby`; so does one that was prepared, if it still lives.
         """
-        if self._preempted:
-            raise TransientError("this VM is about to be taken away")
-        folder = RunFolder(self._root / layout.RUNS / assignment.run)
-        if not (folder.path / layout.RUN).is_file():
-            raise TransientError(f"{layout.RUN} of {assignment.run} has not been put here yet")
+        folder = self._folder(assignment.run)
         self._jobs.end_others()
         await self._dask.end_workers()
         # Nobody may have been left to say that one is over.
@@ -308,15 +308,40 @@ class Agent:
                 continue
             if known is not None:
                 if known.assignment == part:
+                    ahead = folder.ahead.exists()
                     if not standby:
                         folder.standby.unlink(missing_ok=True)
+                    folder.ahead.unlink(missing_ok=True)
+                    if ahead and known.over:
+                        self._start(part)
                     continue
                 await known.end(at_once=part.role == "ps" and known.assignment.ps != part.ps)
             if standby:
                 folder.standby.touch(mode=0o600)
             else:
                 folder.standby.unlink(missing_ok=True)
+            folder.ahead.unlink(missing_ok=True)
             self._start(part)
+
+    def _make_ready(self, assignment: Assignment) -> None:
+        """Have the process of a worker that waits until another run has left this VM; not where there is no memory for
+        both: runs that follow each other are alike, and each has its data in memory."""
+        folder = self._folder(assignment.run)
+        here = [role for role in self._roles.values() if role.assignment.role == "worker"]
+        if any(role.assignment.run == assignment.run for role in here):
+            return
+        if available_memory() > _MEMORY_BYTES + sum(resident(role.pid) for role in here if role.pid):
+            folder.ahead.touch(mode=0o600)
+            self._start(assignment)
+
+    def _folder(self, run: str) -> RunFolder:
+        """That of a run that may begin here. Raises TransientError where none may, or it has not been brought yet."""
+        if self._preempted:
+            raise TransientError("this VM is about to be taken away")
+        folder = RunFolder(self._root / layout.RUNS / run)
+        if not (folder.path / layout.RUN).is_file():
+            raise TransientError(f"{layout.RUN} of {run} has not been put here yet")
+        return folder
 
     async def _begin_job(self, command: BeginJob) -> None:
         """Run this job, and train in no run: nobody may have been left to say that one is over."""

@@ -71,6 +71,11 @@ class RoleProcess:
         return self._process.pid if self._process else None
 
     @property
+    def over(self) -> bool:
+        """Whether it has ended and is not started again."""
+        return self._supervision is not None and self._supervision.done()
+
+    @property
     def has_lasted(self) -> bool:
         """Whether its process has run for long."""
         return self._process is not None and time.monotonic() - self._since > _LASTING

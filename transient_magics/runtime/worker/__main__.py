@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import CellError, DeclarationError
 from ..files import blocks, data_files
@@ -30,6 +30,11 @@ from .bucket_blocks import BucketBlocks
 from .chief_link import CHIEF_GONE, ChiefLink, answer
 from .gpu import GpuUnseenError
 
+if TYPE_CHECKING:
+    from .session import Training
+
+_LOOK_AHEAD = 0.05
+"""Seconds between two looks whether the worker before has left this VM."""
 _LAST_STEP = 4.0
 """Seconds that the step in flight may still take after SIGUSR1."""
 _BEFORE_END = 1.0
@@ -68,7 +73,6 @@ class Worker:
         signal.signal(signal.SIGUSR1, lambda *_: self._events.put("dismissed"))
         signal.signal(signal.SIGTERM, lambda *_: self._events.put("noticed"))
         self._link.on_told = lambda: self._events.put("told")
-        self._link.start()
         threading.Thread(target=self._train, daemon=True, name="training").start()
         while True:
             looked = time.monotonic()
@@ -97,11 +101,16 @@ class Worker:
             copying = _Copying(self._role, self._link)
             copying.start()
             given = self._role
+            ahead = given.folder.ahead.exists()
+            if not ahead:
+                self._link.start()
             if given.spec.stalls:
                 from .stalls.measuring import Measuring as Training
             else:
                 from .session import Training
             training = Training(given.folder, given.spec, given.assignment, self._link, self._watch)
+            if ahead:
+                self._stand_by(training)
             copying.graphs.wait(_GRAPH_WITHIN)
             training.define()
             training.listen()
@@ -122,6 +131,17 @@ class Worker:
             self._events.put("failed")
         else:
             self._events.put("stepped")
+
+    def _stand_by(self, training: Training) -> None:
+        """Have ready what can be, until the worker before has left this VM; what is wrong is told then."""
+        try:
+            training.make_ready()
+            log("ready, before the run has this VM")
+        finally:
+            while self._role.folder.ahead.exists():
+                time.sleep(_LOOK_AHEAD)
+            self._watch.lap("ahead")
+            self._link.start()
 
     def _train_on(self) -> None:
         """The VM is under notice. Told twice, as by the agent and by the VM's shutdown, the first time counts."""

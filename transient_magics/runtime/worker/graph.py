@@ -28,6 +28,8 @@ from ..training.prepared import prepared, shared
 from ..training.trainable import Trainable
 from ..training.usercode import sentence
 
+_FIRST = 0
+"""The number of a run's first worker."""
 _SHARING_WITHIN, _LOOK_AGAIN = 120.0, 0.1
 """Seconds for a process to import TensorFlow on a busy VM, and between two looks for it."""
 
@@ -50,9 +52,25 @@ class GraphMaker:
         self._dispatcher = dispatcher
         self._trainable: Trainable | None = None
         self._file: GraphFile | None = None
+        self._ahead: Made | None = None
+
+    def make_ready(self) -> None:
+        """Make ready what the first worker of a run needs. Raises what building its graph raises.
+
+        On a machine with a GPU nothing but imports: a cell that is run there has Keras compute on it.
+        """
+        if has_gpu():
+            import_tensorflow(self._spec)
+            return
+        self._define()
+        if not (self._spec.model or self._dispatcher or self._spec.share_input):  # its examples need nobody else
+            self._ahead = self._anew(_FIRST)
+            self._watch.lap("graph")
 
     def define(self) -> None:
         """Import what `make` will need. Raises CellError or DeclarationError."""
+        if self._trainable:
+            return
         self._file = self._found()
         if self.examples_from_file:
             try:
@@ -66,6 +84,9 @@ class GraphMaker:
 
     def make(self, number: int) -> Made:
         """The graph of the worker with this number. Raises what building it raises."""
+        ahead, self._ahead = self._ahead, None
+        if ahead and number == _FIRST:
+            return ahead
         if self._file:
             try:
                 made = self._read(self._file, number)

@@ -74,6 +74,10 @@ class Training:
         """Whether it waits for mini-batches that others prepare: none has come since the last step."""
         return not self._spec.reads_records and self._examples.added_at <= self.alive
 
+    def make_ready(self) -> None:
+        """Do ahead of all else what takes neither the chief nor a GPU, which the run before has."""
+        self._maker.make_ready()
+
     def define(self) -> None:
         """Import TensorFlow and what the run names, and run the cell, as far as its graph needs it."""
         self._maker.define()
