@@ -205,6 +205,14 @@ def test_no_run_takes_a_vm_that_boots_because_it_was_ready_on_the_one_before() -
     assert (state.leases, state.ahead) == ({1: "c"}, {})
 
 
+def test_the_first_run_takes_a_vm_that_is_there_and_not_one_that_boots_though_another_is_ready_on_it() -> None:
+    state = after(cluster(*map(run, "abcd", (1, 1, 1, 1)), states="rr"), 2)
+    state = after(ending(ending(state, "a", 4), "b", 9), 2)
+    assert state.ahead == {0: "c", 1: "d"}
+    lost = replace(state, vms={**state.vms, "worker-0": replace(state.vms["worker-0"], state="booting")})
+    assert after(made(made(lost, "a"), "b"), 2).leases == {0: "d", 1: "c"}
+
+
 def test_where_two_vms_are_free_each_goes_to_the_run_that_is_ready_there() -> None:
     state = after(cluster(*map(run, "abcd", (1, 1, 1, 1)), states="rr"), 2)
     state = after(ending(ending(state, "a", 9), "b", 4), 2)

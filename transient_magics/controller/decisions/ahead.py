@@ -50,5 +50,6 @@ def ready_first(going: Sequence[Claim], state: ClusterState, known: Ahead) -> li
 
 
 def by_readiness(slots: Sequence[int], name: str, known: Ahead) -> list[int]:
-    """Slots in the order in which a run takes them: those where it is ready, then those where no other one is."""
+    """Slots whose VMs are there, in the order in which a run takes them: those where it is ready first, and those where
+    another one is last."""
     return sorted(slots, key=lambda slot: (known.get(slot) != name, slot in known))

@@ -289,7 +289,8 @@ def _handed_out(
         if name in named:
             more = _picked(free, pool, named[name], owned)
         else:
-            more = by_readiness(free, name, ahead)[: shares[name] - len(owned)]
+            there = [slot for slot in free if readiness.get(slot) == 0]
+            more = [*by_readiness(there, name, ahead), *free[len(there) :]][: shares[name] - len(owned)]
         if name in named and not owned and len(more) < shares[name]:
             continue
         owned += more
