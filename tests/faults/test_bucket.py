@@ -110,7 +110,8 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
     assert 0.3 < float(programs.run(ALIKE, *places, own=True)) < 0.999999, "it goes on from the values, too"
     name = str(result.checkpoint).rpartition("/")[2]
     assert (fetched / "checkpoints" / f"{name}.index").exists()
-    assert len(list((fetched / "checkpoints").glob("*.index"))) == 2
+    # As many as were to be kept, and what its chief saved as it ended, which takes no other one's place.
+    assert len(list((fetched / "checkpoints").glob("*.index"))) in (2, 3)
     newest = Checkpoints(fetched / "checkpoints").steps()[0]
     assert f'"model.ckpt-{newest}"' in (fetched / "checkpoints" / "checkpoint").read_text().splitlines()[0]
     assert newest >= result.step
