@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -194,6 +195,10 @@ class MachineRoom:
         return json.loads(self._process.stdout.readline())
 
 
+_PORTS = range(15_000, 32_768)
+"""Linux gives connections those from 32768 on."""
+
+
 def apart(module: str) -> list[str]:
     """The command that runs a module in a network and with mounts of its own, where there is such a thing."""
     program = f"exec {sys.executable} -m {module}"
@@ -209,10 +214,16 @@ def isolated() -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
+    """Ports that nobody uses now, below those that connections are given: none has one before its server does."""
+    probes: list[socket.socket] = []
+    while len(probes) < count:
+        probe = socket.socket()
+        try:
+            probe.bind(("", _PORTS.start + secrets.randbelow(len(_PORTS))))
+        except OSError:
+            probe.close()
+        else:
+            probes.append(probe)
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:
         probe.close()
