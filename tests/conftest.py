@@ -20,7 +20,6 @@ import traceback
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import hypothesis
@@ -215,7 +214,7 @@ def _imports_of_tensorflow(pytestconfig: pytest.Config) -> Iterator[Path | None]
     with tempfile.NamedTemporaryFile(prefix="tm-") as file, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRANSIENT_TESTS_IMPORTS", file.name)
         patch.setenv("PYTHONPATH", str(TESTS / "quick"), prepend=os.pathsep)
-        patch.setattr(sys, "meta_path", [_NoteImporters(), *sys.meta_path])
+        sys.addaudithook(_note_import)
         yield Path(file.name)
 
 
@@ -223,12 +222,10 @@ _importers: list[str] = []
 """The stack of who imported TensorFlow into this process: a thread may do so long after the test that began it."""
 
 
-class _NoteImporters(MetaPathFinder):
-    """Finds nothing. No audit hook hears of what `importlib.import_module` imports."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "tensorflow":
-            _importers.append("".join(traceback.format_stack(limit=30)))
+def _note_import(event: str, arguments: tuple[object, ...]) -> None:
+    # What importlib imports is told of no sooner than by its own first import of a part of itself.
+    if event == "import" and str(arguments[0]).partition(".")[0] == "tensorflow" and not _importers:
+        _importers.append("".join(traceback.format_stack(limit=30)))
 
 
 @pytest.fixture(autouse=True)

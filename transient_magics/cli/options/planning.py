@@ -65,7 +65,7 @@ def plan() -> tuple[Option, ...]:
               whole("--backup-workers", 0), metavar="N"),
         flag("--ps", "number of parameter servers; 0: one worker without any (1; searched without a SPEC)",
               whole("--ps", 0), metavar="N"),
-        flag("--ps-cores", "vCPUs of each (4; of a bag's scheduler: an e2-standard-2)", whole("--ps-cores"),
+        flag("--ps-cores", "vCPUs of each (4; with --bag of the scheduler, else an e2-standard-2)", whole("--ps-cores"),
              metavar="N"),
         flag("--ps-zone", "a zone for them alone, of a SPEC", one_zone("--ps-zone"), completes="zone"),
         flag("--machine-type", "the workers' machine, or GPU=TYPE,... (the catalog's; a search looks at larger ones if "

@@ -40,7 +40,7 @@ class Shipper:
         self._settled.set()
         self._shipped, self._best = "", ""
         self.ending = False
-        """Nobody trains on from now: what is shipped takes no other one's place, which the run's result may name."""
+        """The run is being stopped: what is shipped now takes no other one's place, which its result may name."""
 
     def due(self) -> None:
         """There is a new checkpoint."""
