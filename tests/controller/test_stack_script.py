@@ -41,6 +41,7 @@ PYTHON = """
 mkdir -p "$4/bin"
 printf '#!/bin/sh\\nexec pip "$@"\\n' > "$4/bin/pip"
 chmod 755 "$4/bin/pip"
+mkdir -p "$4/lib/python3.11/site-packages/nvidia/cusolver/lib"
 """
 # As kmod with what Debian writes into /etc/modprobe.d: `install nvidia modprobe -i nvidia-current $CMDLINE_OPTS`, and
 # the same for nvidia-uvm. modinfo knows modules, not such rules.
@@ -54,7 +55,7 @@ SMI = 'fails smi; [ "$*" = -L ]; if [ -e "$ROOT/no-device" ]; then echo "No devi
 PROGRAMS = {
     "apt-get": APT_GET, "apt-cache": '[ "$1" = show ]; grep -qx "${2#linux-headers-}" "$ROOT/headers"',
     "python3.11": PYTHON, "pip": "fails pip", "modinfo": MODINFO, "modprobe": MODPROBE, "nvidia-smi": SMI,
-    "systemctl": '[ "$1" != mask ] || fails mask', "uname": '[ "$1" = -r ]; cat "$ROOT/kernel"',
+    "ldconfig": "", "systemctl": '[ "$1" != mask ] || fails mask', "uname": '[ "$1" = -r ]; cat "$ROOT/kernel"',
     "sleep": "", "sync": "",
 }  # fmt: skip
 NOTED = """#!/bin/sh
@@ -77,6 +78,7 @@ class Vm:
             "bin",
             "modules",
             "etc/apt/sources.list.d",
+            "etc/ld.so.conf.d",
             "sys/bus/pci/devices",
             "opt",
             "run",
@@ -161,10 +163,16 @@ def test_a_vm_with_a_card_has_its_driver_loaded_and_libraries_that_fit(vm: Vm, w
     (cuda,) = vm.called("pip", "cuda.txt")
     assert "--no-deps" in cuda
     assert "nvidia-cudnn-cu12==9." in (vm.root / "opt/transient/cuda.txt").read_text()
+    folder = vm.root / "opt/transient/lib/python3.11/site-packages/nvidia/cusolver/lib"
+    linker = vm.root / "etc/ld.so.conf.d/transient-cuda.conf"
+    assert linker.read_text() == f"{folder}\n"
+    assert calls.index("ldconfig ") > calls.index(cuda)
+    linker.unlink()
     again = vm.boot(with_gpu)
     assert again.returncode == 0
     assert not vm.called("apt-get"), "what is there is left as it is"
     assert vm.called("modprobe nvidia"), "at every boot"
+    assert linker.exists(), "an image may have been baked before this was known"
 
 
 def test_for_jobs_a_card_has_its_driver_and_no_libraries_of_tensorflow(vm: Vm, with_gpu: str) -> None:
