@@ -357,6 +357,15 @@ async def test_a_vm_is_told_the_pace_of_its_gpu_and_that_it_is_but_a_name(sky: C
     assert "emulator-pace" not in {item.key for item in sky.get("w0").metadata.items}
 
 
+async def test_a_vm_without_a_gpu_finds_none_where_the_machine_has_one(sky: Cloud) -> None:
+    said = 'echo "${CUDA_VISIBLE_DEVICES-all}"'
+    sky.create("w0")
+    sky.create("c0", machine_type=f"zones/{ZONE}/machineTypes/e2-standard-2", guest_accelerators=[])
+    for name, found in (("w0", "all\n"), ("c0", "-1\n")):
+        async with await sky.ssh(name) as connection:
+            assert (await connection.run(said)).stdout == found
+
+
 def test_requests_fail_as_often_and_in_as_many_ways_as_asked_for(sky: Cloud) -> None:
     path = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}"
 

@@ -47,6 +47,7 @@ class Host:
         plan = Plan(
             identity=record.identity, name=record.name, number=record.number, address=record.address,
             directory=self._folder, home=Path(record.home), user=_user(record),
+            has_gpu=bool(record.resource.get("guestAccelerators")),
         )  # fmt: skip
         self._machine = Machine(plan, around.isolation, on_death)
         allowed = around.owner_only if self._bare else lambda request: True

@@ -42,7 +42,10 @@ exec sleep 2147483647"""
 
 @dataclass(frozen=True)
 class Plan:
-    """What sets one VM apart: its identity, number, address, folder (home, bin, tmp below it) and short home path."""
+    """What sets one VM apart: its identity, number, address, folder (home, bin, tmp below it) and short home path.
+
+    With `has_gpu` its programs find the GPUs of this machine, if it has any.
+    """
 
     identity: str
     name: str
@@ -51,6 +54,7 @@ class Plan:
     directory: Path
     home: Path
     user: str
+    has_gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ class Machine:
             "PATH": f"{plan.directory / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "TMPDIR": str(plan.directory / "tmp"), "GCE_METADATA_HOST": metadata, "GCE_METADATA_IP": metadata,
             "STORAGE_EMULATOR_HOST": f"http://{metadata}", "TF_NUM_INTRAOP_THREADS": str(OPERATION_THREADS),
-            MARK: plan.identity,
+            MARK: plan.identity, **({} if plan.has_gpu else {"CUDA_VISIBLE_DEVICES": "-1"}),
         }  # fmt: skip
 
     def _furnish(self) -> None:

@@ -23,12 +23,15 @@ _KERAS = "keras.src.optimizers"
 
 
 def has_gpu() -> bool:
-    """Whether the machine for which graphs are built has a GPU. TensorFlow is not asked: it would take the GPU."""
+    """Whether the machine for which graphs are built has a GPU. TensorFlow is not asked: it would take the GPU.
+
+    One that is hidden from this process (CUDA_VISIBLE_DEVICES is -1) is none.
+    """
     return os.environ.get(GPU, str(int(_finds_gpu()))) == "1"
 
 
 def _finds_gpu() -> bool:
-    return os.path.exists("/proc/driver/nvidia")
+    return os.path.exists("/proc/driver/nvidia") and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
 
 
 _in_use: Any = None

@@ -24,6 +24,7 @@ from ..files import blocks, data_files
 from ..protocol import DONE, FAILED, STUCK, UNFIT
 from ..role import Role, log
 from ..stopwatch import Stopwatch
+from ..tf.graph_mode import has_gpu
 from ..training.usercode import told
 from .blocks import Blocks
 from .bucket_blocks import BucketBlocks
@@ -260,7 +261,7 @@ class _Copying(threading.Thread):
 
 def _accelerator() -> str:
     """What the kernel driver says is in this machine; TensorFlow is not asked, because that takes seconds."""
-    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")) if has_gpu() else []
     for line in cards[0].read_text().splitlines() if cards else []:
         if line.startswith("Model:"):
             return line.partition(":")[2].strip()
