@@ -90,6 +90,8 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
         job = cluster.run("make", workers=2)
         assert (job.name, cluster.run("make all", keep="out/").name) == ("job-2", "job-3")
         assert JobSpec.from_dict(_declaration(job)).workers == 2
+        one = JobSpec.from_dict(_declaration(cluster.run("make one", include=str(Path(__file__)), pip="einops")))
+        assert (one.include, one.pip) == ((Path(__file__).name,), ("einops",)), "one alone needs no brackets"
         for wrong, why in (
             ({"keep": "../out"}, "Invalid --keep: '../out' is no folder below"),
             ({"workers": 3}, "one has 2 workers, not 3"),

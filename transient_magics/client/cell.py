@@ -119,13 +119,18 @@ def check_syntax(source: str) -> None:
         raise CellError(f"The code cannot be read: {said}", where=where) from None
 
 
-def packages(words: Iterable[str], folder: Path | None = None, *, build: bool = False) -> tuple[str, ...]:
+def listed(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Files or packages as they were given: one alone may stand for itself."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def packages(words: str | Iterable[str], folder: Path | None = None, *, build: bool = False) -> tuple[str, ...]:
     """What --pip is to install: files and folders here as absolute paths, all else as pip reads it.
 
     With `build` also what has no wheel. Raises DeclarationError.
     """
     found = []
-    for word in words:
+    for word in listed(words):
         path = (folder or Path.cwd()) / Path(word).expanduser()
         local = path.exists() and ("/" in word or path.is_file())
         found.append(str(path.resolve()) if local else word)

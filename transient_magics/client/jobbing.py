@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..protocol.cluster_commands import Job as Begin
 from ..protocol.job import JobSpec
 from ..spec import parse_name
 from . import commands, text
-from .cell import as_declared, files_of, packages
+from .cell import as_declared, files_of, listed, packages
 from .declaring.runs import write
 from .finding import cluster as find_cluster
 from .handles import Cluster, Job
@@ -29,9 +30,9 @@ def declare_job(
     source: str = "",
     cluster: Cluster | str | None = None,
     name: str | None = None,
-    include: tuple[str, ...] = (),
+    include: str | Sequence[str] = (),
     environment: dict[str, str] | None = None,
-    pip: tuple[str, ...] = (),
+    pip: str | Sequence[str] = (),
     **options: Any,
 ) -> Job:
     """Declare a job and return at once: a `command` for a shell, or the Python code in `source`.
@@ -42,6 +43,7 @@ def declare_job(
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     refuse_when_ending(chosen)
+    include = listed(include)
     spec = chosen.state.spec
     folders = chosen.directory / layout.JOBS
     name = parse_name(name, "--name") if name else free_name(folders, "job")

@@ -18,7 +18,7 @@ from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
 from ..trials.optuna_study import missing
 from . import commands
-from .cell import check_hyperparameters
+from .cell import check_hyperparameters, listed
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
 from .declaring import Declaration, refuse_unreachable
 from .declaring.runs import EVALUATIONS, specified, write
@@ -48,7 +48,7 @@ def declare_study(
     seed: int | None = None,
     cluster: Cluster | str | None = None,
     name: str | None = None,
-    include: tuple[str, ...] = (),
+    include: str | Sequence[str] = (),
     dry_run: bool = False,
     **options: Any,
 ) -> Study | StudyPreview:
@@ -59,6 +59,7 @@ def declare_study(
     of the study. Configurations that the cluster holds are tried on parts of it, each other one on a cluster of the
     study's own, one after the other. With `dry_run` nothing is declared: the answer says where each is, and the price.
     """
+    include = listed(include)
     configurations = _configurations(on, workers)
     chosen = _running(cluster, configurations)
     if chosen:

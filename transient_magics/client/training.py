@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..protocol import layout
 from ..protocol.cluster_commands import Resize, Train
 from ..spec import JOBS, parse_name
 from . import commands
+from .cell import listed
 from .declaring import widened, with_preparation
 from .declaring.runs import specified, write
 from .finding import cluster as find_cluster
@@ -36,7 +38,7 @@ def train(
     problem: str = "",
     train_steps: int,
     workers: int | str | None = None,
-    include: tuple[str, ...] = (),
+    include: str | Sequence[str] = (),
     resume: str | None = None,
     finish_by: str | float | datetime | None = None,
     **options: Any,
@@ -52,6 +54,7 @@ def train(
     install on the VMs: files are copied into the run's folder, as those of `include` are.
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
+    include = listed(include)
     folders = chosen.directory / layout.RUNS
     refuse_when_ending(chosen)
     refuse_to_train(chosen)

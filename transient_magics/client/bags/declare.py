@@ -43,8 +43,8 @@ def declare_bag(
     until: str | float | Mapping[str, float] = "",
     cluster: Cluster | str | None = None,
     name: str | None = None,
-    include: tuple[str, ...] = (),
-    pip: tuple[str, ...] = (),
+    include: str | Sequence[str] = (),
+    pip: str | Sequence[str] = (),
     notebook: Collection[str] = (),
     line_offset: int = 0,
     **options: Any,
@@ -57,6 +57,7 @@ def declare_bag(
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     refuse_when_ending(chosen)
+    include = cell.listed(include)
     spec = chosen.state.spec
     if spec is None:
         raise ClusterError(f"{chosen.name} is not declared yet", fix="Try again in a moment.")
