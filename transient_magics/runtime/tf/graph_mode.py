@@ -69,6 +69,9 @@ def everything() -> Any:
 def prepare() -> None:
     """What TensorFlow is to find in the environment when it is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # A process would take all of a GPU's memory, of which others may need some. No session is configured yet where a
+    # cell's Keras computes at once.
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if not _finds_gpu():
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
 

@@ -124,9 +124,7 @@ def plain_config(threads: int) -> Any:
     """Session or server configuration; `threads` limits what TensorFlow takes of a machine that several roles share."""
     tf = tensorflow()
 
-    config = tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
-    config.gpu_options.allow_growth = True
-    return config
+    return tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
 
 
 def close(session: Any, limit: float = 2.0) -> None:
