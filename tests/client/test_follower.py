@@ -1,10 +1,12 @@
-"""The thread that follows files for a program, when the program ends."""
+"""The thread that follows files for a program: when the program ends, and where the kernel will not tell of changes."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 PROGRAMS = 12
 FOLLOW_AND_END = f"""
@@ -36,3 +38,30 @@ def test_programs_that_end_while_they_follow_end_silently(tmp_path: Path) -> Non
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.stdout.split() == ["seen"] * PROGRAMS
     assert ended.stderr == ""
+
+
+FOLLOW_UNTOLD = """
+import pathlib, sys, threading
+import asyncinotify
+from transient_magics.client.following.follower import follower
+
+try:
+    asyncinotify.Inotify()
+except OSError:
+    print("not told", flush=True)
+path = pathlib.Path(sys.argv[1])
+seen = threading.Event()
+follower().rows(path, lambda rows: seen.set())
+path.write_text("{}\\n")
+print("seen" if seen.wait(60) else "unseen")
+"""
+
+
+def test_files_are_followed_where_the_user_has_no_watcher_left(tmp_path: Path) -> None:
+    """In a user namespace of its own, which may have none at all."""
+    program = [sys.executable, "-c", FOLLOW_UNTOLD, str(tmp_path / "metrics.jsonl")]
+    without = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"', "sh"]
+    if subprocess.run([*without, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespace with limits of its own can be made here")
+    ended = subprocess.run([*without, *program], capture_output=True, text=True, check=False)
+    assert ended.stdout.split("\n")[:2] == ["not told", "seen"], ended.stderr

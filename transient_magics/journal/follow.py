@@ -1,12 +1,15 @@
 """Reading a journal: all at once, or from any offset on as it grows.
 
 On Linux the kernel's file notifications (inotify) wake the follower, so that an event is seen within a millisecond and
-an idle journal costs nothing; elsewhere the file's size is looked at four times a second.
+an idle journal costs nothing; elsewhere, and where the user's programs have as many watches as the kernel allows, the
+file's size is looked at four times a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +21,8 @@ from .events import Event, decode
 
 _POLL_SECONDS = 0.25
 _CHECK_SECONDS = 5.0
+_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM)
+"""What inotify says where the user has as many watchers (128 by default, editors take some) or watches as may be."""
 
 
 def read(path: Path) -> list[Event]:
@@ -123,7 +128,14 @@ async def _changes(path: Path) -> AsyncGenerator[_Changes]:
             except TimeoutError:
                 return
 
-    with Inotify() as inotify:
-        # The folder is watched, not the file: it is there before the file is, and sees it replaced.
-        inotify.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)  # pyright: ignore[reportUnknownMemberType]
-        yield _Notified()
+    with contextlib.ExitStack() as watching:
+        changes: _Changes = _Notified()
+        try:
+            inotify = watching.enter_context(Inotify())
+            # The folder is watched, not the file: it is there before the file is, and sees it replaced.
+            inotify.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)  # pyright: ignore[reportUnknownMemberType]
+        except OSError as error:
+            if error.errno not in _NO_MORE:
+                raise
+            changes = _Polled()
+        yield changes
