@@ -17,6 +17,7 @@ from transient_magics.protocol.measures.step_parts import EXPOSED, StepParts, st
 from transient_magics.runtime.parameter_server.chief.batches import Batches
 from transient_magics.runtime.parameter_server.chief.members import Member
 from transient_magics.runtime.parameter_server.server_load import Load, Shares
+from transient_magics.runtime.tf.graph_mode import GPU
 from transient_magics.runtime.training.batching import Rule
 from transient_magics.runtime.worker.split import parts, whole
 
@@ -203,3 +204,53 @@ def test_a_stall_is_found_in_its_part_of_a_step_and_what_overlaps_stays_hidden(t
     assert 0 < found["pull"] + found["hidden_pull"] < exposed[stall]
     if stall == "input":
         assert found["pull"] < 0.01 < 0.3 - found["hidden_pull"], "the variables came while examples were waited for"
+
+
+LONE = """
+import numpy, tensorflow.compat.v1 as tf
+
+def input_fn(mode):
+    return numpy.ones([8, 3], "float32"), numpy.zeros([8, 1], "float32")
+
+def model_fn(features, labels, mode):
+    none = tf.get_variable("none", [0, 3])
+    loss = tf.reduce_mean(tf.square(features @ tf.get_variable("weights", [3, 1]) - labels)) + tf.reduce_sum(none)
+    return {"loss": loss, "optimizer": tf.train.AdamOptimizer, "learning_rate": 0.1}
+"""
+LONE_STEP = """
+import json, sys
+from pathlib import Path
+from tests.runtime.seeded_steps import here
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.tf import placement
+from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.graph.worker import build
+from transient_magics.runtime.worker.split import moments
+
+folder = RunFolder(Path(sys.argv[1]))
+spec, tf = folder.spec(), tensorflow()
+trainable = define(folder, spec, str(folder.data))
+with tf.Graph().as_default() as graph:
+    trainable.prepare()
+    features = trainable.placeholders()
+    built = build(trainable, features, spec, placement.worker_device(0), 1)
+    start = tf.global_variables_initializer()
+feeds = {each.name: [[1.0] * each.shape.as_list()[1]] * 8 for each in features.values()}
+with tf.Session(graph=here(graph)) as session:
+    session.run(start.name)
+    print(json.dumps(session.run([each.name for each in moments(built)], feeds)))
+"""
+
+
+@pytest.mark.training
+def test_of_a_lone_worker_with_a_gpu_the_gradients_are_seen_even_those_without_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "most_workers": 1}
+    (tmp_path / "run.json").write_text(json.dumps(declared))
+    (tmp_path / "cell.py").write_text(LONE)
+    monkeypatch.setenv(GPU, "1")
+    *_, forward, backward = json.loads(programs.run(LONE_STEP, tmp_path, own=True).splitlines()[-1])
+    assert 0 < forward
+    assert 0 < backward

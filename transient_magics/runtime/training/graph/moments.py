@@ -92,9 +92,12 @@ def _on_cpu(tf: Any, sent: Iterable[tuple[Any, list[tuple[Any, int]]]], cpu: str
 
 
 def _seen_on_cpu(tf: Any, kept: Collection[Any], cpu: str) -> Any:
-    """A number of each of these in the memory of the CPU: all of them need not go there to see that the GPU is done."""
+    """A number of each of these in the memory of the CPU: all of them need not go there to see that the GPU is done.
+
+    Tensor2Tensor has variables without any rows, whose gradients have none.
+    """
     with tf.control_dependencies(None):
-        first = tf.stack([tf.cast(tf.reshape(each, [-1])[0], tf.float32) for each in kept])
+        first = tf.concat([tf.cast(tf.reshape(each, [-1])[:1], tf.float32) for each in kept], 0)
         with tf.device(None), tf.device(cpu):
             return tf.identity(first)
 
