@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
+from tests.runtime import programs
 from transient_magics.runtime.tf.graph_mode import GPU, has_gpu
+from transient_magics.runtime.worker.stalls.server import OwnServer
+
+OPTIMIZERS = """
+from transient_magics.runtime.tf import placement
+config = placement.plain_config(1)
+placement.optimise_briefly(config)
+print(len(config.graph_options.rewrite_options.optimizers))
+"""
 
 
 def test_a_gpu_that_is_hidden_from_a_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,3 +28,24 @@ def test_a_gpu_that_is_hidden_from_a_process_is_none(monkeypatch: pytest.MonkeyP
     assert not has_gpu()
     monkeypatch.setenv(GPU, "1")
     assert has_gpu(), "a graph for other machines"
+
+
+@pytest.mark.training
+@pytest.mark.parametrize(("gpu", "chosen"), [("0", 4), ("1", 0)])
+def test_for_a_gpu_no_optimizer_of_the_graph_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, gpu: str, chosen: int
+) -> None:
+    monkeypatch.setenv(GPU, gpu)
+    assert int(programs.run(OPTIMIZERS, own=True)) == chosen
+
+
+@pytest.mark.training
+def test_the_parameter_server_that_is_measured_beside_a_worker_is_without_its_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    server = OwnServer(1, "127.0.0.1", 1)
+    try:
+        assert b"CUDA_VISIBLE_DEVICES=-1" in Path(f"/proc/{server._process.pid}/environ").read_bytes().split(b"\0")
+    finally:
+        server.close()

@@ -24,7 +24,9 @@ class OwnServer:
     def __init__(self, servers: int, address: str, threads: int) -> None:
         self.addresses = [f"{address}:{port}" for port in _free_ports(servers)]
         program = [sys.executable, "-m", __spec__.name if __name__ == "__main__" else __name__]
-        self._process = subprocess.Popen([*program, str(threads), *self.addresses], stdin=subprocess.PIPE)
+        without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}  # as the VMs of parameter servers are
+        command = [*program, str(threads), *self.addresses]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=without_gpu)
 
     def close(self) -> None:
         """End it."""
