@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.homes import own_home
+from transient_magics import places
+from transient_magics.client.following.follower import follower
+from transient_magics.protocol import layout
 
 PROGRAMS = 12
 FOLLOW_AND_END = f"""
@@ -65,3 +72,21 @@ def test_files_are_followed_where_the_user_has_no_watcher_left(tmp_path: Path) -
         pytest.skip("no user namespace with limits of its own can be made here")
     ended = subprocess.run([*without, *program], capture_output=True, text=True, check=False)
     assert ended.stdout.split("\n")[:2] == ["not told", "seen"], ended.stderr
+
+
+def test_a_journal_that_cannot_be_followed_is_told() -> None:
+    told = queue.SimpleQueue[str]()
+
+    def listen() -> Callable[[], None]:
+        return follower().subscribe("unfollowed", lambda state, _: told.put(state.trouble))
+
+    with own_home():
+        (places.cluster("unfollowed") / layout.JOURNAL).mkdir(parents=True)
+        ends = [listen()]
+        first = told.get(timeout=60)
+        assert "not followed here any more (IsADirectoryError" in first
+        assert "restart the kernel" in first
+        ends.append(listen())
+        assert told.get(timeout=60) == first, "whoever comes later hears it, too"
+        for end in ends:
+            end()

@@ -137,16 +137,19 @@ class _Watched:
         self._directory = places.cluster(name)
         self._state = ClusterState()
         self._trouble = ""  # as the controller itself says it now
+        self._lost = ""  # why it is followed no more
         self._caught_up = False
         self._callbacks: list[Callback] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tasks = [loop.create_task(self._follow()), loop.create_task(self._keep_controller())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     def add(self, callback: Callback) -> None:
         self._callbacks.append(callback)
-        if self._caught_up:
+        if self._caught_up or self._lost:
             self._tell(callback, [])
 
     def remove(self, callback: Callback) -> bool:
@@ -170,6 +173,13 @@ class _Watched:
             self._tell_all([event for event in batch if event.time > latest] if again else batch)
             latest, again = max([latest, *(event.time for event in batch)]), False
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Say why nothing more is heard, where that is not because nobody listens or the cluster is over."""
+        if not task.cancelled() and (error := task.exception()):
+            log.error("%s is no longer followed", self._directory.name, exc_info=error)
+            self._lost = f"it is not followed here any more ({type(error).__name__}: {error}); restart the kernel"
+            self._tell_all([])
+
     def _hear(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
@@ -180,7 +190,7 @@ class _Watched:
             self._tell(callback, batch)
 
     def _tell(self, callback: Callback, batch: list[Event]) -> None:
-        state = replace(self._state, trouble=self._trouble or self._state.trouble)
+        state = replace(self._state, trouble=self._lost or self._trouble or self._state.trouble)
         if not _shielded(callback, state, batch) and callback in self._callbacks:
             self._callbacks.remove(callback)
 
