@@ -9,12 +9,16 @@ import pytest
 
 from tests.runtime import programs
 from tests.runtime.test_training import DECLARATION, DIGITS
+from transient_magics.runtime.tf.graph_mode import GPU
 
 pytestmark = pytest.mark.training
 
 
-def test_resnet_32_is_counted_as_it_was_published(tmp_path: Path) -> None:
+def test_resnet_32_is_counted_as_it_was_published_on_a_machine_with_a_gpu_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CM-DARE counts 1,857,722 parameters and 1.6587 GFLOPs on CIFAR-10's images."""
+    monkeypatch.setenv(GPU, "1")
     cell = DIGITS.replace("[8, 8, 1]", "[32, 32, 3]").replace("num_channels = 1", "num_channels = 3")
     (tmp_path / "cell.py").write_text(cell)
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "hparams_set": "resnet_cifar_32"}))

@@ -23,7 +23,7 @@ from ...protocol.measures.objective import Objective
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..role import ENVIRONMENT
-from ..tf.graph_mode import tensorflow
+from ..tf.graph_mode import GPU, tensorflow
 from ..training.define import define
 from ..training.graph.training import check_graph
 from ..training.trainable import Trainable
@@ -88,6 +88,8 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True)
     folder = RunFolder(parser.parse_args().run)
     os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    # A GPU of this machine may be busy, and TensorFlow counts operations in the layout of a CPU alone.
+    os.environ.update({"CUDA_VISIBLE_DEVICES": "-1", GPU: "0"})
     with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
         found = answer(folder)
     print(json.dumps(found), flush=True)
