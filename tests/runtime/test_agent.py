@@ -19,7 +19,7 @@ from transient_magics.runtime.agent import agent as agent_module
 from transient_magics.runtime.agent.agent import Agent
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.programs import forked, running
-from transient_magics.runtime.worker.gpu import likely_reason, missing_library
+from transient_magics.runtime.worker.gpu import likely_reason
 
 DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
 
@@ -364,19 +364,6 @@ def test_the_likely_reason_is_what_the_driver_says(
         (tmp_path / "nvidia-smi").write_text(smi)
         (tmp_path / "nvidia-smi").chmod(0o700)
     assert likely_reason(tmp_path if driver else tmp_path / "none").startswith(said)
-
-
-def test_a_library_that_tensorflow_does_not_find_is_named(tmp_path: Path):
-    assert missing_library(tmp_path) == "libcudart.so.12 is missing"
-    for package, name in (
-        ("cuda_runtime", "cudart.so.12"), ("cublas", "cublas.so.12"), ("cublas", "cublasLt.so.12"),
-        ("cufft", "cufft.so.11"), ("cusolver", "cusolver.so.11"), ("cusparse", "cusparse.so.12"),
-        ("cudnn", "cudnn.so.9"),
-    ):  # fmt: skip
-        (tmp_path / "nvidia" / package / "lib").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "nvidia" / package / "lib" / f"lib{name}").touch()
-    said = missing_library(tmp_path)
-    assert said.startswith("libcusolver.so.11 is installed, but the linker does not find it"), "the others lie beside"
 
 
 def test_a_frozen_process_is_ended_too(room: MachineRoom):

@@ -1,4 +1,4 @@
-"""For which machine a graph is built."""
+"""For which machine a graph is built: whether it has a GPU that TensorFlow would take."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime import programs
+from transient_magics.runtime.tf import graph_mode
+from transient_magics.runtime.tf.cuda import missing_library
 from transient_magics.runtime.tf.graph_mode import GPU, has_gpu
 from transient_magics.runtime.worker.stalls.server import OwnServer
 
@@ -23,6 +25,9 @@ def test_a_gpu_that_is_hidden_from_a_process_is_none(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv(GPU, raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os.path, "exists", lambda path: path == "/proc/driver/nvidia")
+    graph_mode._has_libraries.cache_clear()
+    assert not has_gpu(), "TensorFlow is installed here without CUDA's libraries"
+    monkeypatch.setattr(graph_mode, "_has_libraries", lambda: True)
     assert has_gpu()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert not has_gpu()
@@ -49,3 +54,16 @@ def test_the_parameter_server_that_is_measured_beside_a_worker_is_without_its_gp
         assert b"CUDA_VISIBLE_DEVICES=-1" in Path(f"/proc/{server._process.pid}/environ").read_bytes().split(b"\0")
     finally:
         server.close()
+
+
+def test_a_library_that_tensorflow_does_not_find_is_named(tmp_path: Path):
+    assert missing_library(tmp_path) == "libcudart.so.12 is missing"
+    for package, name in (
+        ("cuda_runtime", "cudart.so.12"), ("cublas", "cublas.so.12"), ("cublas", "cublasLt.so.12"),
+        ("cufft", "cufft.so.11"), ("cusolver", "cusolver.so.11"), ("cusparse", "cusparse.so.12"),
+        ("cudnn", "cudnn.so.9"),
+    ):  # fmt: skip
+        (tmp_path / "nvidia" / package / "lib").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "nvidia" / package / "lib" / f"lib{name}").touch()
+    said = missing_library(tmp_path)
+    assert said.startswith("libcusolver.so.11 is installed, but the linker does not find it"), "the others lie beside"

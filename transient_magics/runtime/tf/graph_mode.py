@@ -7,6 +7,7 @@ eager execution stays on, unless Tensor2Tensor's bridges were crossed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from ...imports import uncollected
-from . import comparison, lean
+from . import comparison, cuda, lean
 
 GPU = "TRANSIENT_GPU"
 """In the environment: build graphs as on a machine with a GPU (1) or without (0), whatever this one has."""
@@ -25,13 +26,20 @@ _KERAS = "keras.src.optimizers"
 def has_gpu() -> bool:
     """Whether the machine for which graphs are built has a GPU. TensorFlow is not asked: it would take the GPU.
 
-    One that is hidden from this process (CUDA_VISIBLE_DEVICES is -1) is none.
+    One that is hidden from this process (CUDA_VISIBLE_DEVICES is -1) is none, nor one that TensorFlow has not the
+    libraries for, as on a desktop where it was installed without them.
     """
     return os.environ.get(GPU, str(int(_finds_gpu()))) == "1"
 
 
 def _finds_gpu() -> bool:
-    return os.path.exists("/proc/driver/nvidia") and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"
+    return os.path.exists("/proc/driver/nvidia") and not hidden and _has_libraries()
+
+
+@functools.cache
+def _has_libraries() -> bool:
+    return not cuda.missing_library()
 
 
 _in_use: Any = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import http.client
-import importlib.util
 import subprocess
 import time
 from pathlib import Path
@@ -18,24 +17,13 @@ from typing import Any
 from ...errors import TrainingError
 from ..metadata import metadata_host
 from ..tf import placement
+from ..tf.cuda import missing_library
 from ..tf.graph_mode import tensorflow
 
 _NAMED_ONLY = "/computeMetadata/v1/instance/attributes/emulator-gpu"
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)  # a metadata server may be away for a moment
 _SMI_SECONDS = 30.0
 _DRIVER = Path("/proc/driver/nvidia")
-_LIBRARIES = (
-    "cudart.so.12",
-    "cublas.so.12",
-    "cublasLt.so.12",
-    "cufft.so.11",
-    "cusolver.so.11",
-    "cusparse.so.12",
-    "cudnn.so.9",
-)
-"""What TensorFlow opens before it takes a GPU, in its order."""
-_NOT_BESIDE = "cusolver.so.11"
-"""The one that it finds through the linker alone; for the others it looks beside itself, where pip puts them."""
 
 
 class GpuUnseenError(TrainingError):
@@ -76,23 +64,6 @@ def likely_reason(driver: Path = _DRIVER) -> str:
     return (
         f"nvidia-smi and CUDA's driver see it, but {missing_library() or 'its libraries may be too new for the driver'}"
     )
-
-
-def missing_library(packages: Path | None = None) -> str:
-    """The first library that TensorFlow does not find, a clause, or nothing. `packages`: where it is installed."""
-    if packages is None:
-        found = importlib.util.find_spec("tensorflow")
-        packages = Path(found.origin).parents[1] if found and found.origin else Path()
-    for name in _LIBRARIES:
-        installed = any(packages.glob(f"nvidia/*/lib/lib{name}"))
-        if installed and name != _NOT_BESIDE:
-            continue
-        try:
-            ctypes.CDLL(f"lib{name}")
-        except OSError:
-            where = "is installed, but the linker does not find it (name its folder in /etc/ld.so.conf.d, run ldconfig)"
-            return f"lib{name} {where if installed else 'is missing'}"
-    return ""
 
 
 def _is_but_a_name() -> bool:
