@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.runtime import programs
 from transient_magics.runtime.tf import graph_mode
 from transient_magics.runtime.tf.cuda import missing_library
-from transient_magics.runtime.tf.graph_mode import GPU, has_gpu
+from transient_magics.runtime.tf.graph_mode import GPU, has_gpu, prepare
 from transient_magics.runtime.worker.stalls.server import OwnServer
 
 OPTIMIZERS = """
@@ -29,8 +30,9 @@ def test_a_gpu_that_is_hidden_from_a_process_is_none(monkeypatch: pytest.MonkeyP
     assert not has_gpu(), "TensorFlow is installed here without CUDA's libraries"
     monkeypatch.setattr(graph_mode, "_has_libraries", lambda: True)
     assert has_gpu()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert not has_gpu()
+    for hidden in ("-1", ""):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert not has_gpu()
     monkeypatch.setenv(GPU, "1")
     assert has_gpu(), "a graph for other machines"
 
@@ -56,7 +58,23 @@ def test_the_parameter_server_that_is_measured_beside_a_worker_is_without_its_gp
         server.close()
 
 
-def test_a_library_that_tensorflow_does_not_find_is_named(tmp_path: Path):
+def test_tensorflow_takes_of_a_card_what_it_needs_and_none_hides_one_that_lacks_a_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "TF_FORCE_GPU_ALLOW_GROWTH"):
+        monkeypatch.setenv(name, "")  # which is put back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os.path, "exists", lambda path: path == "/proc/driver/nvidia")
+    monkeypatch.setattr(graph_mode, "_has_libraries", lambda: False)
+    prepare()
+    assert os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ, "CUDA's driver, asked for the reason, would see none"
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    prepare()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+def test_a_library_that_tensorflow_does_not_find_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing_library(tmp_path) == "libcudart.so.12 is missing"
     for package, name in (
         ("cuda_runtime", "cudart.so.12"), ("cublas", "cublas.so.12"), ("cublas", "cublasLt.so.12"),
@@ -66,4 +84,11 @@ def test_a_library_that_tensorflow_does_not_find_is_named(tmp_path: Path):
         (tmp_path / "nvidia" / package / "lib").mkdir(parents=True, exist_ok=True)
         (tmp_path / "nvidia" / package / "lib" / f"lib{name}").touch()
     said = missing_library(tmp_path)
-    assert said.startswith("libcusolver.so.11 is installed, but the linker does not find it"), "the others lie beside"
+    assert said.startswith("libcusolver.so.11 is installed where the linker does not look"), "the others lie beside"
+
+    def load(name: str) -> None:
+        raise OSError("libnvJitLink.so.12: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    said = missing_library(tmp_path)
+    assert said == "libcusolver.so.11 cannot be loaded (libnvJitLink.so.12: cannot open shared object file)"

@@ -30,7 +30,9 @@ def missing_library(packages: Path | None = None) -> str:
             continue
         try:
             ctypes.CDLL(name)
-        except OSError:
-            where = "is installed, but the linker does not find it (name its folder in /etc/ld.so.conf.d, run ldconfig)"
+        except OSError as error:
+            if not str(error).startswith(f"{name}:"):  # it lacks another one itself
+                return f"{name} cannot be loaded ({error})"
+            where = "is installed where the linker does not look (name its folder in /etc/ld.so.conf.d, run ldconfig)"
             return f"{name} {where if installed else 'is missing'}"
     return ""

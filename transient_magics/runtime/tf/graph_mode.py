@@ -26,15 +26,15 @@ _KERAS = "keras.src.optimizers"
 def has_gpu() -> bool:
     """Whether the machine for which graphs are built has a GPU. TensorFlow is not asked: it would take the GPU.
 
-    One that is hidden from this process (CUDA_VISIBLE_DEVICES is -1) is none, nor one that TensorFlow has not the
-    libraries for, as on a desktop where it was installed without them.
+    One that is hidden from this process (CUDA_VISIBLE_DEVICES is -1 or empty) is none, nor one that TensorFlow has not
+    the libraries for, as on a desktop where it was installed without them.
     """
-    return os.environ.get(GPU, str(int(_finds_gpu()))) == "1"
+    told = os.environ.get(GPU)
+    return told == "1" if told else _finds_card() and _has_libraries()
 
 
-def _finds_gpu() -> bool:
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"
-    return os.path.exists("/proc/driver/nvidia") and not hidden and _has_libraries()
+def _finds_card() -> bool:
+    return os.path.exists("/proc/driver/nvidia") and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("-1", "")
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def prepare() -> None:
     # A process would take all of a GPU's memory, of which others may need some. No session is configured yet where a
     # cell's Keras computes at once.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    if not _finds_gpu():
+    if not _finds_card():
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
 
 

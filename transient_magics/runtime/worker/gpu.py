@@ -61,9 +61,7 @@ def likely_reason(driver: Path = _DRIVER) -> str:
         return f"nvidia-smi sees it, but CUDA's driver library cannot be loaded ({error})"
     if code:
         return f"nvidia-smi sees it, but CUDA does not start (error {code}): driver and libcuda may not fit each other"
-    return (
-        f"nvidia-smi and CUDA's driver see it, but {missing_library() or 'its libraries may be too new for the driver'}"
-    )
+    return f"nvidia-smi and CUDA's driver see it; {missing_library() or 'its libraries may be too new for the driver'}"
 
 
 def _is_but_a_name() -> bool:
