@@ -122,10 +122,15 @@ def optimise_briefly(config: Any) -> None:
 
 
 def plain_config(threads: int) -> Any:
-    """Session or server configuration; `threads` limits what TensorFlow takes of a machine that several roles share."""
+    """Session or server configuration; `threads` limits what TensorFlow takes of a machine that several roles share.
+
+    What a model puts on a GPU is on the CPU where there is none, as parameter servers and evaluations have it.
+    """
     tf = tensorflow()
 
-    return tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
+    return tf.ConfigProto(
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads, allow_soft_placement=True
+    )
 
 
 def close(session: Any, limit: float = 2.0) -> None:

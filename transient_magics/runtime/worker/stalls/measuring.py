@@ -146,7 +146,6 @@ class Measuring(Training):
         tf, threads = tensorflow(), self._spec.threads
         if name == "alone":
             config = placement.plain_config(threads)
-            config.allow_soft_placement = True
             placement.optimise_briefly(config)
             return tf.Session(graph=arrangement.graph, config=config)
         config = self._config
