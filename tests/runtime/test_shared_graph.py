@@ -251,3 +251,26 @@ def test_of_records_in_blocks_a_chunk_is_read_whole_and_once(tmp_path: Path, tex
     found = json.loads(programs.run(IN_BLOCKS, tmp_path, str(free_ports(1)[0]), own=True).splitlines()[-1])
     assert found["seen"] == found["records"] > 100
     assert found["left"] == 0
+
+
+RECURRENT = """
+import keras, numpy
+
+def input_fn(mode):
+    return numpy.zeros([8, 4, 3], "float32"), numpy.zeros([8], "int64")
+
+model = keras.Sequential([keras.Input((4, 3)), LAYER, keras.layers.Dense(2)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+"""
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_model_that_takes_other_kernels_on_a_gpu_has_no_file_for_those_with_one(tmp_path: Path, gpu: bool) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"name": "run-1", "train_steps": 3, "token": "0123456789abcdef"}))
+    for layer, refused in (("keras.layers.Flatten()", False), ("keras.layers.LSTM(5)", gpu)):
+        (tmp_path / "cell.py").write_text(RECURRENT.replace("LAYER", layer))
+        graph = tmp_path / "graphs" / f"{'gpu' if gpu else 'cpu'}-1.graph"
+        graph.unlink(missing_ok=True)
+        given = ("--run", tmp_path, "--servers", 1, *(["--gpu"] if gpu else []))
+        programs.run("transient_magics.runtime.programs.shared_graph", *given, own=True, code=int(refused))
+        assert graph.exists() is not refused
