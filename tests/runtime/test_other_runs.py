@@ -74,6 +74,35 @@ def test_an_error_in_the_cell_fails_the_run_with_its_line(room: MachineRoom):
     assert len(room.reports("ps-0", "process.started")) == 1
 
 
+BROKEN = """
+import numpy, tensorflow.compat.v1 as tf
+
+def input_fn(mode):
+    return numpy.ones([8, 3], "float32"), numpy.zeros([8, 1], "float32")
+
+def broken(values):
+    raise RuntimeError("cuDNN launch failure")
+
+def model_fn(features, labels, mode):
+    guess = tf.py_func(broken, [features @ tf.get_variable("weights", [3, 1])], tf.float32)
+    guess.set_shape([None, 1])
+    loss = tf.reduce_mean(tf.square(guess - labels)) + tf.reduce_sum(tf.get_variable("more", [2]))
+    return {"loss": loss, "optimizer": tf.train.AdamOptimizer, "learning_rate": 0.1}
+"""
+
+
+def test_steps_that_fail_as_if_a_parameter_server_was_lost_do_not_for_ever(room: MachineRoom) -> None:
+    server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
+    for name in ("ps-0", "worker-1"):
+        room.start_agent(name)
+        room.put(name, {**DECLARATION, "model": "", "hparams_set": "", "problem": ""}, BROKEN)
+        room.say(name, assignment(name, [server], chief))
+    failed = until(lambda: events(room, "train.failed"), "the failure")[0]
+    assert failed["reason"].startswith(
+        "no step succeeds: cell line 12: UnknownError: RuntimeError: cuDNN launch failure"
+    )
+
+
 def test_text_on_two_parameter_servers_survives_the_second_one_and_a_stop(room: MachineRoom):
     servers = [f"127.0.0.1:{port}" for port in free_ports(2)]
     chief = f"127.0.0.1:{free_ports(1)[0]}"

@@ -164,6 +164,12 @@ def transient_errors() -> tuple[type[Exception], ...]:
     return tuple(getattr(tf.errors, f"{name}Error") for name in names)
 
 
+def may_be_own(error: Exception) -> bool:
+    """Whether one of these has other reasons, too: a GPU, cuDNN and a model's own Python code raise some of them."""
+    tf = tensorflow()
+    return isinstance(error, (tf.errors.InternalError, tf.errors.NotFoundError, tf.errors.UnknownError))
+
+
 def _bytes(operation: Any) -> int:
     try:
         shape = operation.get_attr("shape")
