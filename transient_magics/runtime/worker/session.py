@@ -44,7 +44,7 @@ _LOOK_AGAIN = 0.1
 """Seconds between two looks for a parameter server that is away."""
 _CLOSING, _CLOSING_LOST = 2.0, 0.2
 """Seconds for the end of a session; that of one whose server is gone hangs, and the next is not kept waiting."""
-_FRUITLESS, _IN_VAIN = 3, 8
+_FRUITLESS, _IN_VAIN = 3, 5
 """Sessions without a step that count as life all the same: a parameter server that comes back may lose some; and after
 which the reason is sought here."""
 
