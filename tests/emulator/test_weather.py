@@ -32,6 +32,7 @@ from google.api_core import exceptions
 from google.cloud import compute_v1
 
 from transient_magics.cloud import ComputeEngine, VmRequest, request_id
+from transient_magics.emulator.vms.machine import visible_gpus
 from transient_magics.emulator.weather.reclaiming import Reclaim, Reclaiming
 from transient_magics.emulator.weather.revocations import Due, Nothing, Transient
 from transient_magics.errors import QuotaError, StockoutError
@@ -357,13 +358,19 @@ async def test_a_vm_is_told_the_pace_of_its_gpu_and_that_it_is_but_a_name(sky: C
     assert "emulator-pace" not in {item.key for item in sky.get("w0").metadata.items}
 
 
+def test_of_a_machine_that_others_use_too_vms_have_the_gpus_that_the_emulator_was_left() -> None:
+    assert visible_gpus(True, {}) == {}
+    assert visible_gpus(True, {"CUDA_VISIBLE_DEVICES": "2,3"}) == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert visible_gpus(False, {"CUDA_VISIBLE_DEVICES": "2,3"}) == {"CUDA_VISIBLE_DEVICES": "-1"}
+
+
 async def test_a_vm_without_a_gpu_finds_none_where_the_machine_has_one(sky: Cloud) -> None:
     said = 'echo "${CUDA_VISIBLE_DEVICES-all}"'
     sky.create("w0")
     sky.create("c0", machine_type=f"zones/{ZONE}/machineTypes/e2-standard-2", guest_accelerators=[])
-    for name, found in (("w0", "all\n"), ("c0", "-1\n")):
+    for name, found in (("w0", os.environ.get("CUDA_VISIBLE_DEVICES", "all")), ("c0", "-1")):
         async with await sky.ssh(name) as connection:
-            assert (await connection.run(said)).stdout == found
+            assert (await connection.run(said)).stdout == f"{found}\n"
 
 
 def test_requests_fail_as_often_and_in_as_many_ways_as_asked_for(sky: Cloud) -> None:

@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,14 @@ class Command:
 def hardware_address(address: str) -> str:
     """As on Compute Engine it follows from the IPv4 address, so a neighbour's memory stays true."""
     return "42:01:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+
+
+def visible_gpus(has_gpu: bool, around: Mapping[str, str]) -> dict[str, str]:
+    """The variable by which CUDA finds no GPU in a VM without one, and in others those that `around`, the environment
+    of the emulator, leaves to it."""
+    name = "CUDA_VISIBLE_DEVICES"
+    chosen = around.get(name) if has_gpu else "-1"
+    return {} if chosen is None else {name: chosen}
 
 
 class Machine:
@@ -166,7 +174,7 @@ class Machine:
         return [shutil.which("nsenter") or "nsenter", "-t", str(self._first), *namespaces, "--", *go_home]
 
     def environment(self) -> dict[str, str]:
-        """What programs in the VM find in their environment: nothing of the host's."""
+        """What programs in the VM find in their environment: nothing of the host's, but for which GPUs they may use."""
         plan = self.plan
         host, port = self.sockets["metadata"].getsockname()[:2]
         metadata = METADATA_ADDRESS if self._isolation is not Isolation.NONE else f"{host}:{port}"
@@ -175,7 +183,7 @@ class Machine:
             "PATH": f"{plan.directory / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "TMPDIR": str(plan.directory / "tmp"), "GCE_METADATA_HOST": metadata, "GCE_METADATA_IP": metadata,
             "STORAGE_EMULATOR_HOST": f"http://{metadata}", "TF_NUM_INTRAOP_THREADS": str(OPERATION_THREADS),
-            MARK: plan.identity, **({} if plan.has_gpu else {"CUDA_VISIBLE_DEVICES": "-1"}),
+            MARK: plan.identity, **visible_gpus(plan.has_gpu, os.environ),
         }  # fmt: skip
 
     def _furnish(self) -> None:
