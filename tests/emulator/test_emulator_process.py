@@ -55,6 +55,19 @@ async def test_vms_survive_an_emulator_that_is_killed(state: Path) -> None:
     end(second)
 
 
+def test_an_emulator_behind_nohup_stays_when_its_terminal_goes(state: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        running = start(state)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    running.process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.process.wait(1)
+    assert running.about()["state"] == str(state)
+    end(running)
+
+
 def test_vms_whose_network_is_lost_have_failed(state: Path) -> None:
     first = start(state)
     cloud = Cloud(first)

@@ -92,6 +92,7 @@ def test_what_is_wrong_with_it_is_told_once_it_has_the_vm(room: MachineRoom) -> 
     assert [each["pid"] for each in room.reports("worker-1", "process.started")] == [process]
 
 
+@pytest.mark.training
 def test_it_outlives_the_agent_has_a_successor_and_goes_with_its_run(room: MachineRoom) -> None:
     def there() -> dict[str, int]:
         return {each["run"]: each["pid"] for each in room.say("vm", {"do": "ping"})["processes"]}

@@ -101,7 +101,8 @@ class _Emulator:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._stop.set)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # by nohup
+                loop.add_signal_handler(number, self._stop.set)
         holder = self._lay_network()
         # Where we are is written before anything is begun, so that a successor finds the namespaces whatever happens.
         self._announce(holder)
