@@ -71,7 +71,7 @@ def card() -> str:
     """The first GPU, or nothing."""
     try:
         said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60).stdout
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     return said.partition("(")[0].strip() if said.startswith("GPU ") else ""
 
@@ -92,7 +92,8 @@ def task(folder: Path, *words: str, **environment: str) -> list[dict[str, Any]]:
     command = [sys.executable, __file__, "--task", str(folder), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=elsewhere() | environment)
     if done.returncode:
-        print(done.stderr.strip().splitlines()[-1][:300], file=sys.stderr)
+        said = done.stderr.strip().rpartition("\n")[2]
+        print(f"code {done.returncode}: {said[:300]}", file=sys.stderr)
         return []
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
