@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -14,6 +14,7 @@ from ...errors import DeclarationError, PlanError
 from ...spec import WorkerGroup, parse_groups
 from ...spec.grammar import nearest
 from ...spec.units import parse_deadline
+from ..cell import listed
 from ..declaring import MODELS, refuse_far, refuse_on_demand
 from ..folders import KnownRun, known_runs
 from .bag_plans import BagPlan, bag_plan
@@ -68,7 +69,7 @@ def plan(
     source: str = "",
     hparams: str = "",
     params: Mapping[str, Any] | None = None,
-    include: tuple[str, ...] = (),
+    include: str | Sequence[str] = (),
     line_offset: int = 0,
     bag: bool = False,
     jobs: int | None = None,
@@ -106,6 +107,7 @@ def plan(
             provisioning_model=_model(provisioning_model or "spot"), revocations=revocations, ps_cores=ps_cores,
             seed=seed,
         )  # fmt: skip
+    include = listed(include)
     if jobs is not None or job_time is not None:
         raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
     from ...planner.accuracy import Accuracies
