@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime import programs
+from tests.runtime.machine_room import until
 from transient_magics.runtime.tf import graph_mode
 from transient_magics.runtime.tf.cuda import missing_library
 from transient_magics.runtime.tf.graph_mode import GPU, has_gpu, prepare
@@ -53,7 +54,9 @@ def test_the_parameter_server_that_is_measured_beside_a_worker_is_without_its_gp
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     server = OwnServer(1, "127.0.0.1", 1)
     try:
-        assert b"CUDA_VISIBLE_DEVICES=-1" in Path(f"/proc/{server._process.pid}/environ").read_bytes().split(b"\0")
+        told = Path(f"/proc/{server._process.pid}/environ")
+        until(lambda: told.read_bytes().count(b"\0") > 1, "its environment")  # it is empty in the middle of an exec
+        assert b"CUDA_VISIBLE_DEVICES=-1" in told.read_bytes().split(b"\0")
     finally:
         server.close()
 

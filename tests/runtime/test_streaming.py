@@ -65,7 +65,6 @@ def story(shared_room: MachineRoom, tmp_path_factory: pytest.TempPathFactory) ->
     for name in ("worker-1", "worker-2"):
         story.wait(f"{name} joined", "worker.joined", worker=name)
     until(lambda: any(line["step"] > 70 for line in story.metrics()), "an epoch and a half")
-    until(lambda: story.events("train.data"), "the data are told of")
     os.kill(shared_room.pids("worker-2")["worker-2"], signal.SIGKILL)
     story.wait("its blocks come back", "train.reread", worker="worker-2")
     until(lambda: story.events("train.finished", "train.failed"), "the end")
