@@ -44,9 +44,10 @@ _LOOK_AGAIN = 0.1
 """Seconds between two looks for a parameter server that is away."""
 _CLOSING, _CLOSING_LOST = 2.0, 0.2
 """Seconds for the end of a session; that of one whose server is gone hangs, and the next is not kept waiting."""
-_FRUITLESS, _IN_VAIN = 3, 5
-"""Sessions without a step that count as life all the same: a parameter server that comes back may lose some; and after
-which the reason is sought here."""
+_FRUITLESS = 3
+"""Sessions without a step that count as life all the same: a parameter server that comes back may lose some."""
+IN_VAIN = 5
+"""Sessions without a step after which the reason is sought here."""
 
 
 class Training:
@@ -138,7 +139,7 @@ class Training:
                 if self.meter.steps > steps:
                     self._watch = Stopwatch(time.time(), "steps again")
                 log(f"session lost, opening another: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
-                if self._fruitless >= _IN_VAIN and placement.may_be_own(error):
+                if self._fruitless >= IN_VAIN and placement.may_be_own(error):
                     raise TrainingError(f"no step succeeds: {reason(error, self._spec.line_offset)}") from error
             except ended as error:
                 why = sentence(self._examples.failure or error)

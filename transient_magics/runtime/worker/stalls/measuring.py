@@ -14,15 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ....errors import TrainingError
 from ....protocol.chief_messages import Take, Took
 from ....protocol.measures.stalls import COLD, MOST_STEPS, Measure
 from ...role import log
 from ...tf import placement
 from ...tf.graph_mode import tensorflow
+from ...training.usercode import reason
 from ..chief_link import answer
 from ..graph import Made
 from ..held import Held
-from ..session import Training
+from ..session import IN_VAIN, Training
 from ..split import moments
 from . import cold
 from .arrangement import Arrangement, in_memory
@@ -68,7 +70,10 @@ class Measuring(Training):
         self._files = set[Path]()
 
     def run(self) -> None:
-        """Take measures until told to stop, through as many sessions as it takes."""
+        """Take measures until told to stop, through as many sessions as it takes.
+
+        Raises TrainingError where the sessions are there, and no step succeeds in one after the other.
+        """
         self._pace.start()
         lost = placement.transient_errors()
         ready = False
@@ -87,6 +92,7 @@ class Measuring(Training):
                     continue
                 try:
                     self._link.took(self._took(told))
+                    self._fruitless = 0
                 except lost as error:  # a parameter server is gone: the chief has somebody take this measure again
                     self._lose(error)
                     ready = False
@@ -153,12 +159,14 @@ class Measuring(Training):
             config = placement.worker_config(self._own_servers, self._number, self._address, threads)
         return tf.Session(self._server.target, graph=arrangement.graph, config=config)
 
-    def _lose(self, error: BaseException) -> None:
+    def _lose(self, error: Exception) -> None:
         log(f"session lost, opening others: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
         self._examples.stop()
         for session in self._sessions.values():
             placement.close(session, 0.2)
         self._sessions = {}
+        if self._fruitless >= IN_VAIN and placement.may_be_own(error):
+            raise TrainingError(f"no step succeeds: {reason(error, self._spec.line_offset)}") from error
         self.stop.wait(_LOOK)
 
     # --- measures ----------------------------------------------------------------------------------------------------
