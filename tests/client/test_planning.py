@@ -191,3 +191,9 @@ def test_lifetimes_that_were_observed_count_as_soon_as_they_are_enough(tmp_path:
     assert "Lives.csv" in str(short)
     with pytest.raises(PlanError, match="of your own"):
         tm.plan("k80x4", **PUBLISHED, revocations="own")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("include", ["helper.py", ("helper.py",)])
+def test_one_file_to_include_is_named_with_or_without_brackets(include: str | tuple[str, ...]) -> None:
+    with pytest.raises(DeclarationError, match=r"'helper\.py' is neither a file nor a folder here"):
+        tm.plan("k80x2", source="import helper\n", include=include, train_steps=100)
