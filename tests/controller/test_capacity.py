@@ -166,10 +166,10 @@ def wait(*vms: VmState, zone: str = ZONES[0], slot: int = 9, model: str = "spot"
     return round(high, 6)
 
 
-def in_a_row(count: int, cause: str, zone: str = ZONES[0], slot: int = 0) -> list[VmState]:
+def in_a_row(count: int, cause: str) -> list[VmState]:
     """Each asked for at the moment at which the one before was refused, the last one now."""
     return [
-        replace(refused(1, zone, cause, slot=slot), requested_at=NOW + 1 - count + nth, ended_at=NOW + 2 - count + nth)
+        replace(refused(1, ZONES[0], cause), requested_at=NOW + 1 - count + nth, ended_at=NOW + 2 - count + nth)
         for nth in range(count)
     ]
 

@@ -136,7 +136,7 @@ class Ward(Story):
             assert time.monotonic() < deadline, "no checkpoint is being written"
         return step
 
-    def bring_token(self, place: str | None, lasts: float = 3000.0) -> None:
+    def bring_token(self, place: str | None) -> None:
         """Put the tokens of a run whose place is `place` on the parameter server's machine, as a controller does."""
 
         async def mint(places: Sequence[Reach]) -> BoundedToken:
@@ -144,5 +144,5 @@ class Ward(Story):
 
         for name, made in tokens(mint, place, RunSpec.from_dict(self.declared)).items():
             token, path = asyncio.run(made()), self.folder / name
-            path.with_suffix(".new").write_text(json.dumps({**token.to_dict(), "expires": time.time() + lasts}))
+            path.with_suffix(".new").write_text(json.dumps({**token.to_dict(), "expires": time.time() + 3000.0}))
             path.with_suffix(".new").replace(path)

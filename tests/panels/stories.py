@@ -134,15 +134,15 @@ def life(spec: ClusterSpec, steps: int = 600) -> Iterator[tuple[str, list[Event]
     )
 
 
-def state_at(chapter: str, spec: ClusterSpec | None = None, *, began: float, pace: float = 2.0) -> ClusterState:
-    """The state at the end of a chapter of a life that began at `began`, a batch of events every `pace` seconds."""
+def state_at(chapter: str, spec: ClusterSpec | None = None, *, began: float) -> ClusterState:
+    """The state at the end of a chapter of a life that began at `began`, a batch of events every two seconds."""
     moment, history = began, []
     for name, batch in life(spec or declaration()):
         for event in batch:
             history.append(
                 events.from_dict(event.kind, {**event.to_dict(), "time": int(moment * 1e9), "seq": len(history) + 1})
             )
-        moment += pace
+        moment += 2.0
         if name == chapter:
             break
     return replay(history)

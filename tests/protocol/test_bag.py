@@ -207,7 +207,7 @@ def test_other_outputs_than_those_of_the_first_result_are_refused() -> None:
 _EVENTS = st.one_of(
     st.builds(proposed, st.integers(0, 6)),
     st.builds(started, st.integers(0, 5), st.integers(1, 4), st.sampled_from(["worker-0", "worker-1"])),
-    st.builds(lost, st.integers(0, 5), st.integers(1, 4), st.sampled_from(b.LOSSES)),
+    st.builds(lost, st.integers(0, 5), st.integers(1, 4), st.sampled_from(["revoked", "lost", *b.OWN_FAULTS])),
     st.builds(result, st.integers(0, 5), st.integers(1, 4), st.floats(-10, 10)),
     st.builds(
         b.BagSaved,

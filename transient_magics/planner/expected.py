@@ -73,10 +73,10 @@ def behind(
     wanted = expected(workload, choice)
     if wanted is None or speed >= min(wanted.low, below * wanted.speed):
         return None
-    return Behind(speed, wanted, _why(workload, choice, speed / (below * wanted.speed), list(rows)))
+    return Behind(speed, wanted, _why(choice, speed / (below * wanted.speed), list(rows)))
 
 
-def _why(workload: Workload, choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:
+def _why(choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:
     """What takes so much of a step that without it the speed, now that `share` of the least, would do."""
     parts = StepParts()
     for row in rows:

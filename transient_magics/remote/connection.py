@@ -193,9 +193,9 @@ class Connection:
         """Write a file; nobody ever sees half of it."""
         await self._transfer.put({path: content}, mode=mode)
 
-    async def put_files(self, files: Mapping[str, bytes | Path], *, below: str = "", mode: int = 0o600) -> None:
+    async def put_files(self, files: Mapping[str, bytes | Path], *, below: str = "") -> None:
         """Write several files (path on the VM, below `below`: content, or where it is here), each one atomically."""
-        await self._transfer.put({posixpath.join(below, path): source for path, source in files.items()}, mode=mode)
+        await self._transfer.put({posixpath.join(below, path): source for path, source in files.items()}, mode=0o600)
 
     async def put_tree(self, local: Path, path: str) -> None:
         """Copy the folder `local` to `path`, without byte code, keeping each file's mode."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _MISSING = "study.optuna needs Optuna, which is not installed here"
 
 
-def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]], storage: Any = None) -> optuna.Study:
-    """The study with all trials so far, under their numbers, in memory or in one of Optuna's storages.
+def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]]) -> optuna.Study:
+    """The study with all trials so far, under their numbers, in memory.
 
     `parts`: for each cluster on which it has begun, the state of that and of the study there.
 
@@ -40,7 +40,7 @@ def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]], storage: Any 
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # no line about a study in memory in the reader's cell
     try:
-        made = optuna.create_study(study_name=study.name, direction=direction, storage=storage)
+        made = optuna.create_study(study_name=study.name, direction=direction)
     finally:
         optuna.logging.set_verbosity(before)
     space = distributions(study.spec)

@@ -15,9 +15,9 @@ _BEST, _GOING = (COLOURS["good"], ""), (COLOURS["busy"], "")
 _DOTS = {"complete": "good", "running": "busy", "failed": "bad"}
 
 
-def study_html(study: Mapping[str, Any], most: int = MOST_ROWS) -> str:
-    """The twin of a study's snapshot (contract.Study); of its trials so many rows, the best first."""
-    return f"<div style='margin:6px 0'>{_head(study)}{study_plot(study)}{_trials(study, most)}</div>"
+def study_html(study: Mapping[str, Any]) -> str:
+    """The twin of a study's snapshot (contract.Study); of its trials `MOST_ROWS` rows, the best first."""
+    return f"<div style='margin:6px 0'>{_head(study)}{study_plot(study)}{_trials(study)}</div>"
 
 
 def study_plot(study: Mapping[str, Any]) -> str:
@@ -68,7 +68,7 @@ def _legend(study: Mapping[str, Any]) -> list[tuple[str, tuple[str, str]]]:
     return known
 
 
-def _trials(study: Mapping[str, Any], most: int) -> str:
+def _trials(study: Mapping[str, Any]) -> str:
     sign = -1.0 if study["direction"] == "max" else 1.0
 
     def order(each: Mapping[str, Any]) -> tuple[bool, bool, float]:
@@ -78,7 +78,7 @@ def _trials(study: Mapping[str, Any], most: int) -> str:
 
     ordered = sorted(study["trials"], key=order)
     best = [each for each in ordered if each["best"]]
-    shown = [*best, *(each for each in ordered if not each["best"])][:most]
+    shown = [*best, *(each for each in ordered if not each["best"])][:MOST_ROWS]
     if not shown:
         return ""
     head = ["trial", *study["params"], "state", study["metric"], "hours", "dollars", "revocations"]

@@ -42,29 +42,22 @@ class Chains:
 
     weight: _Floats
     ends: _Floats
-    ages: tuple[int, ...] = AGES
-    """The youngest age of each class, in steps."""
 
     @cached_property
     def grows(self) -> _Floats:
         """The chance that a spell that goes on is of the next class one step later, for programs that know its class
         alone."""
-        return np.append(1 / np.diff(self.ages), 0.0)
+        return np.append(1 / np.diff(AGES), 0.0)
 
     def class_of(self, age: NDArray[np.int64]) -> NDArray[np.int64]:
         """The class of a spell's age in steps."""
-        return np.searchsorted(self.ages, age, side="right") - 1
-
-    def finer(self, parts: int) -> Chains:
-        """The same on a grid on which each step is so many."""
-        ages = tuple(1 + (age - 1) * parts for age in self.ages)
-        return Chains(self.weight, 1 - (1 - self.ends) ** (1 / parts), ages)
+        return np.searchsorted(AGES, age, side="right") - 1
 
     def drawn(self, runs: int, steps: int, seed: int = 0) -> Open:
         """Windows of markets like these, each of one chain, which begin anywhere in its course."""
         random = np.random.default_rng(seed)
         chain = random.choice(len(self.weight), runs, p=self.weight / self.weight.sum())
-        settling = min(_SETTLING * self.ages[-1], _MOST_SETTLING)
+        settling = min(_SETTLING * AGES[-1], _MOST_SETTLING)
         found, now, age = np.zeros((runs, steps), bool), random.random(runs) < 0.5, np.ones(runs, int)
         for step in range(-settling, steps):
             if step >= 0:

@@ -36,14 +36,14 @@ def sampled(trace: Trace, vms: int = 1, grid: float = GRID) -> Open:
     return numbers[np.searchsorted(trace.seconds, moments, side="right") - 1] >= vms
 
 
-def windows(series: Sequence[Open], steps: int, every: int, grid: float = GRID) -> Windows:
+def windows(series: Sequence[Open], steps: int, every: int) -> Windows:
     """Windows of `steps` steps that begin every `every` steps of each series. Raises PlanError where none fits."""
     begins = [(index, start) for index, values in enumerate(series)
               for start in range(0, len(values) - steps + 1, every)]  # fmt: skip
     if not begins:
-        raise PlanError(f"No trace lasts {steps * grid / 3600:g} hours", fix="Take longer traces.")
+        raise PlanError(f"No trace lasts {steps * GRID / 3600:g} hours", fix="Take longer traces.")
     return Windows(
         np.array([series[index][start : start + steps] for index, start in begins]),
         np.array([index for index, _ in begins]),
-        np.array([int(start * grid // 86400) for _, start in begins]),
+        np.array([int(start * GRID // 86400) for _, start in begins]),
     )

@@ -21,7 +21,7 @@ BEYOND_ERROR, _MOST_ERROR = 0.35, 1.0
 measured: 0.1 to 0.35 where lines through half of the networks were asked for the rest. No more than is said here."""
 
 
-def counted_workload(name: str, counts: Mapping[str, float], family: str = "", wire: str = "fp32") -> Workload:
+def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -> Workload:
     """The workload of a model of which a check counted `gigaflops`, `parameters` and its `batch_size`.
 
     Raises PlanError where FLOPs could not be counted, as the shapes of its examples are not fixed.
@@ -47,7 +47,7 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "", w
         name=name,
         compute={gpu: Estimate(seconds[gpu] - service, _error(line.error, beyond), f"from FLOPs, by {whose}")
                  for gpu, line in lines.items()},
-        service_seconds=service, batch_size=batch, parameters=parameters, wire=wire,
+        service_seconds=service, batch_size=batch, parameters=parameters,
         limit_error=SERVICE_ERROR, limit_measured=False, guess=guess, notes=tuple(notes),
     )  # fmt: skip
 

@@ -65,9 +65,8 @@ Point = Annotated[Mapping[Annotated[str, parameter_name], Value], _few]
 _Output = Annotated[str, output_name]
 _Amounts = Annotated[Mapping[_Output, Amount], _outputs]
 _Predictions = Annotated[Mapping[_Output, tuple[float, Amount]], _outputs]
-LOSSES = ("revoked", "lost", "crashed", "memory", "raised", "invalid", "timeout")
 OWN_FAULTS = ("crashed", "memory", "raised", "invalid", "timeout")
-"""Those that count against a job; the others are a VM's."""
+"""The ends of an attempt that count against a job; the others are its VM's."""
 
 
 @event("bag.proposed")

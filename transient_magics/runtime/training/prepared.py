@@ -26,7 +26,7 @@ def prepared(pipeline: Pipeline, dispatcher: str, run: str, batch: int) -> Pipel
 
     Raises DeclarationError where only the worker's own Python can make them.
     """
-    service = _service(pipeline, "--prep")
+    service = _service("--prep")
     return _come(pipeline, batch, dispatcher, {}, processing_mode=service.ShardingPolicy.DYNAMIC, job_name=run)
 
 
@@ -37,7 +37,7 @@ def shared(pipeline: Pipeline, dispatcher: str, study: str, run: str, batch: int
     long holds up nobody, but passes over what is not kept any more. One that begins takes what is kept first.
     Raises DeclarationError as `prepared`.
     """
-    service = _service(pipeline, "--share-input")
+    service = _service("--share-input")
     return _come(
         replace(pipeline, dataset=pipeline.dataset.repeat()),  # without an end, as the service insists
         batch, dispatcher, {"compression": None}, processing_mode=service.ShardingPolicy.OFF, job_name=study,
@@ -45,7 +45,7 @@ def shared(pipeline: Pipeline, dispatcher: str, study: str, run: str, batch: int
     )  # fmt: skip
 
 
-def _service(pipeline: Pipeline, option: str) -> Any:
+def _service(option: str) -> Any:
     if python := next(_python_operations(tensorflow().get_default_graph()), ""):
         what = f"the problem decodes its records in Python ({python}), which other processes cannot run"
         raise DeclarationError(what, where=option, fix=f"Leave {option} out, or decode with TensorFlow's operations.")
