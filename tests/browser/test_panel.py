@@ -63,6 +63,9 @@ def test_a_training_cluster_is_readable_in_both_themes(lab: Lab, journal: Path, 
         "colour => colour.match(/[0-9.]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) / 765)"
     )
     assert abs(text - ground) > 0.5
+    page.set_viewport_size({"width": 700, "height": 900})  # JupyterLab puts an output below its prompt there
+    page.wait_for_function("() => document.querySelector('.transient-host').clientHeight > 400")
+    page.screenshot(path=shots / f"panel-narrow-{theme}.png")
 
 
 def test_the_panel_follows_a_growing_journal_to_the_end(lab: Lab, journal: Path, shots: Path) -> None:
