@@ -58,6 +58,11 @@ def refused(shell: InteractiveShell, code: str) -> str:
     return str(error)
 
 
+@pytest.mark.parametrize("handle", [client.Cluster, client.Run, client.Study, client.Job, client.Bag, client.Stalls])
+def test_every_handle_that_a_magic_returns_is_shown_as_its_panel(shell: InteractiveShell, handle: type) -> None:
+    assert handle in shell.display_formatter.ipython_display_formatter  # type: ignore[union-attr]
+
+
 def test_loading_twice_and_unloading_leave_no_trace(shell: InteractiveShell) -> None:
     before = set(shell.magics_manager.magics["cell"])
     run(shell, "%reload_ext transient_magics")

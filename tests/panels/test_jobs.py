@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from transient_magics.journal import ClusterState, bill, events, replay
 from transient_magics.panels import html, view
+from transient_magics.panels.job import show_job
 from transient_magics.panels.snapshot.jobs import MOST_JOBS
 from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
@@ -102,3 +107,16 @@ def test_a_dask_cluster_says_how_many_workers_it_has_what_it_costs_and_where_its
     over = replay([events.ClusterDeleted()], state)
     (line,) = view(over, bill(over, 300.0), 300.0)["dasks"]
     assert line["words"].startswith("ended with its cluster, $")
+
+
+def test_a_cell_shows_its_job_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shell = SimpleNamespace(execution_count=3)
+    monkeypatch.setattr("transient_magics.panels.job.current_shell", lambda: shell)
+    cluster = SimpleNamespace(name="once", state=state_of())
+    job: Any = SimpleNamespace(name="job-1", cluster=cluster, cost=lambda: 0.25, output=lambda lines: "step 7")
+    show_job(job)  # %job
+    show_job(job)  # what it returns is the cell's value
+    assert capsys.readouterr().out.count("job-1 on once: running on worker-1") == 1
+    shell.execution_count = 4
+    show_job(job)
+    assert capsys.readouterr().out.count("step 7") == 1

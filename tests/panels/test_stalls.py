@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,7 @@ from transient_magics.client import Stalls
 from transient_magics.errors import DeclarationError
 from transient_magics.panels import stalls_html
 from transient_magics.panels.snapshot.stalls import CHANGES, UNASKED, declared_view, stalls_view, wanted
-from transient_magics.panels.stalls import answered
+from transient_magics.panels.stalls import answered, show_stalls
 from transient_magics.panels.twin.stalls import COLOURS, stalls_picture
 
 ANYTHING = some.recursive(
@@ -61,7 +62,15 @@ def test_a_change_is_answered_with_the_step_its_parts_and_how_sure_that_is() -> 
     assert re.fullmatch(r"cache=1, cores=2: 20\d\.\d ms a step, 1\.7\d ± 0\.\d\d times as fast", told["words"])
     assert sum(seconds for _, seconds in told["parts"]) == pytest.approx(0.2, rel=0.02)
     same = asked({"vm": "V100 on n1-standard-8", "change": dict.fromkeys(CHANGES[1:], 1.0), "asked": 8})
-    assert same["words"].startswith("as measured: 13")
+    assert re.fullmatch(r"as measured: 13\d\.\d ms a step", same["words"])
+
+
+def test_a_cell_shows_its_measure_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shell = SimpleNamespace(execution_count=3)
+    monkeypatch.setattr("transient_magics.panels.stalls.current_shell", lambda: shell)
+    show_stalls(cast("Stalls", Measured()))  # %transient_stalls
+    show_stalls(cast("Stalls", Measured()))  # what it returns is the cell's value
+    assert capsys.readouterr().out.count(WORDS) == 1
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ _PANELS = {  # shown as a panel
     ("client.handles.study", "Study"): "panels.show_study",
     ("client.handles.job", "Job"): "panels.show_job",
     ("client.handles.bag", "Bag"): "panels.show_bag",
+    ("client.handles.stalls", "Stalls"): "panels.show_stalls",
     ("planner.search", "Search"): "panels.show_search",
 }
 _HTML = {

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from ..client import Job, text
-from .show import current_shell, has_front_end
+from .show import current_shell, has_front_end, shown_in_this_cell
 from .twin.markup import COLOURS, FAINT, FONT, escape
 
 LINES = 24
@@ -31,7 +31,7 @@ class Drawn:
         colour = COLOURS["bad"] if self._failed else "inherit"
         head = (
             f"<b>{escape(self._name)}</b> on {escape(self._cluster)}: <span style='color:{colour}'>"
-            f"{escape(self._words)}</span> <span style='{FAINT}'>{escape(text.money(self._cost))}</span>"
+            f"{escape(self._words)}</span><span style='{FAINT}'>, {escape(text.money(self._cost))}</span>"
         )
         said = "\n".join(map(escape, self._said))
         body = f"<pre style='margin:4px 0 0;max-height:26em;overflow:auto'>{said}</pre>" if said else ""
@@ -39,9 +39,13 @@ class Drawn:
 
 
 def show_job(job: Job) -> None:
-    """Show the job in the cell that runs now; where there is a front end, it follows until the job is over."""
+    """Show the job in the cell that runs now, once per cell; where there is a front end, it follows until the
+    job is over."""
+    shell = current_shell()
+    if shown_in_this_cell(shell, job.cluster.name, job.name):
+        return
     drawn = Drawn(job)
-    if not has_front_end(current_shell()):
+    if not has_front_end(shell):
         print(drawn)
         return
     from IPython.display import display

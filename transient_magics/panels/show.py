@@ -41,7 +41,7 @@ _UNHEARD: dict[str, dict[str, Any]] = {}
 def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None, forecasts: Forecasts = ending) -> None:
     """Show the panel of `cluster` (of its `run` alone) in the cell that runs now, once per cell."""
     shell = current_shell()
-    if _shown_in_this_cell(shell, cluster.name, run):
+    if shown_in_this_cell(shell, cluster.name, run):
         return
     if not has_front_end(shell):
         print(status(known(cluster), run))
@@ -173,12 +173,17 @@ def _display(cluster: Followed, run: str | None, feed: Feed | None, forecasts: F
     return _DISPLAYS[key]
 
 
-def _shown_in_this_cell(shell: Any, name: str, run: str | None) -> bool:
-    """A magic shows a panel and returns the handle, which IPython would show again at the end of the cell."""
+def shown_in_this_cell(shell: Any, cluster: str, work: str | None) -> bool:
+    """A magic shows a panel and returns the handle, which IPython would show again at the end of the cell.
+
+    `work`: the run, job or measure on the cluster that is shown by itself.
+    """
+    if shell is None:
+        return False
     cell = (id(shell), getattr(shell, "execution_count", 0))
-    if _SHOWN.get((name, run)) == cell:
+    if _SHOWN.get((cluster, work)) == cell:
         return True
-    _SHOWN[name, run] = cell
+    _SHOWN[cluster, work] = cell
     return False
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..client import Stalls
 from ..errors import TransientError
 from .display import live_view
-from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
+from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live, shown_in_this_cell
 from .snapshot import stalls as snapshot
 from .twin.markup import picture
 from .twin.stalls import stalls_picture
@@ -30,8 +30,11 @@ def stalls_html(report: Report) -> str:
 
 
 def show_stalls(stalls: Stalls) -> None:
-    """Show the measure in the cell that runs now; where there is a front end, it follows until all is measured."""
+    """Show the measure in the cell that runs now, once per cell; where there is a front end, it follows until all is
+    measured."""
     shell, known = current_shell(), stalls.name in stalls.cluster.state.runs
+    if shown_in_this_cell(shell, stalls.cluster.name, stalls.name):
+        return
     said = str(stalls) if known else f"{stalls.name} is declared on {stalls.cluster.name}."
     if not has_front_end(shell):
         print(said)

@@ -56,7 +56,7 @@ class Prediction:
         )  # fmt: skip
         spread = f" ± {self.times.half:.2f}" if self.times.half < 10 else ""
         step = f"{1000 * self.seconds.mean:.1f} ms a step"
-        return f"{asked or 'as measured'}: {step}, {self.times.mean:.2f}{spread} times as fast"
+        return f"{asked}: {step}, {self.times.mean:.2f}{spread} times as fast" if asked else f"as measured: {step}"
 
 
 def what_if(stalls: Stalls, change: Change) -> Prediction:
