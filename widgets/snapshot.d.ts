@@ -60,8 +60,8 @@ export interface Proposal {
   until: number;
 }
 
-/** A run. `facts`: names and values in words; `data`: how it reads records that come in blocks, empty for others;
- * `proposal`: what can be agreed to; `end`: where the curves end (`curves.end_of`). */
+/** A run. `counted`: how far it is, in words; `facts`: names and values in words; `data`: how it reads records that
+ * come in blocks, empty for others; `proposal`: what can be agreed to; `end`: where the curves end (`curves.end_of`). */
 export interface Training {
   name: string;
   title: string;
@@ -70,6 +70,7 @@ export interface Training {
   words: string;
   step: number;
   steps: number;
+  counted: string;
   forecast: string;
   facts: [string, string][];
   data: string;

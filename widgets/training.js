@@ -168,11 +168,10 @@ export function trainingSection(send, focus) {
     setAttribute(state, "data-tone", TONES[next.phase_words] ?? TONES[next.phase] ?? "quiet");
     setText(name, next.name);
     setText(title, next.title);
-    const count = `${next.step.toLocaleString("en-US")} of ${next.steps.toLocaleString("en-US")} steps`;
-    setText(words, next.phase_words === "running" ? count : next.words);
+    setText(words, next.phase_words === "running" ? next.counted : next.words);
     setAttribute(bar, "aria-valuemax", next.steps);
     setAttribute(bar, "aria-valuenow", Math.min(next.step, next.steps));
-    setAttribute(bar, "aria-valuetext", count);
+    setAttribute(bar, "aria-valuetext", next.counted);
     setAttribute(bar, "data-tone", { failed: "bad", stopped: "quiet" }[next.phase] ?? "good");
     setText(ends, next.forecast ?? "");
     ends.hidden = !next.forecast;

@@ -10,9 +10,10 @@ import pytest
 from tests.panels.stories import requested
 from tests.planner.test_stalls import step, told
 from transient_magics.client.results.stalls import Report, report, terms
-from transient_magics.journal import ClusterState, RunState, replay
+from transient_magics.journal import ClusterState, RunState, bill, replay
 from transient_magics.journal.events import TrainMeasured
 from transient_magics.journal.power import Stretch
+from transient_magics.panels import view
 from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.share import WHOLE, Share
@@ -92,6 +93,16 @@ def test_a_vm_counts_as_the_machine_that_it_was_when_it_was_measured(since: floa
     said = report(state, run)
     assert said.bars[0].hourly == hourly
     assert ("worker-1 was stopped and started again while it was measured" in str(said)) == (not kind)
+
+
+def test_on_the_panel_of_its_cluster_it_counts_measures_and_has_no_loss_and_no_checkpoint() -> None:
+    state, run = measured([], phase="running", step=15, workers=WORKERS)
+    now = 150.0
+    training = view(state, bill(state, now), now, run.name)["training"]
+    assert training
+    assert training["counted"] == "15 of 40 measures"
+    assert dict(training["facts"]) == {"workers": "3"}
+    assert training["words"] == "measure 15 of 40 taken, 3 workers"
 
 
 def test_equal_vms_that_differ_are_named_in_the_answer() -> None:

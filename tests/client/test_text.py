@@ -174,6 +174,11 @@ def test_what_the_cluster_meets_is_told_in_words() -> None:
     assert event_words(events.ClusterResized(spec=spec)) == "the cluster is to be v100x6 from now on"
     named = events.ClusterResized(spec=spec, gives_up=("worker-7", "worker-2"))
     assert event_words(named) == "the cluster is to be v100x6 from now on, without worker-7, worker-2"
+    measured = events.TrainMeasured(
+        run="stalls-1", measure="S3", repeat=2, examples=32, bytes=0, straggler=0.0,
+        seconds={"worker-0": 0.2, "worker-1": 0.203}, steps={"worker-0": 20, "worker-1": 20},
+    )  # fmt: skip
+    assert event_words(measured) == "stalls-1 measured S3 in repeat 2: 201.5 ms"
     assert event_words(advised) == "Compute Engine's advice on Spot V100s, best in us-west1-b (90% likely)"
     assert event_words(events.ClusterPriced(hourly=1.25, on_demand_hourly=3.5, spec=spec)) == (
         "Google's prices of today count: $1.25 per hour, $3.50 on demand"

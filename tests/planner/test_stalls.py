@@ -89,6 +89,12 @@ def test_a_stall_lands_in_its_part_and_where_there_is_none_none_is_claimed(made:
         assert "--ps 2" in said
 
 
+@pytest.mark.parametrize(("kind", "faster"), [("k80/n1-standard-4", "A faster GPU"), ("cpu/n1-standard-4", "A GPU")])
+def test_where_a_step_is_computing_a_gpu_is_advised_or_a_faster_one(kind: str, faster: str) -> None:
+    (found,) = by_kind(told([step()] * 5), {"worker-1": kind})
+    assert advice(found).endswith(f"% of a step is computing. {faster} is what would help.")
+
+
 def test_a_part_that_takes_long_and_is_too_uneven_to_be_claimed_is_told_to_be_measured_again() -> None:
     """Seen of a disk that others used: most of a step in the mean, and one repeat of four without any of it."""
     found = one(told([step(cold=each) for each in (0.1, 0.4, 0.5, 0.9)]))

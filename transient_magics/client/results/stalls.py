@@ -122,7 +122,7 @@ def report(state: ClusterState, run: RunState) -> Report:
 
 def _disturbed(state: ClusterState, run: RunState) -> list[str]:
     said = [f"{each}." for each in disturbances(state, run)]
-    return [*said, "Plans do not use this measure, but one of these VMs alone."] if said else []
+    return [*said, "Plans do not use this measure: take it again with nothing beside it."] if said else []
 
 
 def _notes(found: list[Stalls]) -> list[str]:

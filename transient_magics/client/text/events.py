@@ -308,7 +308,7 @@ def _train_words(event: Event) -> str:
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
         case events.TrainMeasured():
             step = statistics.fmean(event.seconds.values()) if event.seconds else 0.0
-            return f"{event.run} took {event.measure} the {event.repeat}. time: {1000 * step:.1f} ms"
+            return f"{event.run} measured {event.measure} in repeat {event.repeat}: {1000 * step:.1f} ms"
         case events.TrainMade():
             return f"{event.run} has made its steps and is evaluated, its workers are free"
         case events.TrainFinished():

@@ -86,8 +86,9 @@ class Proposal(TypedDict):
 
 
 class Training(TypedDict):
-    """A run. `facts`: names and values in words; `data`: how it reads records that come in blocks, empty for others;
-    `proposal`: what can be agreed to; `end`: where the curves end (`curves.end_of`)."""
+    """A run. `counted`: how far it is, in words; `facts`: names and values in words; `data`: how it reads records that
+    come in blocks, empty for others; `proposal`: what can be agreed to; `end`: where the curves end (`curves.end_of`).
+    """
 
     name: str
     title: str
@@ -96,6 +97,7 @@ class Training(TypedDict):
     words: str
     step: int
     steps: int
+    counted: str
     forecast: str
     facts: list[tuple[str, str]]
     data: str

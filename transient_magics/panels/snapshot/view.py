@@ -162,6 +162,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "words": text.run_words(run, state),
         "step": run.step,
         "steps": run.train_steps,
+        "counted": f"{run.step:,} of {text.count(run.train_steps, 'measure' if run.spec.stalls else 'step')}",
         "forecast": forecast,
         "facts": _facts(state, run, now),
         "data": text.data_words(run.data) if run.data else "",
@@ -213,6 +214,8 @@ def _run_phase(state: ClusterState, run: RunState) -> str:
 def _facts(state: ClusterState, run: RunState, now: float) -> list[tuple[str, str]]:
     if run.phase == "declared":
         return []  # there is none yet
+    if run.spec.stalls:  # it trains nothing and saves nothing
+        return [] if run.over else [("workers", str(len(run.workers)))]
     saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
     going = [("steps/s", text.number(run.steps_per_second)), ("workers", str(len(run.workers)))]
     measured = [(f"dev {name}", text.number(value)) for name, value in text.scores(run.metrics).items()]

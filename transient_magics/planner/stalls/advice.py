@@ -38,7 +38,8 @@ def advice(stalls: Stalls, servers: int = 1) -> str:
         often = f"{uneven.name} took {uneven.share:.0%} of a step in the mean, and not evenly"
         return f"No stall stands out of the noise, but {often}: take more --repeats, or longer --seconds."
     share = f"{min(stalls.compute.share, 1):.0%} of a step is computing"
-    return f"No stall stands out of the noise: {share}. A faster GPU is what would help."
+    faster = "A GPU" if stalls.kind.partition("/")[0] == "cpu" else "A faster GPU"
+    return f"No stall stands out of the noise: {share}. {faster} is what would help."
 
 
 def terms_words(which: str, terms: Terms, change: Change) -> str:
