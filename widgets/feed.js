@@ -13,7 +13,7 @@ export function later(total, hourly, hours) {
 export function costSection() {
   const total = fact("cost so far");
   const rate = fact("per hour");
-  const onDemand = fact("on demand");
+  const onDemand = fact("on demand so far");
   const saved = fact("saved");
   const projected = fact("at the run's end");
   const fill = element("div");

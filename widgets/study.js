@@ -5,7 +5,7 @@
  */
 
 import { lineChart, sharedAxis } from "./chart.js";
-import { money, number } from "./figures.js";
+import { duration, money, number } from "./figures.js";
 import { OWN_KEYS, TONES, asking, element, fact, keyed, onTheme, sections, setAttribute, setText } from "./page.js";
 
 const FEW_ROWS = 10;
@@ -26,7 +26,7 @@ export function columns(study) {
     })),
     { key: "state", name: "state", words: (trial) => trial.words, by: (trial) => ORDER.indexOf(trial.state), most: false },
     { key: "value", name: study.metric, words: (trial) => number(trial.value), by: (trial) => trial.value, most: study.direction === "max" },
-    { key: "hours", name: "hours", words: (trial) => number(trial.hours), by: (trial) => trial.hours, most: true },
+    { key: "hours", name: "time", words: (trial) => duration(3600 * trial.hours), by: (trial) => trial.hours, most: true },
     { key: "dollars", name: "dollars", words: (trial) => money(trial.dollars), by: (trial) => trial.dollars, most: true },
     { key: "revocations", name: "revoked", words: (trial) => String(trial.revocations), by: (trial) => trial.revocations, most: true },
   ];

@@ -233,7 +233,10 @@ def test_the_lanes_say_who_was_where_and_when(chrome: Browser, tmp_path: Path) -
         expect(tip).to_be_hidden()
         lane.hover(position={"x": 20, "y": 12})
         expect(tip).to_contain_text("worker-0 running from")
-        assert page.evaluate("(node => node.scrollHeight - node.clientHeight)(document.querySelector('.transient-lanes'))") <= 0
+        assert (
+            page.evaluate("(node => node.scrollHeight - node.clientHeight)(document.querySelector('.transient-lanes'))")
+            <= 0
+        )
 
 
 def test_events_are_filtered_by_kind_and_by_words(chrome: Browser) -> None:

@@ -56,6 +56,7 @@ def test_a_training_cluster_is_readable_in_both_themes(lab: Lab, journal: Path, 
     expect(panel.get_by_role("row", name="worker-3")).to_contain_text("revoked, replaced by worker-4")
     expect(panel.get_by_role("progressbar")).to_have_attribute("aria-valuemax", "600")
     expect(panel).to_contain_text("Emulated, nothing is billed.")
+    expect(panel).to_contain_text("on demand so far")
     page.wait_for_timeout(500)
     page.screenshot(path=shots / f"panel-{theme}.png")
     text, ground = panel.evaluate(

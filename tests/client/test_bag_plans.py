@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,11 @@ def test_a_bag_is_planned_by_policy_and_type() -> None:
         assert row.dollars < row.on_demand_dollars
     said = str(found)
     assert "A bag of 30 jobs, lifetimes as published in 2019 for preemptible VMs." in said
+    assert "In brackets where 90% of 200 simulated bags lie." in " ".join(said.split())
+    figure = r"\$\d+\.\d\d"
+    assert re.search(
+        rf"{figure} \({figure} to {figure}\) +\d+(\.\d)? \(\d+(\.\d)? to \d+(\.\d)?\) +{figure}$", said, re.M
+    )
     assert sum(line.startswith(">") for line in said.splitlines()) == 1
     assert max(map(len, said.splitlines())) < 110
     with pytest.raises(PlanError, match="An interval is of hours, dollars or failed"):

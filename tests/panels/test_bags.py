@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.client import Bag
+from transient_magics.client import Bag, text
 from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.panels import bag_panel_html, html, show_bag, status, view
 from transient_magics.panels.display import Display
@@ -25,7 +25,7 @@ from transient_magics.protocol.cluster_commands import StopBag
 from transient_magics.protocol.study import Dimension, parse_space
 
 from . import stories
-from .bag_story import BagStory, specification
+from .bag_story import BEGAN, BagStory, specification
 from .test_display import displayed, eventually, widgets_of
 
 SHORT = BagStory(specification(200), done=130)
@@ -104,6 +104,16 @@ def test_it_ends_when_all_results_are_there_at_the_pace_of_the_last_ones() -> No
         bag["words"] == "finished: the surrogate is good enough, 130 of 200 results, after 1 interruption, 1 job failed"
     )
     assert (bag["vms"], bag["stoppable"]) == ([], False)
+    known = over.state.bags["bag-1"]
+    fewer = replace(known.state, spec=replace(known.state.spec, jobs=130))
+    whole = replace(known, state=fewer, reason="all 130 results are there")
+    assert text.bag_words(whole) == "finished: all 130 results are there, after 1 interruption, 1 job failed"
+
+
+def test_until_its_driver_has_vms_it_waits_for_workers() -> None:
+    state = replay([each for each in SHORT.history if each.at < BEGAN + 50.35])
+    assert state.bags["bag-1"].phase == "running"
+    assert bags(state, BEGAN + 60)[0]["words"] == "waits for workers"
 
 
 def test_jobs_of_a_deleted_cluster_are_skipped() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def test_the_twin_of_a_study_has_the_best_first_and_says_how_many_are_left() -> 
     assert "search: 12 of 40 trials, 4 under way" in said
     assert "Best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64." in said
     assert "0.927 ◎ best" in said
+    assert re.search(r"0\.927 ◎ best\s*\d+ (s|min)\s*\$", said)
     assert "and 6 trials more" in said
     assert len(drawn) < 40_000
     empty = StudyStory(specification(40), told=0, running=0)

@@ -40,6 +40,7 @@ def test_before_anything_happened_the_panel_says_that_it_starts() -> None:
     snapshot = view(ClusterState(name="demo"), bill(ClusterState(), 0.0), 0.0)
     assert (snapshot["name"], snapshot["phase_words"], snapshot["vms"]) == ("demo", "starting", [])
     assert "demo" in html(snapshot)
+    assert "; on demand so far " in html(snapshot)
 
 
 def test_vms_go_from_requested_to_training() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from transient_magics.planner.plan import make_plan
 from transient_magics.planner.speeds.speed import service_by_size
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.planner.store import ModelStore
-from transient_magics.planner.words import ending_words
+from transient_magics.planner.words import ending_words, forecast_words
 from transient_magics.spec import parse_groups
 
 BEGAN = 1_000_000.0
@@ -300,9 +302,18 @@ def test_one_stretch_tells_less_of_a_speed_than_many() -> None:
     assert more / foretold(250).seconds < few / foretold(60).seconds
 
 
+def test_an_interval_whose_ends_read_the_same_is_left_out() -> None:
+    ends = {"seconds": (175.0, 184.0), "dollars": (0.0571, 0.0571)}
+    sure: Any = SimpleNamespace(
+        seconds=180.0, dollars=0.0571, at=0.0, finishes_at=180.0, finished=1.0, guess="", behind=None,
+        interval=lambda what: ends[what],
+    )  # fmt: skip
+    assert re.fullmatch(r"finishes in 3 min, at \d\d:\d\d, and will have cost \$0.057", forecast_words(sure))
+
+
 def test_a_forecast_from_one_stretch_says_that_it_is_a_guess() -> None:
     young, one, more = foretold(28), foretold(60), foretold(110, revoked=False)
-    for told, stretches in ((young, "the begin of a stretch"), (one, "1 stretch")):
+    for told, stretches in ((young, "the first stretch"), (one, "1 stretch")):
         for said in (str(told), ending_words(told)):
             assert said.endswith(f"; a guess, from {stretches} of training")
     assert not more.guess

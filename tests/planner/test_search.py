@@ -14,6 +14,7 @@ from transient_magics.planner.plan import Plan
 from transient_magics.planner.search import Search, knee, pareto, search
 from transient_magics.planner.sketches import Sketches
 from transient_magics.planner.speeds.workloads import PUBLISHED
+from transient_magics.planner.words import notes, shown
 
 
 @cache  # several tests look at one
@@ -64,6 +65,17 @@ def test_what_is_said_is_not_searched() -> None:
     found = searched(ps=2, provisioning_model="standard")
     assert {(each.choice.servers, each.choice.provisioning) for each in found.plans} == {(2, "standard")}
     assert {each.choice.groups[0].count for each in searched(ps=0).plans} == {1}
+
+
+def test_what_is_said_of_one_cluster_among_several_names_it() -> None:
+    found = searched(gpus=("k80", "p100"))
+    said, rows = notes(found), shown(found)
+    bound = [(each, note) for each in rows for note in each.notes if "hold the workers back" in note]
+    assert len(bound) > 1
+    for each, note in bound:
+        assert f"{each.line.split()[1]}: {note}" in said
+        assert note not in said
+    assert any(note.startswith("Unequal GPUs") for note in said), "said of several"
 
 
 def kinds(plan: Plan) -> set[str]:

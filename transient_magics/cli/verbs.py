@@ -157,7 +157,7 @@ def _relocate(name: str, zone: str = "", gpus: str = "", yes: bool = False) -> S
 
 def _revoke(name: str, worker: str, seconds: float = 0.0) -> Sentence:
     client.cluster(name).revoke(worker, seconds)
-    return Sentence(f"{worker} of {name} will be taken back: 30 seconds from its notice on.")
+    return Sentence(f"{worker} of {name} will be taken back 30 seconds after its notice.")
 
 
 def _move(name: str, run: str, before: str | None = None) -> Sentence:

@@ -229,7 +229,7 @@ class _Speeds:
         new = [gpu_of(kind).upper() for kind in dict.fromkeys(kinds) if not self.step(kind).measured]
         if not (self.guessed or new):
             return ""
-        told = f"{self.stretches or 'the begin of a'} stretch{'es' if self.stretches > 1 else ''} of training"
+        told = f"{self.stretches or 'the first'} stretch{'es' if self.stretches > 1 else ''} of training"
         return f"{told}, none of it on {' or '.join(new)}" if new else told
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..spec import render_duration, render_table
@@ -168,20 +169,31 @@ def notes(search: Search) -> list[str]:
         f"Hours are counted {counted}, with 90 % intervals{_guessed(first)}; Spot VMs with {first.risk}.",
         *search.notes,
     ]
-    return list(
-        dict.fromkeys([*said, *left_out(search.best), *(note for plan in shown(search) for note in plan.notes)])
-    )
+    return list(dict.fromkeys([*said, *left_out(search.best), *_of_plans(shown(search))]))
+
+
+def _of_plans(plans: Sequence[Plan]) -> Iterator[str]:
+    """What is said of them; what is said of one among several names its cluster."""
+    said = Counter(note for plan in plans for note in plan.notes)
+    for plan in plans:
+        spec = plan.line.split()[1]
+        yield from (f"{spec}: {note}" if said[note] == 1 < len(plans) else note for note in plan.notes)
 
 
 def forecast_words(forecast: Forecast) -> str:
-    """`finishes in 12 min (11 min to 14 min), at 14:03, and will have cost $1.23 ($1.20 to $1.31)`."""
+    """`finishes in 12 min (11 min to 14 min), at 14:03, and will have cost $1.23 ($1.20 to $1.31)`; an interval whose
+    ends read the same is left out."""
     low, high = forecast.interval("seconds")
     least, most = forecast.interval("dollars")
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
-        f"finishes in {render_duration(forecast.seconds)} ({render_duration(low)} to {render_duration(high)}), "
-        f"at {at}, and will have cost {money(forecast.dollars)} ({money(least)} to {money(most)}){_but(forecast)}"
+        f"finishes in {render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
+        f"at {at}, and will have cost {money(forecast.dollars)}{_range(money(least), money(most))}{_but(forecast)}"
     )
+
+
+def _range(low: str, high: str) -> str:
+    return f" ({low} to {high})" if low != high else ""
 
 
 def _but(forecast: Forecast) -> str:
@@ -206,6 +218,6 @@ def ending_words(forecast: Forecast) -> str:
         return time.strftime(clock, time.localtime(forecast.at + seconds))
 
     return (
-        f"ends about {moment(forecast.seconds)} ({moment(low)} to {moment(high)}), "
-        f"for {money(forecast.dollars)} ({money(least)} to {money(most)}){_but(forecast)}"
+        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}, "
+        f"for {money(forecast.dollars)}{_range(money(least), money(most))}{_but(forecast)}"
     )

@@ -20,6 +20,12 @@ test("trials are sorted by any column, and what has no value comes last either w
   assert.deepEqual(numbers(sorted(trials, by("parameter version", trials), false)), [0, 1, 2, 10], "v10 after v2");
 });
 
+test("how long a trial took is said in seconds, minutes and hours", () => {
+  const column = columns(study([])).find(({ key }) => key === "hours");
+  assert.equal(column.name, "time");
+  assert.deepEqual([0.000722, 0.05, 3.5].map((hours) => column.words(trial(0, { hours }))), ["3 s", "3 min", "3 h 30 min"]);
+});
+
 test("of many trials ten have a row, and the best and those that train always do", () => {
   const trials = [...Array(500).keys()].map((number) => trial(number, { best: number === 3, state: number > 497 ? "running" : "complete" }));
   const few = shown(sorted(trials, by("trial", trials), true), false);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from ...protocol.bag.spec import MOST_JOBS
 from ...spec import JOBS, PARAMETER_SERVER, WorkerGroup, parse_duration, parse_groups, price_kind, render_groups
 from ..declaring.declaration import Declaration
 from ..declaring.specification import specify
-from ..text import table
+from ..text import money, number, table
 from .revocations import foreseen
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ class BagPlan:
         return min(self.rows, key=lambda row: row.dollars)
 
     def __str__(self) -> str:
-        header = ("", "TYPE", "POLICY", "HOURS", "DOLLARS", "FAILED JOBS", "ON DEMAND")
+        header = ("", "TYPE", "POLICY", "HOURS", "COST", "FAILED JOBS", "ON DEMAND")
         lines = table(header, [
-            (">" if row is self.best else "", row.kind, row.policy, _between(row, "hours", ".3g"),
-             _between(row, "dollars", ".2f"), _between(row, "failed", ".3g"), f"${row.on_demand_dollars:.2f}")
+            (">" if row is self.best else "", row.kind, row.policy, _between(row, "hours", number),
+             _between(row, "dollars", money), _between(row, "failed", _few), money(row.on_demand_dollars))
             for row in self.rows
         ])  # fmt: skip
-        title = f"A bag of {self.jobs} jobs, {self.risk}. In brackets what 90% of {COURSES} courses are in."
+        title = f"A bag of {self.jobs} jobs, {self.risk}. In brackets where 90% of {COURSES} simulated bags lie."
         notes = (line for note in self.notes for line in textwrap.wrap(note, _WIDTH))
         return "\n".join([*textwrap.wrap(title, _WIDTH), "", *lines, "", *notes])
 
@@ -205,12 +205,19 @@ def _rows(name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str],
 def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[str]:
     notes = ["More jobs are begun than results are wanted; none is waited for, and one that is lost begins again."]
     if save_time is None:
-        notes.append("Jobs are taken not to be saved; with --save-time 20s they go on from their last checkpoint.")
+        notes.append(
+            "No job saves anything here; with --save-time 20s one that is lost goes on from its last checkpoint."
+        )
     if model == "spot" and any(row.policy == "reuse" for row in rows):
         notes.append("Spot VMs have no time limit, and old ones are the safest: there the policies differ little.")
     return notes
 
 
-def _between(row: BagRow, what: str, form: str) -> str:
+def _between(row: BagRow, what: str, words: Callable[[float], str]) -> str:
     low, high = row.interval(what)
-    return f"{getattr(row, what):{form}} ({low:{form}} to {high:{form}})"
+    return f"{words(getattr(row, what))} ({words(low)} to {words(high)})"
+
+
+def _few(jobs: float) -> str:
+    """A mean number of jobs: 0.5, 12."""
+    return f"{jobs:.1f}".removesuffix(".0")

@@ -24,10 +24,11 @@ def bag_words(bag: DeclaredBag) -> str:
     failed = sum(job.phase == "failed" for job in known.jobs.values())
     lost += f", {count(failed, 'job')} failed" if failed else ""
     if bag.over:
-        return f"{bag.phase}: {plain(bag.reason)}, {made}{lost}"
+        whole = bag.phase == "finished" and len(known.counted) >= bag.spec.jobs  # its reason says that
+        return f"{bag.phase}: {plain(bag.reason)}{'' if whole else f', {made}'}{lost}"
     if bag.ending:
         return f"ends: {plain(bag.ending.reason)}, {made}"
-    if bag.phase == "declared":
+    if bag.phase == "declared" or not known.jobs:
         return "waits for workers"
     return f"{made}, {len(known.running)} under way{lost}"
 

@@ -178,7 +178,7 @@ def _cost(view: Mapping[str, Any]) -> str:
     cost = view["cost"]
     saved = f", {cost['saved_words']}" if cost["saved_words"] else ""
     rate = f", {cost['hourly_words']} per hour" if not view["over"] else ""
-    spent = f"Cost {cost['total_words']}{rate}; on demand {cost['on_demand_words']}{saved}."
+    spent = f"Cost so far {cost['total_words']}{rate}; on demand so far {cost['on_demand_words']}{saved}."
     spent += f" {cost['transfer_words']}" if cost["transfer_words"] else ""
     notes = ["Emulated, nothing is billed."] if view["emulated"] else []
     notes += [f"Prices: {cost['source']}."] if cost["source"] else []

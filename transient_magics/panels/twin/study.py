@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...client import text
+from ...spec import render_duration
 from .markup import COLOURS, FAINT, escape, row, table
 from .overlay import OTHER, Line, figure
 
@@ -81,7 +82,7 @@ def _trials(study: Mapping[str, Any]) -> str:
     shown = [*best, *(each for each in ordered if not each["best"])][:MOST_ROWS]
     if not shown:
         return ""
-    head = ["trial", *study["params"], "state", study["metric"], "hours", "dollars", "revocations"]
+    head = ["trial", *study["params"], "state", study["metric"], "time", "dollars", "revocations"]
     lines = [row(map(escape, head), "th"), *(row(_cells(each)) for each in shown)]
     more = len(ordered) - len(shown)
     return table(lines) + (f"<div style='{FAINT}'>and {text.count(more, 'trial')} more</div>" if more else "")
@@ -95,7 +96,7 @@ def _cells(trial: Mapping[str, Any]) -> list[str]:
         *(escape(text.value_words(each)) for each in trial["params"]),
         f"<span style='color:{tone}'>●</span> {escape(trial['words'])}",
         f"<b>{value}</b> <span style='white-space:nowrap'>◎ best</span>" if trial["best"] else value,
-        escape(text.number(trial["hours"])),
+        escape(render_duration(3600 * trial["hours"])),
         escape(text.money(trial["dollars"])),
         str(trial["revocations"]),
     ]
