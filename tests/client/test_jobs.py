@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,6 +77,20 @@ def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path
         with pytest.raises(ClusterError, match="cannot be made"):
             job.fetch(tmp_path / "got")
         assert "7 bytes kept" in str(job)
+
+
+@pytest.mark.parametrize("kind", ["run", "job", "bag", "study"])
+def test_what_a_cluster_has_not_is_refused_with_what_it_has(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: dict[str, object] = {}
+    monkeypatch.setattr(Cluster, "state", SimpleNamespace(runs=there, jobs=there, bags=there, studies=there))
+    with own_home():
+        ask = getattr(Cluster("one"), kind)
+        with pytest.raises(ClusterError, match=rf"^one has no {kind} yet\.$"):
+            ask()
+        there |= {"first": None, "second": None}
+        with pytest.raises(ClusterError, match=rf"^one has no {kind} third\. There are: first, second\.$"):
+            ask("third")
+        assert (ask().name, ask("first").name) == ("second", "first")
 
 
 def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeypatch: pytest.MonkeyPatch) -> None:

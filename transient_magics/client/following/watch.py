@@ -48,5 +48,10 @@ def watch(
 
 def _fitting(events: list[Event], kind: str | None, after: int) -> Iterator[Event]:
     for event in events:
-        if event.seq > after and (kind is None or event.kind == kind or event.kind.startswith(f"{kind}.")):
+        if event.seq > after and is_of(event, kind):
             yield event
+
+
+def is_of(event: Event, kind: str | None) -> bool:
+    """Whether an event is of a kind (`vm.revoked`) or family (`vm`); where none is named, each is."""
+    return kind is None or event.kind == kind or event.kind.startswith(f"{kind}.")

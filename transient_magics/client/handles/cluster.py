@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -19,6 +19,7 @@ from ...protocol.share import Share
 from ...spec import ClusterSpec
 from .. import commands
 from ..following.follower import follower
+from ..following.watch import is_of
 from ..shown import Log, displayed
 from .bag import Bag
 from .job import Job
@@ -80,7 +81,7 @@ class Cluster:
     def events(self, kind: str | None = None) -> list[Event]:
         """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
         every = read(self.directory / layout.JOURNAL)
-        return [event for event in every if kind is None or event.kind == kind or event.kind.startswith(f"{kind}.")]
+        return [event for event in every if is_of(event, kind)]
 
     def wait(self, timeout: float | None = None, until: str = "ready") -> ClusterState:
         """Block until the cluster is `ready` or `deleted`. Raises ClusterError when that cannot be any more.
@@ -287,32 +288,15 @@ class Cluster:
             from .. import declare_job  # by the package, which imports it when it is asked for
 
             return declare_job(name, cluster=self, **options)
-        runs = self.state.runs
-        chosen = name or next(reversed(runs), None)
-        declared = self.directory / layout.RUNS / (name or "") / layout.RUN
-        if chosen is None or (name and name not in runs and not declared.exists()):
-            fix = f"There are: {', '.join(runs)}." if runs else ""
-            raise ClusterError(f"{self.name} has no run{f' {name}' if name else ' yet'}", fix=fix)
-        return Run(chosen, self)
+        return Run(self._chosen("run", name, self.state.runs, layout.RUNS, layout.RUN), self)
 
     def job(self, name: str | None = None) -> Job:
         """The job called `name`, else the latest one. Raises ClusterError where there is none."""
-        jobs = self.state.jobs
-        chosen = name or next(reversed(jobs), None)
-        declared = self.directory / layout.JOBS / (name or "") / layout.JOB
-        if chosen is None or (name and name not in jobs and not (is_name(name) and declared.exists())):
-            fix = f"There are: {', '.join(jobs)}." if jobs else ""
-            raise ClusterError(f"{self.name} has no job{f' {name}' if name else ' yet'}", fix=fix)
-        return Job(chosen, self)
+        return Job(self._chosen("job", name, self.state.jobs, layout.JOBS, layout.JOB), self)
 
     def bag(self, name: str | None = None) -> Bag:
         """The bag of that name, or the latest. Raises ClusterError if there is none."""
-        known = self.state.bags
-        chosen = name or next(reversed(known), None)
-        declared = self.directory / layout.BAGS / (name or "") / layout.BAG
-        if chosen is None or (name and name not in known and not (is_name(name) and declared.exists())):
-            raise ClusterError(f"{self.name} has no bag{f' {name}' if name else ' yet'}")
-        return Bag(chosen, self)
+        return Bag(self._chosen("bag", name, self.state.bags, layout.BAGS, layout.BAG), self)
 
     def dask(
         self, workers: int | None = None, *, threads: int = 0, memory_bytes: int = 0, allowed_failures: int = 3,
@@ -336,13 +320,19 @@ class Cluster:
 
     def study(self, name: str | None = None) -> Study:
         """The study called `name`, else the latest one. Raises ClusterError where there is none."""
-        studies = self.state.studies
-        chosen = name or next(reversed(studies), None)
-        declared = self.directory / layout.STUDIES / (name or "") / layout.STUDY
-        if chosen is None or (name and name not in studies and not (is_name(name) and declared.exists())):
-            fix = f"There are: {', '.join(studies)}." if studies else ""
-            raise ClusterError(f"{self.name} has no study{f' {name}' if name else ' yet'}", fix=fix)
-        return Study(chosen, self)
+        return Study(self._chosen("study", name, self.state.studies, layout.STUDIES, layout.STUDY), self)
+
+    def _chosen(self, kind: str, name: str | None, known: Mapping[str, object], folders: str, file: str) -> str:
+        """`name`, where there is one of that kind in the journal or declared in a folder, else the latest of `known`.
+
+        Raises ClusterError where there is none.
+        """
+        chosen = name or next(reversed([*known]), None)
+        declared = self.directory / folders / (name or "") / file
+        if chosen is None or (name and name not in known and not (is_name(name) and declared.exists())):
+            fix = f"There are: {', '.join(known)}." if chosen else ""
+            raise ClusterError(f"{self.name} has no {kind}{f' {name}' if name else ' yet'}", fix=fix)
+        return chosen
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {self.state.phase}>"
