@@ -299,9 +299,9 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "1: any event decides for the controller": (RUN, without(vm_events, "_OF_CHIEF", events.KINDS)),
     "1: events of another run": (
         RUN,
-        without(vm_events, "from_chief", lambda line, _, *when: vm_events._taken(line, vm_events._OF_CHIEF, *when)),
+        without(vm_events, "from_chief", lambda line, _, *when: events.taken(line, vm_events._OF_CHIEF, "a VM", *when)),
     ),
-    "1: moments of another age": (RUN, without(vm_events, "_DAY", 2**80)),
+    "1: moments of another age": (RUN, without(events, "_DAY", 2**80)),
     "2: names of runs that lead elsewhere": ("lines of a journal", without(names, "_NAME", ANYTHING)),
     "2: names of files that lead elsewhere": ("names of files", without(transfer, "checked_file", str)),
     "2: a manifest that leads elsewhere": ("manifests", without(manifest, "_FILE", ANYTHING)),

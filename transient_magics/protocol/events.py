@@ -13,6 +13,8 @@ from typing import ClassVar, TypeVar, dataclass_transform
 from . import checks
 from .messages import Line
 
+_DAY = 86_400 * 10**9
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Event(Line):
@@ -67,6 +69,23 @@ def event(kind: str) -> Callable[[_Kind], _Kind]:
         return cls
 
     return register
+
+
+def taken(line: bytes, kinds: Mapping[str, type[Event]], teller: str, since: int, until: int) -> Event:
+    """The event of one of `kinds` on a foreign line, told of a moment from `since` to `until` (ns), give or take a day.
+
+    Raises ValueError for everything else, whatever it is; `teller` is who does not tell such a thing.
+    """
+    values = checks.parsed_object(line)
+    kind = values.get("kind")
+    cls = kinds.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise ValueError(f"{teller} does not tell {kind!r:.80}")
+    values.pop("seq", None)
+    found = checks.built(cls, values)
+    if not since - _DAY <= found.time <= until + _DAY:
+        raise ValueError(f"a {kind} event of another time ({found.time / 1e9:.0f} s since 1970)")
+    return found
 
 
 def decode(line: bytes) -> Event:

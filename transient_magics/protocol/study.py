@@ -182,7 +182,7 @@ class StudySpec:
         return bool(self.parts) and self.run.when_done == "cluster"
 
     def run_names(self, trial: Count) -> tuple[str, ...]:
-        """All of them."""
+        """What all runs of a trial are called, by repeat."""
         return tuple(self.run_name(trial, repeat) for repeat in range(self.repeat))
 
     def tries(self, params: Mapping[str, Value]) -> bool:

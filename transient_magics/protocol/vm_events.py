@@ -14,10 +14,10 @@ from typing import Annotated
 from . import checks
 from .agent_commands import Role
 from .checks import Amount, Count, Name, NameOrNone
-from .events import Event, event
+from .events import Event, event, taken
 from .measures.stalls import Measure
 
-_DAY = 86_400 * 10**9
+_VM = "a VM"
 
 
 @event("worker.joined")
@@ -529,7 +529,7 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
 
     Raises ValueError for everything else, whatever it is.
     """
-    found = _taken(line, _OF_CHIEF, since, until)
+    found = taken(line, _OF_CHIEF, _VM, since, until)
     if found.values["run"] != run:
         raise ValueError(f"a {found.kind} event of another run")
     return found
@@ -537,7 +537,7 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
 
 def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: int) -> Event:
     """As `from_chief`, of a line about that attempt of `job` from the VM of that rank."""
-    found = _taken(line, _OF_JOB, since, until)
+    found = taken(line, _OF_JOB, _VM, since, until)
     about = found.values
     if (about["job"], about["attempt"], about.get("rank", rank)) != (job, attempt, rank):
         raise ValueError(f"a {found.kind} event of another job")
@@ -546,7 +546,7 @@ def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: 
 
 def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, until: int) -> Event:
     """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler tells of others."""
-    found = _taken(line, _OF_DASK, since, until)
+    found = taken(line, _OF_DASK, _VM, since, until)
     about = found.values
     if about["dask"] != dask or about.get("vm", vm) != vm or not (schedules or isinstance(found, DaskCrashed)):
         raise ValueError(f"a {found.kind} event that is not this VM's to tell")
@@ -555,19 +555,6 @@ def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, unti
 
 def from_agent(line: bytes, since: int, until: int) -> AgentLine:
     """As `from_chief`, of a line of an agent."""
-    found = _taken(line, _OF_AGENT, since, until)
+    found = taken(line, _OF_AGENT, _VM, since, until)
     assert isinstance(found, AgentLine)
-    return found
-
-
-def _taken(line: bytes, kinds: Mapping[str, type[Event]], since: int, until: int) -> Event:
-    values = checks.parsed_object(line)
-    kind = values.get("kind")
-    cls = kinds.get(kind) if isinstance(kind, str) else None
-    if cls is None:
-        raise ValueError(f"a VM does not tell {kind!r:.80}")
-    values.pop("seq", None)
-    found = checks.built(cls, values)
-    if not since - _DAY <= found.time <= until + _DAY:
-        raise ValueError(f"a {kind} event of another time ({found.time / 1e9:.0f} s since 1970)")
     return found

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 
-from .. import checks
 from ..checks import Amount, Count, Name, at_least
-from ..events import Event, event
+from ..events import Event, event, taken
 from ..names import checked_file
 from ..run import Value, parameter_name
 from .spec import MOST_OUTPUTS, Values, output_name
@@ -188,7 +187,6 @@ _KINDS: Mapping[str, type[Event]] = {
     each.kind: each
     for each in (BagProposed, BagStarted, BagSaved, BagLost, BagResult, BagGaveUp, BagLearnt, BagStopped)
 }  # fmt: skip
-_DAY = 86_400 * 10**9
 
 
 def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
@@ -196,16 +194,8 @@ def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
 
     Raises ValueError for everything else, whatever it is.
     """
-    values = checks.parsed_object(line)
-    kind = values.get("kind")
-    cls = _KINDS.get(kind) if isinstance(kind, str) else None
-    if cls is None:
-        raise ValueError(f"a driver does not tell {kind!r:.80}")
-    values.pop("seq", None)
-    found = checks.built(cls, values)
+    found = taken(line, _KINDS, "a driver", since, until)
     assert isinstance(found, BagEvent)
     if found.bag != bag:
-        raise ValueError(f"a {kind} event of another bag")
-    if not since - _DAY <= found.time <= until + _DAY:
-        raise ValueError(f"a {kind} event of another time ({found.time / 1e9:.0f} s since 1970)")
+        raise ValueError(f"a {found.kind} event of another bag")
     return found
