@@ -40,7 +40,7 @@ from .prices import (
     price_table,
     worker_price,
 )
-from .regions import continent, nearest, region
+from .regions import continent, home_first, nearest, region
 from .servers import server_machine, server_price
 from .shapes import larger_shapes, shapes, smaller_machine, worker_entry, worker_machines
 from .transfer import INTERNET, TRANSFER_PRICES, TransferPrice, transfer_price
@@ -77,6 +77,7 @@ __all__ = [
     "disk_speed",
     "egress",
     "has_gpu",
+    "home_first",
     "item_price",
     "larger_shapes",
     "learn",

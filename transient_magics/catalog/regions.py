@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 HOME_CONTINENT = "North America"
 """Where a zone is looked for first when nobody names one."""
@@ -54,6 +54,11 @@ def nearest(place: str, regions: Collection[str]) -> str:
         return continent(other) != continent(here), degrees(here, other), country, other
 
     return min(regions, key=far)
+
+
+def home_first(zones: Iterable[str], home: str) -> tuple[str, ...]:
+    """The zone `home`, then those of its region, whose traffic is cheapest, then the others; else in their order."""
+    return tuple(sorted(zones, key=lambda zone: (zone != home, region(zone) != region(home))))
 
 
 def degrees(one: str, other: str) -> float:

@@ -14,6 +14,7 @@ from ..protocol.job import JobSpec
 from ..spec import parse_name
 from . import commands, text
 from .cell import as_declared, files_of, listed, packages
+from .declaring.refusals import of_option
 from .declaring.runs import write
 from .finding import cluster as find_cluster
 from .handles import Cluster, Job
@@ -68,9 +69,7 @@ def declare_job(
             "include": tuple(Path(each).name for each in include), "declared_at": time.time(),
         })  # fmt: skip
     except ValueError as error:
-        option, _, why = str(error).partition(": ")
-        said = _ITS_OPTION.get(option, option.replace("_", "-"))
-        raise DeclarationError(f"Invalid --{said}: {why}" if why else str(error)) from None
+        raise of_option(error, _ITS_OPTION) from None
     write(folders / name, layout.JOB, declared.to_dict(), source, include, files)
     commands.send(chosen.directory, Begin(job=name))
     return Job(name, chosen)

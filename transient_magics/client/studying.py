@@ -21,6 +21,7 @@ from . import commands
 from .cell import check_hyperparameters, listed
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
 from .declaring import Declaration, refuse_unreachable
+from .declaring.refusals import of_option
 from .declaring.runs import EVALUATIONS, specified, write
 from .finding import cluster as find_cluster
 from .finding import clusters
@@ -106,8 +107,7 @@ def declare_study(
             "parts": [each.spec.name for each in found] if lacking else (),
         })  # fmt: skip
     except ValueError as error:
-        option, _, why = str(error).partition(": ")
-        raise DeclarationError(f"Invalid --{option.replace('_', '-')}: {why}" if why else str(error)) from None
+        raise of_option(error) from None
     if package := missing(spec):
         fix = "pip install 'transient-magics[sweep]'" if package == "optuna" else f"pip install {package}"
         raise DeclarationError(f"{package} is not installed", where="this study needs it", fix=f"{fix}.")

@@ -33,7 +33,7 @@ from .images import Images
 from .offers import zones_with
 from .power import Power
 from .skus import list_prices
-from .translation import instance_of, moment_of, vm_of
+from .translation import instance_of, labelled, moment_of, vm_of
 from .values import LEAVING, Life, Vm, VmRequest
 from .witness import Witness
 
@@ -183,8 +183,7 @@ class ComputeEngine:
 
     async def list(self, labels: Mapping[str, str]) -> list[Vm]:
         """All VMs of the project, in every zone, that have these labels."""
-        wanted = " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
-        return [vm for vm in await self._list(wanted) if labels.items() <= vm.labels.items()]
+        return [vm for vm in await self._list(labelled(labels)) if labels.items() <= vm.labels.items()]
 
     async def named(self, pattern: str) -> list[Vm]:
         """All VMs of the project, in every zone, whose whole name fits a regular expression (without quotes)."""

@@ -6,6 +6,7 @@ take), `vm_of` turns an instance that the API described into a `Vm`. Both are pu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def labelled(labels: Mapping[str, str]) -> str:
+    """The filter of a list request for what has all of these labels."""
+    return " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
 
 
 def instance_of(request: VmRequest) -> dict[str, Any]:

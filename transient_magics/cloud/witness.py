@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .calling.calls import PLAIN, Calls
+from .translation import labelled
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
@@ -30,7 +31,7 @@ class Witness:
         """
         from google.cloud import compute_v1
 
-        message = compute_v1.AggregatedListInstancesRequest(project=self._project, filter=_labelled(labels))
+        message = compute_v1.AggregatedListInstancesRequest(project=self._project, filter=labelled(labels))
         client = self._calls.clients.instances
 
         def all_pages() -> list[compute_v1.Instance]:
@@ -59,7 +60,7 @@ class Witness:
         """Name and zone of the disks with these labels."""
         from google.cloud import compute_v1
 
-        message = compute_v1.AggregatedListDisksRequest(project=self._project, filter=_labelled(labels))
+        message = compute_v1.AggregatedListDisksRequest(project=self._project, filter=labelled(labels))
         client = self._calls.clients.disks
 
         def all_pages() -> list[compute_v1.Disk]:
@@ -75,10 +76,6 @@ class Witness:
     @property
     def _whole(self) -> str:
         return f"project {self._project}"
-
-
-def _labelled(labels: Mapping[str, str]) -> str:
-    return " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
 
 
 def _instance(found: compute_v1.Instance) -> dict[str, Any]:

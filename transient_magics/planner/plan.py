@@ -159,6 +159,11 @@ def make_plan(
     )  # fmt: skip
 
 
+def held_back(choice: Choice, workload: Workload) -> list[str]:
+    """What holds the workers back, as far as that is known: parameter servers, mini-batches, parts of a step."""
+    return [*filter(None, [bound(choice, workload)]), *prepared(choice, workload), *stalled(choice, workload)]
+
+
 def bound(choice: Choice, workload: Workload) -> str:
     """Where parameter servers hold the workers back from the first step, how far, and what one more would give; else
     nothing. They do where workers alone would make more steps than the servers take."""
@@ -282,7 +287,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
                 f"${1e6 * price:,.2f} per million steps."
             )
     said += _started(choice, workload)
-    said += filter(None, [bound(choice, workload), *prepared(choice, workload), *stalled(choice, workload)])
+    said += held_back(choice, workload)
     if not workload.limit_measured and choice.load(workload) > _NEAR_LIMIT:
         said.append(
             f"How much its parameter servers take is not measured but computed from {workload.parameters:,} "

@@ -56,6 +56,11 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
     return {**{key: value for key, value in given.items() if key != "PYTHONDONTWRITEBYTECODE"}, **ENVIRONMENT}
 
 
+def take_environment() -> None:
+    """Have TensorFlow's settings of role processes in this one, but for those that its user has set."""
+    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+
+
 class Role:
     """The arguments of a role process, read once; from then on this process is the role, and no other can be."""
 

@@ -22,6 +22,7 @@ from ...protocol.study import parse_space
 from ...spec import ClusterSpec, parse_name
 from ...spec.boot_times import usual
 from .. import cell, commands, text
+from ..declaring.refusals import of_option
 from ..declaring.runs import write
 from ..finding import cluster as find_cluster
 from ..handles import Bag, Cluster
@@ -83,9 +84,7 @@ def declare_bag(
             "include": tuple(Path(each).name for each in include), "pip": cell.as_declared(named, files),
         })  # fmt: skip
     except ValueError as error:
-        option, _, why = str(error).partition(": ")
-        said = _ITS_OPTION.get(option, option.replace("_", "-"))
-        raise DeclarationError(f"Invalid --{said}: {why}" if why else str(error)) from None
+        raise of_option(error, _ITS_OPTION) from None
     lifetimes = json.dumps(_lifetimes(chosen, spec).to_dict()).encode()
     write(folders / name, layout.BAG, declared.to_dict(), source, include, files, more={layout.LIFETIMES: lifetimes})
     commands.send(chosen.directory, Begin(bag=name))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative, stack_refusal
 from ...errors import DeclarationError
@@ -16,6 +17,13 @@ WAYS_IN = (
     "(this machine's own, as the internet sees it, as 203.0.113.7/32)."
 )
 _OWN_DRIVER = "Name an image that has such a driver and the stack (--image), or take another GPU."
+
+
+def of_option(error: ValueError, names: Mapping[str, str] = MappingProxyType({})) -> DeclarationError:
+    """What is wrong with a field, said of the option that sets it; `names`: of options that are called otherwise."""
+    field, _, why = str(error).partition(": ")
+    option = names.get(field, field.replace("_", "-"))
+    return DeclarationError(f"Invalid --{option}: {why}" if why else str(error))
 
 
 def refuse(declaration: Declaration, kinds: list[str]) -> None:

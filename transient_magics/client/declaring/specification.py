@@ -15,6 +15,7 @@ from ...catalog import (
     continent,
     default_zone,
     has_gpu,
+    home_first,
     living_alternative,
     parse_disk,
     price_list,
@@ -223,7 +224,7 @@ def _candidates(
             found[kind] = tuple(zone for zone in zones if has_gpu(zone, kind)) or zones
         else:
             near = [zone for zone in zones_with(kind) if continent(zone) == continent(home)]
-            found[kind] = tuple(sorted(near, key=lambda zone: (zone != home, region(zone) != region(home)))) or zones
+            found[kind] = home_first(near, home) or zones
     return found
 
 

@@ -29,7 +29,7 @@ def bound_words(spec: ClusterSpec) -> str:
         if is_synchronous(run) or not run.state.started_at:
             continue
         from ...planner.choices import Choice
-        from ...planner.plan import bound, prepared, stalled
+        from ...planner.plan import held_back
 
         groups = tuple(WorkerGroup(each.accelerator, each.count, each.zone) for each in spec.groups)
         choice = Choice(
@@ -41,9 +41,7 @@ def bound_words(spec: ClusterSpec) -> str:
             store = store_of(run)
             learn(store, run)
             workload = store.workload(run.state.name, run.state.spec.wire)
-            said = " ".join(
-                filter(None, [bound(choice, workload), *prepared(choice, workload), *stalled(choice, workload)])
-            )
+            said = " ".join(held_back(choice, workload))
         except (TransientError, OSError):  # too young to tell, or its cell is gone
             continue
         return f"With the model of {run.state.name}: {said}" if said else ""

@@ -24,7 +24,7 @@ import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from ...catalog import region
+from ...catalog import home_first
 from ...deadlines.seen import zones_for
 from ...journal import ClusterState, Relocation, VmState, bill, boot_key
 from ...protocol.machines import CPU
@@ -215,9 +215,7 @@ def wanted(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Pl
     """The places that should hold a VM now, of the cluster as it is or as `spec` says."""
     spec = spec or situation.state.spec
     assert spec is not None
-    near = tuple(
-        sorted(spec.all_zones, key=lambda zone: (zone != spec.home_zone, region(zone) != region(spec.home_zone)))
-    )
+    near = home_first(spec.all_zones, spec.home_zone)
     if spec.controller_vm:
         yield Place(CONTROLLER, 0, "", near)
     servers = (spec.parameter_server_zone,) if spec.parameter_server_zone else near

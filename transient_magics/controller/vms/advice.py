@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...catalog import accelerator
-from ...cloud import Finding, Shape
+from ...cloud import Finding
 from ...journal import events, now
 from ...spec import ClusterSpec
 from ...spec.measurement import measurements, shares
 from ..decisions.ranking import HOLDS_SECONDS, due, phrase, questions, ranked
 from ..record import Recorder
 from .access import Access
+from .zones import shape_of
 
 
 async def ask(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdvised | None:
     """The advice on a GPU of the cluster, if there is any. Never raises CloudError."""
-    gpu, zones = accelerator(kind), questions(spec)[kind]
-    shape = Shape(spec.price(kind, zones[0]).machine_type, "" if gpu.bundled else gpu.compute_engine_name)
+    zones = questions(spec)[kind]
+    shape = shape_of(spec, kind, zones[0])
     count = sum(group.count for group in spec.groups if group.accelerator == kind and not group.zone)
     found = await access.engine.advice.spot(shape, zones, count)
     chances = {zone: (chance.obtainability, chance.uptime) for zone, chance in found.items()}

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ...catalog import accelerator, continent, region
+from ...catalog import accelerator, continent, home_first, region
 from ...cloud import ComputeEngine, Shape
 from ...errors import AccessError, CredentialsError
 from ...journal import events
@@ -26,10 +26,8 @@ async def find(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesF
     failure is a CloudError."""
     found: dict[str, frozenset[str]] = {}
     for kind, zones in open_zones(spec).items():
-        gpu = accelerator(kind)
-        shape = Shape(spec.price(kind, zones[0]).machine_type, "" if gpu.bundled else gpu.compute_engine_name)
         try:
-            found[kind] = await engine.zones_with(shape)
+            found[kind] = await engine.zones_with(shape_of(spec, kind, zones[0]))
         except CredentialsError:
             raise  # says nothing about the zones
         except AccessError as error:
@@ -38,6 +36,12 @@ async def find(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesF
     if changed is None:
         return None
     return events.ClusterZonesFound(zones=dict(changed.candidates), spec=changed.to_dict())
+
+
+def shape_of(spec: ClusterSpec, kind: str, zone: str) -> Shape:
+    """The machine of a worker with this GPU, as Compute Engine is asked about it."""
+    gpu = accelerator(kind)
+    return Shape(spec.price(kind, zone).machine_type, "" if gpu.bundled else gpu.compute_engine_name)
 
 
 def open_zones(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
@@ -63,8 +67,7 @@ def adapted(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterS
         order = [zone for zone in candidates[kind] if zone in near]
         order += sorted(near.difference(order))
         if order:
-            own = sorted(order, key=lambda zone: (zone != home, region(zone) != region(home)))
-            candidates[kind] = tuple(own)
+            candidates[kind] = home_first(order, home)
     if candidates == spec.candidates:
         return None
     lines = lines_of(spec, spec.prices)

@@ -1,7 +1,7 @@
 """Advice on capacity: how likely a request is to be served, how long Spot VMs live, what they have cost.
 
-The answers agree with the weather: what is sold out is hardly to be had, and Spot VMs are said to live as long, and to
-have been taken away as often, as the revocations that are set let them. In fair weather they are made up, but always
+The answers agree with the weather: what is sold out is next to unobtainable, and Spot VMs are said to live as long, and
+to have been taken away as often, as the revocations that are set let them. In fair weather they are made up, but always
 the same for the same question, and follow what is known of the real ones: large requests and large GPUs are harder to
 get, zones differ, prices change seldom. Each zone and machine has a scarcity between 0 and 1 from a digest of their
 names; all else follows from it.
@@ -87,10 +87,10 @@ class Advice:
             raise wire.required("instanceFlexibilityPolicy.instanceSelections")
         found: list[tuple[int, float, str, str, str]] = []
         for each in selections.values():
+            gpus = _gpus(each)
             for machine in each.get("machineTypes") or ():
                 _machine(project, zones, machine)
                 for zone in zones:
-                    gpus = [wire.last(str(gpu.get("acceleratorType"))) for gpu in each.get("guestAccelerators") or ()]
                     if _offers(project, zone, machine, gpus):
                         gpu = gpu_called(gpus[0] if gpus else "")
                         sold_out = self._weather.sold_out(zone, gpu, spot)
@@ -122,7 +122,7 @@ class Advice:
             raise wire.invalid("locationPolicy.location", place, f"It is not in region {region}.")
         machine = wire.last(machine)
         made = _machine(project, zones, machine)
-        gpus = [wire.last(str(gpu.get("acceleratorType"))) for gpu in properties.get("guestAccelerators") or ()]
+        gpus = _gpus(properties)
         scarcity = _scarcity(place, machine, *gpus)
         where = ("regions", place) if place == region else ("zones", place)
         answer: dict[str, Any] = {"location": wire.link(project, *where), "machineType": machine}
@@ -138,6 +138,11 @@ class Advice:
         if "PRICE" in kinds:
             answer["priceHistory"] = _prices(today, _on_demand(made), scarcity, place + machine)
         return answer
+
+
+def _gpus(properties: dict[str, Any]) -> list[str]:
+    """Google's names of the accelerators of a machine."""
+    return [wire.last(str(gpu.get("acceleratorType"))) for gpu in properties.get("guestAccelerators") or ()]
 
 
 def _refuse_spot_in_version_1(request: web.Request, model: str) -> None:

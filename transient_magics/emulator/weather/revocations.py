@@ -59,6 +59,11 @@ class Policy(Protocol):
         ...
 
 
+def _running(vms: Sequence[Transient]) -> list[Transient]:
+    """Those that run, in an order in which the same draw finds the same ones."""
+    return sorted((vm for vm in vms if vm.began is not None), key=lambda vm: (vm.zone, vm.name))
+
+
 class Nothing:
     """`none`: nothing is taken away."""
 
@@ -77,7 +82,7 @@ class Every:
     def due(self, vms: Sequence[Transient], now: float) -> Due:
         """At most one, however many turns were missed."""
         turn, again = self._turn_at(now), self._since + (self._turn_at(now) + 1) * self._period
-        running = sorted((vm for vm in vms if vm.began is not None), key=lambda vm: (vm.zone, vm.name))
+        running = _running(vms)
         if turn == self._turn or not running:
             self._turn = turn
             return Due(again=again)
@@ -186,7 +191,7 @@ class FromSchedule:
 
     def due(self, vms: Sequence[Transient], now: float) -> Due:
         """All rows whose moment has come."""
-        left = sorted((vm for vm in vms if vm.began is not None), key=lambda vm: (vm.zone, vm.name))
+        left = _running(vms)
         take: list[Transient] = []
         moments: list[float] = []
         for index, row in enumerate(self._rows):

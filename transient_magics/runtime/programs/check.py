@@ -22,7 +22,7 @@ from ...errors import CellError, DeclarationError
 from ...protocol.measures.objective import Objective
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
-from ..role import ENVIRONMENT
+from ..role import take_environment
 from ..tf.graph_mode import GPU, tensorflow
 from ..training.define import define
 from ..training.graph.training import check_graph
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build one training step of a run and throw it away.")
     parser.add_argument("--run", type=Path, required=True)
     folder = RunFolder(parser.parse_args().run)
-    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    take_environment()
     # A GPU of this machine may be busy, and TensorFlow counts operations in the layout of a CPU alone.
     os.environ.update({"CUDA_VISIBLE_DEVICES": "-1", GPU: "0"})
     with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer

@@ -26,7 +26,7 @@ from ...protocol.run import RunSpec
 from ..files import vocabularies
 from ..files.checkpoints import Checkpoints
 from ..folder import RunFolder
-from ..role import ENVIRONMENT
+from ..role import take_environment
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training.define import define
@@ -281,7 +281,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
 def main() -> None:
     """Print the answer; exit with 0 if all is written."""
     given = _arguments()
-    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    take_environment()
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU of this machine may be busy, and one pass needs none
     with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
         answer = _answer(given)

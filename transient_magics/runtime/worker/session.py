@@ -36,7 +36,7 @@ from .graph import GraphMaker, Made
 from .held import Held
 from .meter import Meter
 from .pace import Pace
-from .split import moments, parts, whole
+from .split import fetches, parts, whole
 from .tracer import Tracer
 from .turn import Turn
 
@@ -105,9 +105,7 @@ class Training:
         built = made.built
         self._graph, self._built, self._examples = made.graph, built, Examples(made.examples, self.blocks)
         self._batch = MiniBatch(made.examples.batch)
-        self._fetches = [
-            built.loss, built.before, built.after, built.examples, built.weight, moments(built), built.step
-        ]  # fmt: skip
+        self._fetches = fetches(built)
         self._held = Held(built, self.stop)
         if self.blocks is not None:
             self.blocks.moved = self._moved

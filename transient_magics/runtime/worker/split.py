@@ -19,8 +19,13 @@ _TRAVEL = ("pull", "push")
 
 
 def moments(built: WorkerGraph) -> list[object]:
-    """What a step fetches, in the order that `parts` takes."""
+    """What of a step's moments is fetched, in the order that `parts` takes."""
     return [built.fed, built.pulled, built.forward, built.backward]
+
+
+def fetches(built: WorkerGraph) -> list[object]:
+    """What a worker runs in each step; a measured step is the same one."""
+    return [built.loss, built.before, built.after, built.examples, built.weight, moments(built), built.step]
 
 
 def parts(began: float, seen: Sequence[float], ended: float) -> StepParts:

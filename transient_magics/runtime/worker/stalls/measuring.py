@@ -25,7 +25,7 @@ from ..chief_link import answer
 from ..graph import Made
 from ..held import Held
 from ..session import IN_VAIN, Training
-from ..split import moments
+from ..split import fetches
 from . import cold
 from .arrangement import Arrangement, in_memory
 from .server import OwnServer
@@ -224,7 +224,7 @@ class Measuring(Training):
     def _step_of(self, name: str) -> _Step:
         """A step of that arrangement, as long as it takes on this VM's accelerator."""
         session, built = self._sessions[name], self._made.built if name == "cluster" else self._kept[name].built
-        fetches = [built.loss, built.before, built.after, built.examples, built.weight, moments(built), built.step]
+        fetched = fetches(built)
         feeds: dict[Any, Any] = {built.divisor: _STILL, built.share: 1.0}
         if name == "cluster":
             feeds |= self._examples.feeds(self._made.examples.batch)
@@ -232,7 +232,7 @@ class Measuring(Training):
         def step() -> None:
             began, pace = time.monotonic(), self._pace.of(1.0)
             if not pace:
-                session.run(fetches, feeds)
+                session.run(fetched, feeds)
                 return
             self._helds[name].take(session, feeds, pace)
             self.stop.wait(max(0.0, pace - (time.monotonic() - began)))
