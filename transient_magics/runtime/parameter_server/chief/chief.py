@@ -14,28 +14,25 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from ....errors import TrainingError
 from ....files import write_atomically
 from ....protocol import chief_messages as messages
 from ....protocol.agent_commands import Assignment
-from ....protocol.chief_messages import What
 from ....protocol.events import Event
 from ....protocol.measures.objective import Best, Objective
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
-from ...files import blocks, data_files, delivery, vocabularies
+from ...files import blocks, data_files, delivery
 from ...files.checkpoints import Checkpoints, path_of
 from ...folder import Lines, RunFolder, append
-from ...programs import shared_records
 from ...protocol import DONE, LONGEST_LINE, encode, host_and_port, token_fits
 from ...role import log
 from ...stopwatch import Stopwatch
 from ...training.usercode import reason
 from .. import dead_sessions
 from ..blocks import serving
+from ..records import Records, copy_before
 from ..server_load import Load, most_memory, own_load
 from ..turns import Turns
 from ..variables import Keeper
@@ -83,11 +80,9 @@ class Chief:
         """The last step that a worker told, and whether one was told lately at which something is due."""
         self._nobody = asyncio.Event()
         self._nobody.set()
-        self._records: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
-        self._index = blocks.Index(())
-        """Of the records that come in blocks."""
-        self._elsewhere: tuple[str, ...] = ()
-        """The names of record files that preparation VMs read, and no worker."""
+        self._records = Records(folder, spec, self._keeper)
+        self._data: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        """The files of the data, once they are made."""
         self._finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._thread = ThreadPoolExecutor(1, "chief")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +95,7 @@ class Chief:
             return DONE  # killed between the last event and its exit
         delivery.forget(self._folder.path)
         # Workers ask for them first, and build what is not there.
-        await asyncio.to_thread(self._copy, "graphs", self._folder.graphs)
+        await asyncio.to_thread(copy_before, self._folder, self._spec, "graphs", self._folder.graphs)
         host, port = host_and_port(self._assignment.chief)
         server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())
@@ -138,15 +133,14 @@ class Chief:
             self._stopwatch.lap("process")
             await asyncio.gather(self._serve_and_define(), self._restore())
             if self._spec.data_folder is None:
-                files = await self._on_thread(self._have_data)
-                self._index = await self._on_thread(self._indexed)
-                if self._index.blocks:
-                    self._happened(events.Indexed(self._index))
-                self._records.set_result(files)
-            elif not await self._on_thread(self._keeper.has_records):
-                raise _no_records(self._spec.problem, self._spec.data_folder)
+                files = await self._on_thread(self._records.make)
+                if self._records.index.blocks:
+                    self._happened(events.Indexed(self._records.index))
+                self._data.set_result(files)
+            else:
+                await self._on_thread(self._records.insist)
             if self._spec.problem:
-                await self._on_thread(self._keep_vocabularies)
+                await self._on_thread(self._records.keep_vocabularies)
             self._stopwatch.lap("data")
             await self._on_thread(self._keeper.build)
             self._stopwatch.lap("graph")
@@ -171,16 +165,6 @@ class Chief:
             self._rounds.start()
         self._happened(events.Prepared(step, self._keeper.batch, self._best_here()))
         await self._on_thread(self._keeper.keep_graph)
-
-    def _copy(self, what: What, directory: Path) -> None:
-        """Where the run is to move here: have what its chief has, if that can be reached."""
-        standby = self._folder.standby
-        if not standby.exists() or not (before := standby.read_text()):
-            return
-        try:
-            data_files.copy(before, self._spec.token, directory, what, tries=1)
-        except TrainingError as error:
-            log(f"{what} are made anew: {error}")
 
     async def _until_wanted(self) -> None:
         """Where the run is to move here: wait until it is handed over, and go on behind what was told of it."""
@@ -218,42 +202,6 @@ class Chief:
     def _rounds_failed(self, error: BaseException) -> None:
         _trace(error)
         self._happened(events.Failed(reason(error, self._spec.line_offset)))
-
-    def _have_data(self) -> list[dict[str, Any]]:
-        """The files of the data: made, or those that are here, or where the run moves here, those of its chief."""
-        if not self._spec.records:
-            self._copy("whole", self._folder.data)
-        return data_files.make(self._folder.data, self._fill)
-
-    def _fill(self, directory: Path, temporary: Path) -> None:
-        """Get the records from the bucket where they are shared, or make them, and share them."""
-        place, problem = self._spec.records, self._spec.problem
-        if place and shared_records.run("get", place, problem, directory, self._folder.bucket_token):
-            if not self._keeper.has_records():
-                raise _no_records(problem, place)
-            return
-        vocabularies.lay_out(self._folder.checkpoints, directory)
-        self._keeper.generate(directory, temporary)
-        if problem and not self._keeper.has_records():
-            raise TrainingError(f"{problem} generates no training records", fix="Look at its generator.")
-        if place:
-            shared_records.run("put", place, problem, directory, self._folder.bucket_token)
-
-    def _indexed(self) -> blocks.Index:
-        """The blocks of the records, if they come in blocks: where they are large, or a cache for them is declared.
-
-        Who measures stalls reads files that lie on its VM, warm or cold.
-        """
-        paths = () if self._spec.stalls else self._keeper.record_files()
-        if not self._spec.reads_records:
-            self._elsewhere = tuple(str(path.relative_to(self._folder.data)) for path in paths)
-            return blocks.Index(())
-        wanted = paths and (self._spec.cache or blocks.large(paths))
-        return blocks.indexed(self._folder.data, paths) if wanted else blocks.Index(())
-
-    def _keep_vocabularies(self) -> None:
-        data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_folder is not None
-        vocabularies.keep(data, self._folder.checkpoints, shared=shared)
 
     async def _watch(self) -> None:
         """Look at the clock and the global step."""
@@ -490,12 +438,13 @@ class Chief:
         if asked.what == "graphs":
             directory, files = self._folder.graphs, self._graphs.files()
         else:
-            directory, files = self._folder.data, await asyncio.shield(self._records)
+            directory, files = self._folder.data, await asyncio.shield(self._data)
+        index = self._records.index
         if asked.what == "blocks":
-            await serving.serve(directory, self._index, reader, writer)
+            await serving.serve(directory, index, reader, writer)
             return
-        streamed = self._index.files if asked.what == "records" else ()
-        elsewhere = self._elsewhere if asked.what == "records" else ()
+        streamed = index.files if asked.what == "records" else ()
+        elsewhere = self._records.elsewhere if asked.what == "records" else ()
         if streamed or elsewhere:  # of the other splits workers read nothing
             files = [file for file in files if not blocks.is_shard(file["name"])]
         answer = {"files": files, "streamed": list(streamed), "elsewhere": list(elsewhere)}
@@ -520,11 +469,6 @@ class Chief:
                     with contextlib.suppress(OSError):
                         await writer.drain()
                 await self._nobody.wait()
-
-
-def _no_records(problem: str, place: str | None) -> TrainingError:
-    fix = f"Put there what {problem} generates, or leave --data-dir out: then they are made."
-    return TrainingError(f"no records of {problem} are in {place}", where="--data-dir", fix=fix)
 
 
 def _trace(error: BaseException) -> None:

@@ -1,0 +1,93 @@
+"""The data of a run on its chief's machine: made there, got from a bucket, or copied from the chief before.
+
+And how workers get it: as files, in blocks where it is large, or not at all where preparation VMs read it. All of this
+blocks, and generating is TensorFlow's: it belongs on the chief's one thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...errors import TrainingError
+from ...protocol.chief_messages import What
+from ...protocol.run import RunSpec
+from ..files import blocks, data_files, vocabularies
+from ..folder import RunFolder
+from ..programs import shared_records
+from ..role import log
+from .variables import Keeper
+
+
+class Records:
+    """The records of one run, and the vocabularies beside them."""
+
+    def __init__(self, folder: RunFolder, spec: RunSpec, keeper: Keeper) -> None:
+        self._folder, self._spec, self._keeper = folder, spec, keeper
+        self.index = blocks.Index(())
+        """Of the records that come in blocks."""
+        self.elsewhere: tuple[str, ...] = ()
+        """The names of record files that preparation VMs read, and no worker."""
+
+    def make(self) -> list[dict[str, Any]]:
+        """The files of the data: made, or those that are here, or where the run moves here, those of its chief.
+
+        Raises TrainingError where they cannot be made.
+        """
+        if not self._spec.records:
+            copy_before(self._folder, self._spec, "whole", self._folder.data)
+        files = data_files.make(self._folder.data, self._fill)
+        self.index = self._indexed()
+        return files
+
+    def insist(self) -> None:
+        """Raise TrainingError where a folder of the user's own (`--data-dir`) has no records."""
+        if not self._keeper.has_records():
+            raise _no_records(self._spec.problem, self._spec.data_folder)
+
+    def keep_vocabularies(self) -> None:
+        """Have the vocabularies among the checkpoints: these are read with them alone."""
+        data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_folder is not None
+        vocabularies.keep(data, self._folder.checkpoints, shared=shared)
+
+    def _fill(self, directory: Path, temporary: Path) -> None:
+        """Get the records from the bucket where they are shared, or make them, and share them."""
+        place, problem = self._spec.records, self._spec.problem
+        if place and shared_records.run("get", place, problem, directory, self._folder.bucket_token):
+            if not self._keeper.has_records():
+                raise _no_records(problem, place)
+            return
+        vocabularies.lay_out(self._folder.checkpoints, directory)
+        self._keeper.generate(directory, temporary)
+        if problem and not self._keeper.has_records():
+            raise TrainingError(f"{problem} generates no training records", fix="Look at its generator.")
+        if place:
+            shared_records.run("put", place, problem, directory, self._folder.bucket_token)
+
+    def _indexed(self) -> blocks.Index:
+        """The blocks of the records, if they come in blocks: where they are large, or a cache for them is declared.
+
+        Who measures stalls reads files that lie on its VM, warm or cold.
+        """
+        paths = () if self._spec.stalls else self._keeper.record_files()
+        if not self._spec.reads_records:
+            self.elsewhere = tuple(str(path.relative_to(self._folder.data)) for path in paths)
+            return blocks.Index(())
+        wanted = paths and (self._spec.cache or blocks.large(paths))
+        return blocks.indexed(self._folder.data, paths) if wanted else blocks.Index(())
+
+
+def copy_before(folder: RunFolder, spec: RunSpec, what: What, directory: Path) -> None:
+    """Where the run is to move here: have what its chief has, if that can be reached."""
+    standby = folder.standby
+    if not standby.exists() or not (before := standby.read_text()):
+        return
+    try:
+        data_files.copy(before, spec.token, directory, what, tries=1)
+    except TrainingError as error:
+        log(f"{what} are made anew: {error}")
+
+
+def _no_records(problem: str, place: str | None) -> TrainingError:
+    fix = f"Put there what {problem} generates, or leave --data-dir out: then they are made."
+    return TrainingError(f"no records of {problem} are in {place}", where="--data-dir", fix=fix)
