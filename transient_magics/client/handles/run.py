@@ -305,8 +305,8 @@ class Run:
         problem's vocabulary is, where it is not the one beside the checkpoint. A model that the cell defines takes
         features as its input_fn gives them, and gives its predictions. Starting TensorFlow takes some seconds, so ask
         for many at once. `checkpoint`: `"last"`, `"best"` (of a run with --keep-best), or the step of one that is kept.
-        `trust` agrees to run the code of a run that another machine declared. Raises TrainingError,
-        CellError or AgreementError.
+        `trust` agrees to run the code of a run that another machine declared. Raises TrainingError, CellError or
+        AgreementError.
         """
         from ..results.models import predict
 
@@ -334,8 +334,8 @@ class Run:
         Each token is the likeliest one, unless `beam_size` is more than 1: then the best of so many beginnings is
         written, by Tensor2Tensor's beam search, which prefers longer texts the larger `alpha` is (its t2t_decoder takes
         4 and 0.6, and so many times the time). `average`: use the mean of the last so many checkpoints, as
-        t2t_avg_all makes it; the run must have kept them (`--keep`). `checkpoint`: as of `predict`.
-        Raises TrainingError or CellError.
+        t2t_avg_all makes it; the run must have kept them (`--keep`). `checkpoint` and `trust`: as of
+        `predict`. Raises TrainingError, CellError or AgreementError.
         """
         from ..results.models import decode
 
@@ -353,8 +353,8 @@ class Run:
         """Write the model of a checkpoint as a SavedModel into `folder`, which must be new or empty.
 
         Its signature `serving_default` takes and gives what `predict` does, with the preprocessing inside; plain
-        `tf.saved_model.load` and TensorFlow Serving read it. `checkpoint`: as of `predict`. Raises
-        TrainingError or CellError.
+        `tf.saved_model.load` and TensorFlow Serving read it. `checkpoint` and `trust`: as of `predict`.
+        Raises TrainingError, CellError or AgreementError.
         """
         from ..results.models import export
 
