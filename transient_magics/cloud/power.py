@@ -33,7 +33,7 @@ class Power:
         self._get, self._finish = get, finish
 
     async def stop(self, zone: str, name: str, *, timeout: float = 300.0) -> None:
-        """Stop the VM, its disk whole, and return when it has stopped."""
+        """Stop the VM, its disk whole, and return when it has stopped. Raises CloudError; GoneError if it was taken."""
         from google.cloud import compute_v1
 
         where = _place(zone, name)

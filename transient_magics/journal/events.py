@@ -799,7 +799,10 @@ def decode(line: bytes) -> Event:
 
 
 def from_dict(kind: str, values: Mapping[str, object]) -> Event:
-    """An event from plain values. Unknown kinds become `Unknown`; unknown fields are passed over."""
+    """An event from plain values. Unknown kinds become `Unknown`; unknown fields are passed over.
+
+    Raises JournalError where a field is not as it should be.
+    """
     try:
         return known.from_values({**values, "kind": kind})
     except ValueError as error:

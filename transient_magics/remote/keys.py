@@ -31,7 +31,7 @@ def generate_key(path: Path) -> str:
 
 
 def read_key(path: Path) -> asyncssh.SSHKey:
-    """The private key in `path`."""
+    """The private key in `path`. Raises RemoteError where it cannot be read."""
     try:
         return asyncssh.read_private_key(path)
     except (OSError, asyncssh.KeyImportError) as error:

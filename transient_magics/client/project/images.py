@@ -167,7 +167,8 @@ def build_image(
 
     `base`: a full or partial URL of an image or a family (Debian 12); `gpu`: with an NVIDIA driver; `purpose`:
     `training`, or `jobs`, without TensorFlow; `disk_gb`: of the disk, and of VMs of clusters that boot from the image.
-    Without a `project` it is made on the emulator.
+    Without a `project` it is made on the emulator. Raises DeclarationError for what cannot be baked so, and
+    ClusterError while an image of this name is being baked.
     """
     zone = zone or default_zone(["cpu"])
     check_zone(zone, "cpu")

@@ -34,7 +34,7 @@ def decode(
     run: Run, inputs: Any, data_dir: str | Path | None, checkpoint: str | int,
     beam_size: int, alpha: float, average: int,
 ) -> list[str]:  # fmt: skip
-    """The texts that the model, the mean of so many checkpoints, answers `inputs` with."""
+    """The texts that the model, the mean of so many checkpoints, answers `inputs` with. Raises as `Run.decode`."""
     for name, value in (("beam_size", beam_size), ("average", average)):
         if not isinstance(value, int) or value < 1:
             raise TrainingError(f"{name} is a whole number from 1 on, not {value!r}")
@@ -101,7 +101,8 @@ def serving_words(which: tuple[Path, int], data_dir: str | Path | None) -> list[
 def with_checkpoint(run: Run, temporary: Path, checkpoint: str | int) -> tuple[Path, int]:
     """A folder with the run's declaration, cell and checkpoints, and the step of the one that is wanted.
 
-    Its own, or one filled from its bucket. `checkpoint`: `last`, `best`, or the step of one that is kept.
+    Its own, or one filled from its bucket. `checkpoint`: `last`, `best`, or the step of one that is kept. Raises
+    TrainingError where there is none such.
     """
     state, wanted = run.state, _wanted(run, checkpoint)
     here = Checkpoints(run.directory / layout.CHECKPOINTS).steps()

@@ -156,7 +156,7 @@ class CloudStorage:
         return await self._write(blob, put, _sum(content) if generation is not None else "")
 
     async def read_json(self, bucket: str, name: str) -> tuple[Any, int]:
-        """A small JSON value and its generation; (None, 0) where there is no such object."""
+        """A small JSON value and its generation; (None, 0) where there is no such object. Raises CloudError."""
         blob = self._client.bucket(bucket).blob(name)
         where = f"gs://{bucket}/{name}"
         try:

@@ -72,7 +72,7 @@ class Seat:
     async def bring(self, directory: Path, place: str, name: str) -> None:
         """Bring the folder of what was declared: of a run, a study, a job (`place`: JOBS), called `name`.
 
-        Its declaration, by which it is known, comes last.
+        Its declaration, by which it is known, comes last. Raises ClusterError for a name that is none, and RemoteError.
         """
         if not is_name(name):
             raise ClusterError(f"{name!r} is no name")
@@ -111,7 +111,7 @@ class Seat:
             await self._connection.start_detached(command, log, environment=settings)
 
     async def ask(self, command: Command) -> dict[str, Any]:
-        """The controller's answer to a command, yet to be `granted`."""
+        """The controller's answer to a command, yet to be `granted`. Raises RemoteError where none can be read."""
         reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")
         try:
             writer.write(command.encoded)

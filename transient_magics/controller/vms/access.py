@@ -103,7 +103,7 @@ class Access:
 
     async def weather(self) -> tuple[Clock, WantedBack | None]:
         """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator. And which VMs it
-        wants back, where it leaves the choice to us, as Google does not."""
+        wants back, where it leaves the choice to us, as Google does not. Raises UnreachableError."""
         if not self._spec.emulated:
             return Clock(), None
         from ...emulator.weather.settings import read_link

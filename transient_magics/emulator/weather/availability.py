@@ -42,7 +42,10 @@ class Replayed:
 
 
 def read(value: Any) -> tuple[Replayed, ...]:
-    """What is replayed where: a list of objects as `Replayed.to_store` makes them, or the word `none`."""
+    """What is replayed where: a list of objects as `Replayed.to_store` makes them, or the word `none`.
+
+    Raises DeclarationError for anything else.
+    """
     if value in ("none", ["none"]):
         return ()
     if not isinstance(value, (list, tuple)) or not all(isinstance(each, Mapping) for each in value):

@@ -177,7 +177,10 @@ class Settings:
     seed: int = 0
 
     def changed(self, given: Mapping[str, Any]) -> Settings:
-        """These settings with what is given (texts, numbers, lists of texts; null: as in fair weather)."""
+        """These settings with what is given (texts, numbers, lists of texts; null: as in fair weather).
+
+        Raises DeclarationError for a setting that is unknown or has no such value.
+        """
         values: dict[str, Any] = {}
         for key, value in given.items():
             if key not in _READERS:
