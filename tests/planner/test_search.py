@@ -117,7 +117,7 @@ def test_what_is_reckoned_at_once_is_what_each_cluster_would_be_reckoned_at() ->
         workers = [(group.count, choice.worker_price(workload, group)) for group in choice.groups]
         hourly = sum(count * (price.transient if choice.transient else price.on_demand) for count, price in workers)
         hourly += choice.servers * workload.prices.parameter_server(4, choice.home_zone)
-        assert every.reckoned(number) == pytest.approx((hours, hours * hourly))
+        assert every.hours_and_dollars(number) == pytest.approx((hours, hours * hourly))
 
 
 def test_the_knee_lies_farthest_from_the_chord() -> None:

@@ -1,6 +1,6 @@
 """What comes with every VM and is paid for besides: its boot disk and, mostly, an external address.
 
-Disks are sold by GiB and month, reckoned as 730 hours, and cost the same under Spot VMs. VMs that boot from an image
+Disks are sold by GiB and month, counted as 730 hours, and cost the same under Spot VMs. VMs that boot from an image
 have a disk of the image's size; it is taken for that of the images that we bake. What Google gives an account for
 nothing each month (an address on demand for as many hours as a month has) is not taken off: others may have used it.
 """

@@ -3,7 +3,7 @@
 `prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
 GB of memory of an N1 or N2 machine; `pd-balanced` and the like are one GiB of such a disk for a month (`extras`),
 `external-ipv4` an address for as long as a VM has it, everywhere (`global`). `transient` is the price of Spot VMs,
-before 2022 that of preemptible ones; today's preemptible VMs are reckoned like Spot VMs. The region `us` stands for the
+before 2022 that of preemptible ones; today's preemptible VMs have the price of Spot VMs. The region `us` stands for the
 list price of the United States. A date with `~` is ours: the source itself has none. N1's prices per vCPU and GB follow
 from those of n1-standard-96 and n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a
 32nd of an e2-standard-16's, of which it has that share (SkyPilot counts both of its vCPUs whole). A larger machine of

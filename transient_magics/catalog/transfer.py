@@ -14,7 +14,7 @@ _UNCONFIRMED = "unconfirmed"
 class TransferPrice:
     """Dollars per GiB that leaves one VM for another; the way back is charged again.
 
-    `dollars_per_gib` is what to reckon with: the highest where only a range from `at_least` on is known. A price that
+    `dollars_per_gib` is what to compute with: the highest where only a range from `at_least` on is known. A price that
     is not `confirmed` was not read on any price list.
     """
 

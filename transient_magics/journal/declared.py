@@ -104,7 +104,7 @@ def resized(known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: f
 
     Raises ClusterError where they are too many, or the money would not last for them until the VMs end by themselves:
     Compute Engine changes the time limit of VMs that are stopped, not of those that run (instances.setScheduling).
-    Of what is `wanted` only the groups are taken, with their prices and zones, which were reckoned from `known`, and
+    Of what is `wanted` only the groups are taken, with their prices and zones, which were computed from `known`, and
     how many VMs may prepare mini-batches, where those are more.
     Traffic has the price of the zone in which the parameter servers are, wherever most workers are from now on.
     """

@@ -28,9 +28,9 @@ def listing_html(listing: Listing) -> str:
 
 def snapshot_html(snapshot: Snapshot) -> str:
     """How a cluster was, as HTML."""
-    foretold = f"<div>{escape(snapshot.forecast)}</div>" if snapshot.forecast else ""
+    forecast = f"<div>{escape(snapshot.forecast)}</div>" if snapshot.forecast else ""
     shown = panels.view(snapshot.state, bill(snapshot.state, snapshot.at), snapshot.at)
-    return panels.html(shown) + foretold
+    return panels.html(shown) + forecast
 
 
 def preview_html(preview: Preview) -> str:

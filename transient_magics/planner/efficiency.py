@@ -13,7 +13,7 @@ epochs times the size of the data. McCandlish's own law is a line over the batch
 that one is taken that better meets each run when it is left out. The sign of the slope is the job's own and is fitted.
 No other batch is predicted below an R^2 of 0.8, where the slope may be chance (p of 0.05 or more: of three batches a
 third of pure noise is above that R^2), with fewer than three batches, or outside of them. Without measured
-noise the line is over the mini-batch, and how many workers there are is not reckoned with.
+noise the line is over the mini-batch, and how many workers there are counts for nothing.
 
 A run that was evaluated and had not got to the target by its last evaluation needed more than that: it counts with what
 is to be expected of one of which so much is known (a censored normal regression, Tobin 1958).

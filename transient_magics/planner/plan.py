@@ -49,7 +49,7 @@ class Plan:
     seed: int
     """Of the simulation."""
     risk: str
-    """Which revocations were reckoned with."""
+    """Which revocations the simulation had."""
     notes: tuple[str, ...] = ()
     deadline: DeadlineCost | None = None
     """What its deadline and others cost; None where none was given."""

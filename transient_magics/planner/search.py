@@ -1,6 +1,6 @@
 """The best clusters for a run: everything the catalog has, reduced to those that no other beats in time and in cost.
 
-First all clusters of one GPU or of two are reckoned without chance (`sketches`); those near the front of these are
+First all clusters of one GPU or of two are computed without chance (`sketches`); those near the front of these are
 simulated. The knee is where the front, drawn between its fastest and its cheapest cluster, bulges most towards the
 corner (the idea of Kneedle: Satopää et al., ICDCSW 2011; for so few points the largest distance).
 """

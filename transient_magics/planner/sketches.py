@@ -81,7 +81,7 @@ class Sketches:
             provisioning=self._models[model], machines=block.machines,
         )  # fmt: skip
 
-    def reckoned(self, number: int) -> tuple[float, float]:
+    def hours_and_dollars(self, number: int) -> tuple[float, float]:
         """Its hours and dollars, without chance."""
         block, place = self._at(number)
         return float(block.hours[place]), float(block.dollars[place])

@@ -76,7 +76,7 @@ class ClusterSpec:
     """Of the boot disks of workers and parameter servers; 0: the image's size, else the catalog's."""
     disk_type: str = DISK_TYPE
     preparation: int = 0
-    """How many VMs its runs may have prepare mini-batches at once; the limit on money is reckoned with all of them."""
+    """How many VMs its runs may have prepare mini-batches at once; the limit on money is computed with all of them."""
     provisioning_model: str = "spot"
     max_workers: int = 0
     replace: bool = True
@@ -88,9 +88,9 @@ class ClusterSpec:
     max_seconds: float = 24 * 3600.0
     max_cost: float | None = None
     reserved_workers: int = 0
-    """With how many workers the limit on money is reckoned, where a resize may bring more than were declared."""
+    """With how many workers the limit on money is computed, where a resize may bring more than were declared."""
     end_hourly: float = 0.0
-    """US dollars per hour with which the moment was reckoned at which the money is spent; it stays where a resize
+    """US dollars per hour with which the moment was computed at which the money is spent; it stays where a resize
     changes what the cluster costs, for Compute Engine moves no end of a VM that runs. 0: as it costs now."""
     idle_seconds: float = 30 * 60.0
     project: str | None = None

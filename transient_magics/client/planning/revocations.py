@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...planner.lifetimes.model import LifetimeModel
 
 RISKS = ("published", "own", "none")
-"""Which revocations can be reckoned with, besides a count of them, and lifetimes of the emulator or of a CSV file."""
+"""Which revocations a plan can take, besides a count of them, and lifetimes of the emulator or of a CSV file."""
 
 
 def foreseen(revocations: int | str) -> tuple[Lifetimes, int | None, str]:

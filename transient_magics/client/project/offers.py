@@ -108,8 +108,8 @@ def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
         notes.append(f"With --machine-type: {', '.join(others)}{'' if entry.bundled else ', or a custom one'}.")
     if entry.withdrawn:
         price = ICAC19.worker_price(name)
-        reckoned = f"There a VM costs ${price.transient:.3f} per hour, on demand ${price.on_demand:.3f}."
-        notes.append(f"{_withdrawn(name)} {reckoned} The last list prices were:")
+        published = f"There a VM costs ${price.transient:.3f} per hour, on demand ${price.on_demand:.3f}."
+        notes.append(f"{_withdrawn(name)} {published} The last list prices were:")
     notes += filter(None, [never_on_demand([name]), _driver(name)])
     header = ("REGION", "ZONES", "SPOT $/H", "ON DEMAND", "AS OF")
     lines = table(header, [

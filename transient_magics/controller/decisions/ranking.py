@@ -4,10 +4,10 @@ Asked for once when a controller starts and, after a stockout, again when the la
 only about GPUs that may be in several zones, and only for transient VMs. The answer is an event of the journal, so that
 the ranking is a pure function of the cluster's state:
 
-- zones in which a VM is hardly to be had come last, however cheap;
+- zones with little capacity come last, however cheap;
 - else the declared order holds, but among zones that cost the same (the VM, and its traffic with the parameter
-  servers) the one where VMs are likelier to be had comes first, then the one where fewer of them were taken away
-  lately, then the one where they run longer.
+  servers) the one where a request is likelier to be served comes first, then the one where fewer VMs were taken
+  away lately, then the one where they run longer.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
             continue
         if answer.get("late"):
             return _TOO_LONG
-        if model := _numbers(answer.get("model")):  # what plans reckon with
+        if model := _numbers(answer.get("model")):  # what plans compute with
             (folder / layout.MODEL).write_text(json.dumps(model))
         return "" if answer["ok"] is True else str(answer.get("error") or "The check failed")[:_MOST_CHARACTERS]
     return f"The check ended without an answer: {last_words[:_MOST_CHARACTERS]}"

@@ -212,7 +212,7 @@ class Training:
 
     async def caught_up(self) -> None:
         """Wait until all that a chief wrote that has ended is here: it goes to the next one's VM, which goes on behind
-        it. A few seconds at most; what is missing then was not to be had."""
+        it. A few seconds at most; what is missing then is lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP_SECONDS):
                 while True:

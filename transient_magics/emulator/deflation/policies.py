@@ -1,6 +1,6 @@
 """Which VMs give how much where a provider wants some of its CPU back. Pure.
 
-The policies of a server in the papers on deflation (EuroSys'19, HPDC'20): R vCPUs are to be had from VMs of size M_i,
+The policies of a server in the papers on deflation (EuroSys'19, HPDC'20): R vCPUs are to come from VMs of size M_i,
 each of which keeps m_i at least.
 
 - `proportional`: x_i = R (M_i - m_i) / sum_j (M_j - m_j)

@@ -83,7 +83,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "beside": [] if run else _beside(state),
         "jobs": [] if run else job_lines(state, now),
         "dasks": [] if run else dask_lines(state, now),
-        "cost": _cost(state, bill, now, foretold=bool(forecast) or not shown),
+        "cost": _cost(state, bill, now, predicted=bool(forecast) or not shown),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
     }
@@ -115,7 +115,7 @@ def _title(run: RunState) -> str:
     return f"{model} on {run.spec.problem}" if model else "the cell's own model"
 
 
-def _cost(state: ClusterState, bill: Bill, now: float, *, foretold: bool) -> Cost:
+def _cost(state: ClusterState, bill: Bill, now: float, *, predicted: bool) -> Cost:
     spec = state.spec
     whole = spec.ends_at - spec.declared_at if spec else 0.0
     used = 1 - state.seconds_left(now) * state.clock.rate / whole if whole else 0.0
@@ -132,7 +132,7 @@ def _cost(state: ClusterState, bill: Bill, now: float, *, foretold: bool) -> Cos
         "hourly_words": text.money(bill.hourly),
         "on_demand_words": text.money(bill.on_demand),
         "saved_words": f"{bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else "",
-        "projected_words": "" if bill.projected is None or foretold else f"≈ {text.money(bill.projected)}",
+        "projected_words": "" if bill.projected is None or predicted else f"≈ {text.money(bill.projected)}",
         "transfer_words": text.transfer_words(bill),
         "source": bill.source,
     }

@@ -190,7 +190,7 @@ class Training:
         while not self.stop.is_set():
             started = time.monotonic()
             if started + max(meter.usual, lasted) > self.leave_at:
-                self.stop.set()  # another step would hardly be finished, and others may wait for it at the barrier
+                self.stop.set()  # another step would seldom be finished, and others may wait for it at the barrier
                 break
             given = self._link.batch
             size, share = self._batch.next(given)
