@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.bags.arrays import read_arrays
+from transient_magics.bags.arrays import _ENTRY, read_arrays
 from transient_magics.bags.blocks import block_mean
 from transient_magics.bags.speedup import Speedup
 from transient_magics.bags.surrogate import gaussian, stored
@@ -148,15 +149,15 @@ def npz(**arrays: Any) -> bytes:
     return buffer.getvalue()
 
 
-def archive(name: str, content: bytes) -> bytes:
+def archive(name: str, content: bytes, how: int = zipfile.ZIP_STORED) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
+    with zipfile.ZipFile(buffer, "w", how) as file:
         file.writestr(name, content)
     return buffer.getvalue()
 
 
-def headed(shape: str, content: bytes = b"\0" * 8) -> bytes:
-    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
+def headed(shape: str, content: bytes = b"\0" * 8, kind: str = "'<f8'") -> bytes:
+    header = f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content
 
 
@@ -168,12 +169,42 @@ def headed(shape: str, content: bytes = b"\0" * 8) -> bytes:
         archive("a.npy", headed("(1000000000000,)")), archive("a.npy", headed("(-1,)")),
         archive("a.npy", headed("(1,", b"")),
         npz(a=np.ones(3))[:-20],
+        archive("a.npy", headed("()", kind="{[1]: 2}")), archive("a.npy", headed("()", kind="()")),
+        archive("a.npy", headed("()", kind="'<f3'")),
+        archive("a.npy", headed("(1,)"), zipfile.ZIP_LZMA).replace(b"NUMPY", b"NUMPX"),
+        archive("a.npy", headed("(1,)"), zipfile.ZIP_LZMA)[:40] + b"\0" * 8
+        + archive("a.npy", headed("(1,)"), zipfile.ZIP_LZMA)[48:],
+        _ENTRY * 10_000,
     ],
-    ids=range(12),
+    ids=range(18),
 )  # fmt: skip
 def test_arrays_that_are_not_plain_numbers_are_refused(wrong: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (many reasons, one way out)
         read_arrays(wrong)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.float64(3.5), np.zeros((0, 3)), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array([True, False]),
+     np.arange(3, dtype=">i2"), np.ones((1, 2, 3, 4), np.complex64), np.arange(5, dtype=np.uint8)],
+    ids=str,
+)  # fmt: skip
+def test_arrays_of_plain_numbers_come_as_they_were(array: Any) -> None:
+    for how in (np.savez, np.savez_compressed):
+        packed = io.BytesIO()
+        how(packed, a=array)
+        (found,) = read_arrays(packed.getvalue()).values()
+        assert (found.shape, found.dtype) == (array.shape, array.dtype)
+        np.testing.assert_array_equal(found, array)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=8))
+def test_arrays_that_are_damaged_raise_nothing_else(damage: list[tuple[int, int]]) -> None:
+    packed = bytearray(npz(a=np.arange(8.0), b=np.ones((2, 3))))
+    for at, value in damage:
+        packed[at % len(packed)] = value
+    with suppress(ValueError):
+        read_arrays(bytes(packed))
 
 
 def test_a_surrogate_that_is_not_as_it_should_be_is_refused(learnt: Surrogate) -> None:

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,55 @@ def test_an_archive_that_is_cut_off_or_damaged_raises_nothing_else(damage: bytes
             archive.unpack(path, Path(place) / "there")
         except ValueError:
             assert not (Path(place) / "there").exists()
+
+
+def _block(kind: bytes, content: bytes = b"", size: int | None = None) -> bytes:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, len(content) if size is None else size
+    return member.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        _block(tarfile.XHDTYPE, b"12 path=abc\n") * 3000, _block(tarfile.XGLTYPE, b"12 path=abc\n") * 3000,
+        _block(tarfile.GNUTYPE_LONGNAME, b"abc\0") * 3000, _block(tarfile.XHDTYPE, size=2**33),
+        _block(tarfile.GNUTYPE_LONGNAME, size=2**33), _block(tarfile.XHDTYPE, size=-512),
+        _block(tarfile.REGTYPE, size=2**70), _block(tarfile.REGTYPE, size=-1024), _block(tarfile.GNUTYPE_SPARSE),
+        _block(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n") + _block(tarfile.REGTYPE, b"1\n2\n"),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_an_archive_that_has_its_reader_take_memory_or_call_itself_is_refused(tmp_path: Path, blocks: bytes) -> None:
+    with (tmp_path / "1.tar").open("wb") as file:
+        file.write(blocks + bytes(1024))
+        file.truncate(2**32)  # a hole: as much as a header may ask for
+    with tracing() as most, pytest.raises(ValueError, match=r"it has|it is no|has a size"):
+        archive.look_through(tmp_path / "1.tar")
+    assert most() < 2**24
+
+
+@contextmanager
+def tracing() -> Iterator[Callable[[], int]]:
+    """How many bytes were taken at most meanwhile."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_names_and_times_of_files_come_as_they_were(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    for name in ("é" * 100, "long/" + "n" * 150, "plain"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    packed = archive.pack(folder, tmp_path / "1.tar")
+    archive.unpack(tmp_path / "1.tar", tmp_path / "there")
+    found = {str(path.relative_to(tmp_path / "there")): path.read_text()
+             for path in (tmp_path / "there").rglob("*") if path.is_file()}  # fmt: skip
+    assert packed.files == 3
+    assert found == {name: name for name in ("é" * 100, "long/" + "n" * 150, "plain")}
 
 
 def _hostile(path: Path, member: tarfile.TarInfo) -> None:

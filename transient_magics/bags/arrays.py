@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import re
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,18 +18,16 @@ from ..protocol.bag.events import MOST_ARRAY_BYTES
 MOST_ARRAYS = 4096
 MOST_UNPACKED_BYTES = 4 * MOST_ARRAY_BYTES
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.npy", re.ASCII)
-_BROKEN = (
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    MemoryError,
+_BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, MemoryError)
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How NumPy packs; what undoes others raises errors of its own, and takes memory as the file says."""
+_ENTRY = b"PK\x01\x02"
+_LENGTHS = {(1, 0): 2, (2, 0): 4}
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|=]?[biufc][0-9]{1,2})', 'fortran_order': (?:True|False), "
+    rb"'shape': \(((?:[0-9]{1,19}, )*(?:[0-9]{1,19},?)?)\), \} *\n"
 )
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_KINDS = "biufc"  # booleans, whole numbers, numbers, complex ones
+"""As NumPy writes it, of booleans, whole numbers, numbers, and complex ones. NumPy itself evaluates what is there."""
 
 
 def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
@@ -40,6 +37,8 @@ def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
     """
     if len(packed) > MOST_ARRAY_BYTES:
         raise ValueError(f"arrays of {len(packed)} bytes, where {MOST_ARRAY_BYTES} are let in")
+    if packed.count(_ENTRY) > 2 * MOST_ARRAYS:  # before anything is made of each of them
+        raise ValueError(f"more than {MOST_ARRAYS} arrays")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             entries = archive.infolist()
@@ -47,6 +46,8 @@ def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
                 raise ValueError(f"{len(entries)} arrays, or one twice")
             if wrong := next((each for each in entries if not _NAME.fullmatch(each.filename)), None):
                 raise ValueError(f"no name of an array: {wrong.filename!r:.80}")
+            if other := next((each for each in entries if each.compress_type not in _PACKED), None):
+                raise ValueError(f"{other.filename} is packed as no array is")
             if sum(each.file_size for each in entries) > MOST_UNPACKED_BYTES:
                 raise ValueError(f"arrays that unpack to more than {MOST_UNPACKED_BYTES} bytes")
             return {each.filename.removesuffix(".npy"): _array(archive, each) for each in entries}
@@ -61,11 +62,16 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
         raise ValueError(f"{entry.filename} is larger than it says")
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
-    if version not in _HEADERS:
+    if version not in _LENGTHS:
         raise ValueError(f"{entry.filename} is of an unknown version")
-    shape, _, dtype = _HEADERS[version](file)
-    if dtype.kind not in _KINDS:
-        raise ValueError(f"{entry.filename} holds no numbers: {dtype}")
-    if math.prod(shape) * dtype.itemsize != len(content) - file.tell():  # before anything is allocated for it
+    header = file.read(int.from_bytes(file.read(_LENGTHS[version]), "little"))
+    if not (told := _HEADER.fullmatch(header)):
+        raise ValueError(f"{entry.filename} holds no plain numbers: {header!r:.80}")
+    try:
+        size = np.dtype(told[1].decode()).itemsize
+    except TypeError:
+        raise ValueError(f"{entry.filename} holds no numbers that there are: {told[1]!r}") from None
+    shape = [int(each) for each in told[2].split(b",") if each.strip()]
+    if math.prod(shape) * size != len(content) - file.tell():  # before anything is allocated for it
         raise ValueError(f"{entry.filename} is not as large as it says")
     return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Self, cast
 
 from ...protocol import layout
 from ...protocol.job import MOST_KEPT_BYTES, MOST_KEPT_FILES
@@ -26,6 +26,12 @@ from ...protocol.names import checked_file, is_path
 _BLOCK = 1 << 20
 _TRIES, _PAUSE = 4, 0.25
 _DEEPEST = 32
+_HEADER, _MOST_FURTHER = 512, 64 * 2**10
+_PAX = tarfile.XHDTYPE
+_FURTHER = (
+    _PAX, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+    tarfile.GNUTYPE_SPARSE,
+)  # fmt: skip
 _Listing = dict[str, tuple[int, int, int, int]]
 """By path: mode, size, time of change in ns, inode."""
 
@@ -121,10 +127,37 @@ def unpack(archive: Path, folder: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+class _Member(tarfile.TarInfo):
+    """What stands before a file in an archive: its header, and before that one more where its name or its time has no
+    room in the first. Others would have tarfile take as much memory as they say, or call itself without end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        """As tarfile's, which asks it for the header behind a further one, too. Raises ValueError as well."""
+        assert isinstance(tarfile, _Archive)
+        assert tarfile.fileobj is not None
+        begin = tarfile.fileobj.tell()
+        told = cls.frombuf(tarfile.fileobj.read(_HEADER), tarfile.encoding or "utf-8", tarfile.errors)
+        if told.type in _FURTHER:
+            if told.type != _PAX or tarfile.extended or not 0 <= told.size <= _MOST_FURTHER:
+                raise ValueError("it has headers that there is no reason for")
+            if b"GNU.sparse" in tarfile.fileobj.read(told.size):
+                raise ValueError("it has a file with holes")
+        tarfile.extended = told.type == _PAX
+        tarfile.fileobj.seek(begin)
+        return super().fromtarfile(tarfile)
+
+
+class _Archive(tarfile.TarFile):
+    tarinfo = _Member
+    extended = False
+    """The header that was read last belongs to the one behind it."""
+
+
 def _opened(archive: Path) -> tarfile.TarFile:
     try:
-        return tarfile.open(archive, "r:")
-    except tarfile.TarError as error:
+        return _Archive.open(archive, "r:")
+    except (tarfile.TarError, OverflowError) as error:
         raise ValueError(f"it is no archive: {error}") from None
 
 
@@ -146,7 +179,7 @@ def _members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
             found[name] = member
             if size > MOST_KEPT_BYTES or len(found) > 2 * MOST_KEPT_FILES:
                 raise ValueError("it has too much in it")
-    except tarfile.TarError as error:
+    except (tarfile.TarError, OverflowError) as error:  # the latter: a size that no file has
         raise ValueError(f"it is no whole archive: {error}") from None
     return list(found.values())
 
