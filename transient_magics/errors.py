@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .protocol.checks import all_plain
+
 
 class TransientError(Exception):
     """Root of all errors of this package.
@@ -21,9 +23,10 @@ class TransientError(Exception):
         super().__init__(what, where, fix)
 
     def __str__(self) -> str:
+        """The whole of it, with what a VM or a service may have said of it in plain text."""
         place = f" ({self.where})" if self.where else ""
         remedy = f" {self.fix}" if self.fix else ""
-        return f"{self.what.rstrip('.')}{place}.{remedy}"
+        return all_plain(f"{self.what.rstrip('.')}{place}.{remedy}")
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows instead of a traceback."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from transient_magics.client import Declaration, text
 from transient_magics.client.declaring import specify
 from transient_magics.client.text import event_words, group_words, grouped
+from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.journal import bill, events, replay
 
 
@@ -161,6 +163,36 @@ def test_mini_batches_that_change_together_are_one_line() -> None:
 )
 def test_what_a_vm_says_steers_nothing(said: str, shown: str) -> None:
     assert text.plain(said) == shown
+
+
+_STEERING = "a\x1b]52;c;cm0gLXJmIH4=\x07\x1b[2Jb\u202ec"
+
+
+def test_nothing_that_is_said_of_a_cluster_steers_a_terminal() -> None:
+    run, job = {"run": "run-1"}, {"job": "job-1"}
+    history = [
+        events.ClusterDeclared(spec=specify(Declaration("v100x6", name="c")).to_dict()),
+        events.TrainDeclared(run="run-1", spec={"train_steps": 9}),
+        events.TrainStarted(**run, step=0),
+        events.TrainUnsaved(**run, step=1, reason=_STEERING),
+        events.TrainUnevaluated(**run, step=1, reason=_STEERING),
+        events.TrainEvaluated(**run, step=1, metrics={_STEERING: 1.0}),
+        events.TrainShipped(**run, step=1, path=_STEERING),
+        events.TrainSlow(**run, speed=1, expected=2, bottleneck=_STEERING),
+        events.JobDeclared(**job, spec={"name": "job-1", "command": "x", "declared_at": 1.0}),
+        events.JobUnkept(**job, attempt=1, reason=_STEERING),
+        events.ControllerTrouble(what=_STEERING),
+        events.WorkerLeft(**run, worker="worker-0", number=1, active=0, reason=_STEERING),
+        events.TrainFailed(**run, reason=_STEERING),
+        events.ClusterDeleting(reason=_STEERING),
+    ]
+    history = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
+    state = replay(history)
+    said = [text.status(state, bill(state, 99.0), 99.0), *map(event_words, history), text.phase_words(state)]
+    said += [text.run_words(each) for each in state.runs.values()]
+    said += [str(TrainingError(_STEERING, where=_STEERING)), *ClusterError(_STEERING)._render_traceback_()]
+    assert sum("ab\ufffdc" in each for each in said) > 10
+    assert not [each for each in said if "\x1b" in each or "\u202e" in each or "\x07" in each]
 
 
 def test_what_a_vm_says_ends() -> None:

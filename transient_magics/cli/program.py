@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..client import text
 from ..client.following.watch import watch
 from ..errors import CellError, DeclarationError, TransientError
+from ..protocol.checks import all_plain
 from . import arguments, verbs
 from .answers import Begun
 from .arguments import Command
@@ -106,7 +107,7 @@ def _obey(command: Command) -> int:
         return _FACES[command.verb](command) or 0
     answer = verbs.act(command)
     for each in answer if isinstance(answer, Iterator) else [answer]:
-        print(each, flush=True)
+        print(all_plain(str(each)), flush=True)
     return 0
 
 

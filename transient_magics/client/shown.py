@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..protocol.checks import all_plain
+
 _DISPLAY: list[Callable[[Any], Any]] = []
 
 
@@ -22,4 +24,4 @@ class Log(str):
     """What a VM wrote, which a notebook shows line by line."""
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
+        printer.text(all_plain(str(self)))

@@ -2,12 +2,14 @@
 
 `of` makes a check from an annotation, `fields_of` those of a dataclass. A check returns the value (lists as the tuples
 they were) or raises ValueError. Numbers are finite and below 2**63, texts have 4 KiB at most, mappings and sequences
-1,024 entries, and JSON is no deeper than 16. `Annotated[int, at_least(0)]` adds checks of one's own.
+1,024 entries, and JSON is no deeper than 16. `Annotated[int, at_least(0)]` adds checks of one's own. What is shown of
+a foreign text is `plain`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -24,6 +26,9 @@ LONGEST_TEXT = 4096
 MOST_ENTRIES = 1024
 DEEPEST = 16
 _LARGEST = 2**63
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+MOST_CHARACTERS = 400
 
 Check = Callable[[object], object]
 _Class = TypeVar("_Class")
@@ -106,6 +111,21 @@ def an_object(value: object) -> Mapping[str, object]:
 def clipped(value: str) -> str:
     """What of a text may be told: its begin, where it is too long, and nothing that UTF-8 cannot hold."""
     return value.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore")
+
+
+def plain(said: str, most: int = MOST_CHARACTERS) -> str:
+    """What a VM (or anybody) said, as text that steers no terminal, turns no direction of writing, and ends.
+
+    Terminal sequences go; other control characters, marks of direction and halves of characters become `\ufffd`; lines
+    and tabs stay; behind `most` characters there is an ellipsis.
+    """
+    said = _UNSEEN.sub("\ufffd", _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n"))
+    return said if len(said) <= most else f"{said[: most - 1]}…"
+
+
+def all_plain(said: str) -> str:
+    """As `plain`, of any length."""
+    return plain(said, most=len(said) + 1)
 
 
 def _integer(value: object) -> int:

@@ -15,6 +15,7 @@ from ...journal import ClusterState, now, run_costs
 from ...journal.bags.state import DeclaredBag
 from ...protocol import layout
 from ...protocol.bag.spec import outputs_of
+from ...protocol.checks import all_plain
 from ...protocol.cluster_commands import StopBag
 from ...protocol.run import Value
 from .. import commands, text
@@ -113,7 +114,7 @@ class Bag:
         parts = list[str]()
         for attempt, said in jobs[job].said.items():
             parts += [f"[attempt {attempt}]"] if jobs[job].attempt > 1 else []
-            parts += text.plain(said, most=len(said) + 1).splitlines()[-(lines or len(said)) :]
+            parts += all_plain(said).splitlines()[-(lines or len(said)) :]
         return Log("\n".join(parts))
 
     def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, JobState, now, run_costs
 from ...protocol import layout
+from ...protocol.checks import all_plain
 from ...protocol.cluster_commands import StopJob
 from ...runtime.jobs.archive import newest, path_of, unpack
 from .. import commands, text
@@ -81,7 +82,7 @@ class Job:
                 said = "".join(block.decode(errors="replace") for _, block in self.blocks(read))
                 if said or (quiet and changed.is_set()):
                     changed.clear()
-                    yield text.plain(said, most=len(said) + 1)
+                    yield all_plain(said)
                 if last:
                     return
                 over.wait(every)

@@ -5,6 +5,7 @@ Everything is a pure function of folded state and of the moment `now` (seconds s
 
 from __future__ import annotations
 
+from ...protocol.checks import MOST_CHARACTERS, plain
 from ...spec import render_money as money
 from ...spec import render_table as table
 from .bags import bag_words, quality_words, section_words, tried_words
@@ -38,13 +39,11 @@ from .states import (
     was_stopped,
 )
 from .words import (
-    MOST_CHARACTERS,
     clock,
     count,
     examples_words,
     number,
     params_words,
-    plain,
     scores,
     scores_words,
     share_words,

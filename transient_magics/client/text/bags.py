@@ -8,9 +8,10 @@ from ...journal import Event
 from ...journal.bags import events as e
 from ...journal.bags.state import DeclaredBag
 from ...protocol.bag import events as b
+from ...protocol.checks import plain
 from ...protocol.study import Dimension
 from ...spec import render_duration
-from .words import count, number, params_words, plain, value_words
+from .words import count, number, params_words, value_words
 
 if TYPE_CHECKING:
     from ...bags.surrogate.section import Section

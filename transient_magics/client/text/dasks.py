@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...journal import DaskState, Event, events
-from .words import count, plain, size
+from ...protocol.checks import plain
+from .words import count, size
 
 
 def dask_words(dask: DaskState, there: int | None = None) -> str:

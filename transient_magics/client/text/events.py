@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...journal import Event, events
+from ...protocol.checks import all_plain
 from ...protocol.share import Share
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
@@ -104,7 +105,11 @@ def _reshared(event: events.VmDeflated | events.VmInflated) -> str:
 
 
 def event_words(event: Event) -> str:
-    """What happened, as a clause that a person would say."""
+    """What happened, as a clause that a person would say; much of it may be a VM's words."""
+    return all_plain(_words(event))
+
+
+def _words(event: Event) -> str:
     match event:
         case events.ClusterDeclared():
             return "the cluster was declared"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...journal import Event, JobState, events
-from .words import count, plain, size
+from ...protocol.checks import plain
+from .words import count, size
 
 
 def job_words(job: JobState) -> str:

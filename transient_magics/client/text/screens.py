@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...journal import Bill, ClusterState, VmState
+from ...protocol.checks import all_plain
 from ...spec import render_money as money
 from ...spec import render_table as table
 from .. import foreground
@@ -89,7 +90,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     ending = ending_words(state, now)
     unknown = forecast or not run  # a forecast says more of the end than the bill; of a study nobody knows it
     known = replace(bill, projected=None) if unknown else bill
-    return "\n".join([*lines, "", bill_words(known, emulated=spec.emulated), *([ending] if ending else [])])
+    return all_plain("\n".join([*lines, "", bill_words(known, emulated=spec.emulated), *([ending] if ending else [])]))
 
 
 def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:

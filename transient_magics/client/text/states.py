@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...catalog import worker_entry
 from ...errors import DeclarationError
 from ...journal import Bill, ClusterState, RunState, StudyState, VmState
+from ...protocol.checks import plain
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
 from .words import clock, count, number, params_words, share_words
@@ -86,7 +87,7 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
         return f"did not boot, {vm.failure}" if vm.failure else f"booting, {vm.step}"
     if vm.state in ("revoked", "deleted", "refused"):
         after = replacement(state, vm)
-        reason = f": {vm.reason}" if vm.state == "refused" and vm.reason else ""
+        reason = f": {plain(vm.reason)}" if vm.state == "refused" and vm.reason else ""
         return f"{vm.state}, replaced by {after.name}" if after else f"{vm.state}{reason}"
     return vm.state
 
@@ -108,7 +109,7 @@ def phase_words(state: ClusterState) -> str:
         coming = [vm for vm in state.living if vm.coming]
         there = f"{sum(vm.state == 'ready' for vm in coming)} of {count(len(coming), 'VM')} ready there"
         return f"{words}, moving to {destination(state.relocation.spec)}: {there}"
-    return f"{words}: {state.reason}" if state.reason and state.phase in ("deleting", "deleted") else words
+    return f"{words}: {plain(state.reason)}" if state.reason and state.phase in ("deleting", "deleted") else words
 
 
 def is_evaluated(run: RunState) -> bool:
@@ -142,12 +143,12 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
     if run.phase == "declared":
         return (waits_for(run, state) if state else "") or "waits for its first step"
     if run.phase == "failed":
-        return f"failed at step {run.step:,}: {run.reason}"
+        return f"failed at step {run.step:,}: {plain(run.reason)}"
     loss = f", loss {number(run.loss)}" if run.loss is not None else ""
     if run.phase == "finished":
         took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
         done = "stopped" if run.stopped else "finished"
-        why = f": {run.reason}" if run.reason else ""
+        why = f": {plain(run.reason)}" if run.reason else ""
         return f"{done} at {of}{f' after {took}' if took else ''}{loss}{why}"
     if is_evaluated(run):
         return f"{of} made{loss}, being evaluated"
@@ -167,7 +168,7 @@ def study_words(study: StudyState, *, deleted: bool = False) -> str:
     elif not study.trials and not study.ended:
         said += ", waits for its first trial"
     if study.reason:
-        return f"{said}, ended: {study.reason}"
+        return f"{said}, ended: {plain(study.reason)}"
     return f"{said}, stopped" if study.over and told < study.wanted else said
 
 

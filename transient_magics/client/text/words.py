@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 
 from ...protocol.run import Value
 from ...protocol.share import Share
-
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-
-
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-
-
-MOST_CHARACTERS = 400
-
-
-def plain(said: str, most: int = MOST_CHARACTERS) -> str:
-    """What a VM (or anybody) said, as text that steers no terminal, turns no direction of writing, and ends.
-
-    Terminal sequences go; other control characters, marks of direction and halves of characters become `\ufffd`; lines
-    and tabs stay; behind `most` characters there is an ellipsis.
-    """
-    said = _UNSEEN.sub("\ufffd", _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n"))
-    return said if len(said) <= most else f"{said[: most - 1]}…"
 
 
 def number(value: float | None) -> str:
