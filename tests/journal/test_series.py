@@ -80,6 +80,28 @@ def test_lines_of_other_versions_are_passed_over() -> None:
     assert series.columns()["time"] == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"step": None}, {"step": 1.5}, {"step": -1}, {"steps": None}, {"steps": 5e-324}, {"time": 2**63},
+     {"gradient_squared": 1.0, "gradient_signal": 1.0}],
+    ids=str,
+)  # fmt: skip
+def test_lines_that_cannot_be_computed_with_are_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
+    path, rows = tmp_path / "metrics.jsonl", list(lines(30))
+    path.write_text("".join(json.dumps({**row, **more}) + "\n" for row in rows for more in ({}, change)))
+    assert metrics.read(path) == rows
+    without = [{name: value for name, value in row.items() if name != "step"} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in without))
+    assert metrics.read(path) == []
+
+
+def test_what_is_kept_of_the_last_seconds_is_bounded_however_often_a_worker_tells_one_moment() -> None:
+    series, (row, *_) = RunSeries(), lines(1)
+    for _ in range(40):
+        series.add([{**row, "split": [0.1] * 9}] * 1000)
+    assert len(series._lately) < 40_000
+
+
 async def test_a_large_file_is_read_in_samples_and_then_followed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in lines(40_000)))

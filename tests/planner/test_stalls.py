@@ -184,6 +184,17 @@ def test_equal_vms_that_differ_are_named() -> None:
     assert apart(measured, other) == [], "another GPU may be as slow as it is"
 
 
+@pytest.mark.parametrize("seconds", [0.0, 5e-324])
+def test_a_worker_that_says_that_its_steps_take_no_time_counts_not(seconds: float) -> None:
+    kinds = {"worker-0": "cpu", "worker-1": "cpu"}
+    measured = [
+        TrainMeasured(run="m", measure=measure, repeat=repeat, seconds=dict.fromkeys(kinds, seconds), steps={})
+        for measure in MEASURES for repeat in range(1, 5)
+    ]  # fmt: skip
+    assert by_kind(measured, kinds) == []
+    assert apart(measured, kinds) == []
+
+
 def test_workers_that_came_or_went_count_where_they_took_all_measures() -> None:
     measured = told([step(), step(0.2), step()], ("worker-1", "worker-2"), straggler=0.02)
     lost = [

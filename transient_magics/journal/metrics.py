@@ -36,6 +36,8 @@ _SUMS = ("steps", "samples", "compute_seconds", "wait_seconds")
 _TRACED = "traced_seconds"
 _MEANS = ("loss", "staleness", "batch_size", "learning_rate_divisor", SERVER_SHARE)
 _NUMBERS = frozenset((*_SUMS, *_MEANS, *GRADIENTS, _TRACED, "step", "gap_seconds"))
+_LEAST_STEPS = 1e-3
+_LEAST_SECONDS = 1e-9
 _LARGEST = 2.0**63
 _LARGE = 32 * 2**20
 _TAIL_BYTES = 2**16
@@ -113,7 +115,16 @@ def _parsed(content: bytes) -> list[dict[str, Any]]:
 def _is_sound(row: dict[str, Any]) -> bool:
     """Whether it can be computed with: VMs write these lines, and what is computed here is drawn and kept."""
     time, worker = row.get("time"), row.get("worker")
-    if type(time) is not int or time < 0 or not isinstance(worker, str) or not 0 < len(worker) <= LONGEST_NAME:
+    if type(time) is not int or not 0 <= time < _LARGEST:
+        return False
+    if not isinstance(worker, str) or not 0 < len(worker) <= LONGEST_NAME or "step" not in row:
+        return False
+    steps = row.get("steps", 0)
+    if type(row["step"]) is not int or row["step"] < 0 or type(steps) not in (int, float) or steps < 0:
+        return False
+    if 0 < steps < _LEAST_STEPS:
+        return False
+    if len({row.get(name) is None for name in GRADIENTS}) > 1:
         return False
     for name, value in row.items():
         if type(value) in (int, float):
@@ -144,7 +155,7 @@ def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
             seconds = (row.get("compute_seconds") or 0.0) + (row.get("wait_seconds") or 0.0)
         else:
             seconds = (row["time"] - since) / 1e9 - (row.get(_TRACED) or 0.0)
-        found.append(row.get("steps", 0) / seconds if seconds > 0 else None)
+        found.append(row.get("steps", 0) / seconds if seconds > _LEAST_SECONDS else None)
     return found
 
 

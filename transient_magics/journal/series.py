@@ -27,6 +27,9 @@ LATELY_SECONDS = 30.0
 _FIRST_WIDTH = 2.0
 _LONGEST_ROW = 5.0  # what lies longer ago is a gap, or lines that were passed over
 _NAMED = 64
+_MOST_LATELY = 2**15
+"""Lines that are kept of the last seconds, whatever time they tell."""
+_LEAST = 1e-9
 _SCRAP = 0.25
 
 
@@ -112,7 +115,9 @@ class RunSeries:
     _spans: dict[int, dict[str, _Sums]] = field(default_factory=dict[int, dict[str, _Sums]])
     _paces: dict[str, _Pace] = field(default_factory=dict[str, _Pace])
     _spent: dict[str, Spent] = field(default_factory=dict[str, Spent])
-    _lately: deque[tuple[float, str, Spent]] = field(default_factory=deque[tuple[float, str, Spent]])
+    _lately: deque[tuple[float, str, Spent]] = field(
+        default_factory=lambda: deque[tuple[float, str, Spent]](maxlen=_MOST_LATELY)
+    )
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines of metrics; one that lacks its time, worker or steps is passed over."""
@@ -235,7 +240,7 @@ class RunSeries:
         total = 0.0
         for name, sums in span.items():
             pace = self._paces.get(name)
-            if pace is None or pace.best <= 0 or sums.batch <= 0:
+            if pace is None or pace.best <= 0 or sums.batch <= _LEAST:
                 return None
             total += pace.best / (sums.batch / sums.rows)
         return _short(total)

@@ -14,13 +14,16 @@ from pathlib import Path
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _STRING_TENSOR = 7
+_LARGEST = 3.4e38
+"""What a number of four bytes holds."""
 _POLYNOMIAL = 0x82F63B78
 """Castagnoli's, with its bits reversed."""
 
 
 def scalar(at: float, step: int, tag: str, value: float) -> bytes:
     """The record of a value at a global step, `at` seconds since 1970."""
-    return _event(at, step, message(1, tag.encode()) + _key(2, _FIXED32) + struct.pack("<f", value))
+    number = struct.pack("<f", max(-_LARGEST, min(value, _LARGEST)))
+    return _event(at, step, message(1, tag.encode()) + _key(2, _FIXED32) + number)
 
 
 def text(at: float, step: int, tag: str, words: str) -> bytes:

@@ -27,6 +27,8 @@ LEAST_REPEATS = 3
 LEAST_SHARE = 0.02
 """Of the step: a stall that is smaller is none that anybody would pay to be rid of."""
 _PROBABILITY = 0.95
+LEAST_SECONDS = 1e-9
+"""Of a step or a mini-batch: who tells less has measured nothing."""
 _FITS = 4e9
 """Bytes that a VM's page cache has room for, whatever VM it is."""
 
@@ -156,13 +158,17 @@ def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list
         mine = {name for name, its in kinds.items() if its == kind}
         took, found = set[str](), list[Repeat]()
         for taken in whole:
-            there = mine.intersection(*(each.seconds for each in taken.values()))
+            there = mine.intersection(*map(_told, taken.values()))
             if there:
                 took |= there
                 found.append(Repeat.of(_means(taken, there), files=size > 0))
         if found:
             answer.append(Stalls(kind, tuple(sorted(took)), tuple(found), examples, size))
     return answer
+
+
+def _told(taken: TrainMeasured) -> set[str]:
+    return {name for name, seconds in taken.seconds.items() if seconds >= LEAST_SECONDS}
 
 
 def _means(taken: Mapping[Measure, TrainMeasured], workers: Collection[str]) -> dict[Measure, float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...journal.events import TrainMeasured
 from ...protocol.measures.stalls import Measure
-from .parts import LEAST_REPEATS, Estimate
+from .parts import LEAST_REPEATS, LEAST_SECONDS, Estimate
 
 LEAST_APART = 0.05
 """Of a step: VMs that differ by less are alike."""
@@ -48,7 +48,7 @@ def apart(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[A
                 if own is not None and others and step:
                     told.append(own - statistics.median(others))
                     steps.append(statistics.fmean(step))
-            if len(told) < LEAST_REPEATS:
+            if len(told) < LEAST_REPEATS or statistics.fmean(steps) < LEAST_SECONDS:
                 continue
             more = Estimate.of(told, 1 - 0.05 / (len(kinds) * len(_WHAT)))
             share = more.mean / statistics.fmean(steps)
