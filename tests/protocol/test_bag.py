@@ -45,6 +45,20 @@ def line(event: b.BagEvent, **changes: Any) -> bytes:
     return json.dumps({**event.to_dict(), "time": NOW, **changes}).encode()
 
 
+def test_what_a_driver_may_say_for_ever_is_kept_once() -> None:
+    state = replay(spec(), [proposed(0), started(0), result(0)])
+    learnt = b.BagLearnt(bag="bag-1", batch=0, results=1, model="gp", judged=1)
+    known = fold(state, learnt)
+    for _ in range(3):
+        assert fold(known, replace(learnt, judged=0)) is known
+    state = replay(spec(), [proposed(0)])
+    for attempt in range(1, 200):
+        state = fold(fold(state, started(0, attempt)), replace(lost(0, attempt), said=f"{attempt}"))
+    said = state.jobs[0].said
+    assert len(said) < 50
+    assert list(said.items())[-1] == (199, "199")
+
+
 @given(
     st.integers(1, 10_000),
     st.floats(0, 1),

@@ -7,18 +7,19 @@ import os
 import shutil
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import asyncssh
 import pytest
 from ssh_server import serve
 from vms import Vm
 
-from transient_magics.errors import ForeignError, RemoteError
+from transient_magics.errors import ConnectionLostError, ForeignError, RemoteError
 from transient_magics.journal import metrics
 from transient_magics.protocol.checks import LONGEST_LINE
-from transient_magics.remote import Connection, generate_key, transfer
+from transient_magics.remote import Connection, follow_across, generate_key, transfer
 from transient_magics.remote.lines import Splitter
 
 NAMES = (b"../../../.bashrc", b"/etc/cron.d/evil", b"a/b", b"a\\b", b"a\0b", b"a\nb", b"\xff", b"\x1b[2J", b"x" * 300)
@@ -151,6 +152,44 @@ async def test_a_line_without_an_end_is_passed_over(tmp_path: Path) -> None:
         with pytest.raises(ForeignError, match="more than the 1 MiB"):
             async for _ in connection.follow("lines", most=2**20):
                 pass
+
+
+async def test_a_file_that_is_replaced_again_and_again_brings_no_more_than_one(tmp_path: Path) -> None:
+    home = tmp_path / "vm"
+    home.mkdir()
+    content, taken = b"a line of a VM\n" * 1000, 0
+    (home / "lines").write_bytes(content)
+
+    async def follow(connection: Connection) -> None:
+        nonlocal taken
+        async for _, line in connection.follow("lines", most=10 * len(content)):
+            taken += len(line) + 1
+            if taken % len(content) == 0:
+                (home / "new").write_bytes(content)
+                (home / "new").rename(home / "lines")
+
+    async with asyncio.timeout(60), a_vm(tmp_path) as connection:
+        with pytest.raises(ForeignError, match="taken from a VM"):
+            await follow(connection)
+    assert 9 * len(content) <= taken <= 11 * len(content)
+
+
+async def test_what_a_vm_may_bring_is_counted_across_connections() -> None:
+    left: list[int] = []
+
+    class Lost:
+        async def follow(self, path: str, offset: int = 0, *, most: int) -> AsyncIterator[tuple[int, bytes]]:
+            left.append(most - offset)
+            yield 4, b"abc"  # the same offset each time: another file is in its place
+            raise ConnectionLostError("it is gone")
+
+    async def connected() -> Connection:
+        return cast("Connection", Lost())
+
+    async with asyncio.timeout(60), aclosing(follow_across(connected, "lines", 10, most=100)) as lines:
+        for _ in range(4):
+            await anext(lines)
+    assert left == [90, 86, 82, 78]
 
 
 def test_lines_are_cut_in_linear_time() -> None:

@@ -155,7 +155,7 @@ class Connection:
         try:
             return int(answer)
         except ValueError as error:
-            raise RemoteError(f"{self.name} did not say which process it started: {answer!r}") from error
+            raise RemoteError(f"{self.name} did not say which process it started: {answer!r:.80}") from error
 
     def follow(
         self, path: str, offset: int = 0, *, most: int = following.MOST_BYTES
@@ -164,7 +164,8 @@ class Connection:
 
         The file need not exist yet. If it is shorter than `offset`, or is replaced, it is another file: it is read from
         its start, and offsets start over. Ends only when it is closed (`aclosing`), by ConnectionLostError, or by
-        ForeignError where the file has more than `most` bytes. Lines of more than 1 MiB are passed over.
+        ForeignError where it has more than `most` bytes, those of files before it included. Lines of more than 1 MiB
+        are passed over.
         """
         return following.follow(self._ssh, self.name, path, offset, most)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
 MOST_BYTES = 2**32
-"""Of a file that is followed."""
+"""Of a file that is followed, and of all that come one after the other in its place."""
 _FAILURES = 20  # in a row, each within seconds, before following is given up
 _QUICK_SECONDS = 10.0
 
@@ -52,6 +52,7 @@ async def follow(
     ssh: asyncssh.SSHClientConnection, name: str, path: str, offset: int, most: int
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """See `Connection.follow`."""
+    taken = offset
     while True:
         folder = shlex.quote(posixpath.dirname(path) or ".")
         script = _SCRIPT.format(folder=folder, path=shlex.quote(path), offset=offset)
@@ -62,11 +63,12 @@ async def follow(
             try:
                 offset, lines = _begin(await process.stdout.readline(), name), Splitter()
                 while offset >= 0 and (chunk := await process.stdout.read(65536)) and not another.is_set():
+                    taken += len(chunk)
                     for size, line in lines.feed(chunk):
                         offset += size
                         if line is not None:
                             yield offset, line
-                    if offset + lines.pending > most:
+                    if max(taken, offset + lines.pending) > most:
                         what = f"{path} on {name} has more than the {most >> 20} MiB that are taken from a VM"
                         raise ForeignError(what, where=name)
             finally:
@@ -87,16 +89,18 @@ async def follow_across(
 
     `connected` gives a live connection, waiting for one if it must. RemoteErrors (a connection that was lost, a channel
     that was refused) are tried again; when they keep coming at once, the last one ends the following. Any other error
-    that `connected` raises ends it at once, and so do HostKeyError and ForeignError (more than `most` bytes).
+    that `connected` raises ends it at once, and so do HostKeyError and ForeignError (more than `most` bytes,
+    of whatever files: a VM may put another one in its place as often as it likes).
     """
     # A retry that hands out lines between its attempts: stamina's can only surround what returns.
-    clock, failures = asyncio.get_running_loop().time, 0
+    clock, failures, taken = asyncio.get_running_loop().time, 0, offset
     while True:
         started = clock()
         try:
             connection = await connected()
-            async with aclosing(connection.follow(path, offset, most=most)) as lines:
+            async with aclosing(connection.follow(path, offset, most=most - taken + offset)) as lines:
                 async for offset, line in lines:
+                    taken += len(line) + 1
                     yield offset, line
         except (HostKeyError, ForeignError):
             raise

@@ -312,6 +312,8 @@ class _Part:
         there = f"{self._there}/{layout.OUTPUT}/{path.name}"
         offset = path.stat().st_size if path.exists() else 0
         async for _, line in follow_across(self._connection, there, offset, most=MOST_OUTPUT):
+            if (offset := offset + len(line) + 1) > MOST_OUTPUT:
+                raise ForeignError(f"{self._name} has said more on {self._vm} than is taken from a VM")
             metrics.append(path, line + b"\n")
 
     async def _take_rest(self, exited: events.JobExited) -> None:

@@ -22,7 +22,7 @@ from ...errors import CommandError, ConnectionLostError, ForeignError, HostKeyEr
 from ...journal import now
 from ...protocol import layout
 from ...protocol.agent_commands import Assign, Assignment, Command, MakeReady, Ping, Role, Stop, Warm
-from ...protocol.checks import parsed_object
+from ...protocol.checks import clipped, parsed_object
 from ...protocol.vm_events import AgentLine, from_agent
 from ...remote import Connection, Reader, Writer, push_bundle
 from ..foreign import Refusals
@@ -396,7 +396,7 @@ class Link:
         except ValueError as error:
             raise RemoteError(f"The agent on {self.vm} does not make sense: {error}", where=self.vm) from error
         if not answer.get("ok"):
-            raise TrainingError(str(answer.get("error", "The agent refused")), where=self.vm)
+            raise TrainingError(clipped(str(answer.get("error", "The agent refused"))), where=self.vm)
         return answer
 
 

@@ -13,6 +13,9 @@ from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec, outputs_of
 from .state import BagJobState, BagState
 
+_MOST_SAID = 32
+"""Attempts of a job, its last ones, whose output is kept: a VM may be taken any number of times."""
+
 
 def fold(state: BagState, event: b.BagEvent) -> BagState:
     """The state after an event. Raises ValueError, a clause, for one that cannot follow; what comes twice, or late,
@@ -111,7 +114,8 @@ def _resulted(state: BagState, job: BagJobState, event: b.BagResult) -> BagState
 
 
 def _said(job: BagJobState, event: b.BagLost | b.BagResult) -> Mapping[int, str]:
-    return {**job.said, event.attempt: event.said} if event.said else job.said
+    said = {**job.said, event.attempt: event.said} if event.said else job.said
+    return said if len(said) <= _MOST_SAID else dict([*said.items()][-_MOST_SAID:])
 
 
 def _gave_up(state: BagState, event: b.BagGaveUp) -> BagState:
@@ -129,8 +133,11 @@ def _gave_up(state: BagState, event: b.BagGaveUp) -> BagState:
 def _learnt(state: BagState, event: b.BagLearnt) -> BagState:
     if event.results > len(state.results):
         raise ValueError(f"there are {len(state.results)} results to learn from, not {event.results}")
-    if state.learnt and event.results < state.learnt[-1].results:
-        raise ValueError(f"it was learnt from {state.learnt[-1].results} results before")
+    before = state.learnt[-1].results if state.learnt else -1
+    if event.results < before:
+        raise ValueError(f"it was learnt from {before} results before")
+    if event.results == before:  # the same again, as by a driver that begins anew
+        return state
     return replace(state, learnt=(*state.learnt, event))
 
 

@@ -39,7 +39,7 @@ class BagJobState:
     """Why its last attempt gave no result, a clause."""
     result: b.BagResult | None = None
     said: Mapping[int, str] = field(default_factory=dict[int, str])
-    """By attempt that has ended, the last that it printed; nothing of those that printed nothing."""
+    """By attempt that has ended, of the last ones, the last that it printed; nothing of those that printed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
