@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from transient_magics import client, places
 from transient_magics.cli import program
 from transient_magics.client.configurations import Part, StudyPreview
 from transient_magics.client.forecaster import Forecaster
+from transient_magics.errors import ClusterError
 from transient_magics.journal import Journal, events
 from transient_magics.protocol.study import StudySpec, parse_space
 
@@ -61,6 +63,15 @@ def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: str) -> It
 
 
 @pytest.mark.story
+def test_a_run_that_is_not_there_is_refused_with_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {name: SimpleNamespace(spec=SimpleNamespace(study=study)) for name, study in
+            (("run-1", ""), ("run-2", ""), ("study-1-0", "study-1"))}  # fmt: skip
+    known = [SimpleNamespace(state=SimpleNamespace(runs=runs))]
+    monkeypatch.setattr("transient_magics.client.finding.clusters", lambda all: known)
+    with pytest.raises(ClusterError, match=r"There is no run run-9\. The latest are: run-2, run-1\."):
+        client.run("run-9")
+
+
 def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) -> None:
     assert WORDS.fullmatch(forecaster.words("demo", "run-1"))
     first = forecaster.process

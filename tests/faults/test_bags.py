@@ -67,7 +67,8 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         source = CELL.replace("range(begun, 20)", "range(begun, depth)")
         with pytest.raises(CellError, match="'depth' exists in this notebook, but not on the VMs"):
             client.declare_bag(**{**how, "source": source}, over="x=0:1", jobs=3, notebook={"depth": 3})
-        bag = client.declare_bag(**how, over="x=0:1", jobs=24, surrogate="gp", timeout_seconds=4.0, retries=0)
+        asked = {"surrogate": "gp", "timeout_seconds": 4.0, "retries": 0, "line_offset": 1}
+        bag = client.declare_bag(**how, over="x=0:1", jobs=24, **asked)
         assert bag.name == "bag-1"
         patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 3, "the first results")
         mark = patient.mark()
@@ -81,6 +82,8 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         ended = bag.wait(PATIENCE)
         assert (ended.phase, ended.reason) == ("finished", "all 24 results are there")
         whys = {each.why for each in patient.since(0, b.BagLost)}
+        reasons = {each.reason for each in patient.since(0, b.BagLost)}
+        assert "ValueError in line 12 of the cell: no such place" in reasons, "with the line %%bag above the code"
         assert {"raised", "lost", "crashed"} <= whys
         _see_what_was_printed(patient, bag)
         table = bag.results()

@@ -224,7 +224,9 @@ def _refuse_unknown(unknown: Sequence[str], declared: Iterable[Option], called: 
         if word.startswith("-"):
             name = word.partition("=")[0]
             raise DeclarationError(f"{called} has no option '{name}'", fix=_whose(name, called) or nearest(name, flags))
-    raise DeclarationError(f"'{unknown[0]}' is one word too many for {called}", fix="-h shows what it takes.")
+    quoted = any(option.name == "command" for option in declared)
+    fix = 'Put the whole command in quotes, as "python train.py".' if quoted else "-h shows what it takes."
+    raise DeclarationError(f"'{unknown[0]}' is one word too many for {called}", fix=fix)
 
 
 def _whose(flag: str, called: str) -> str:

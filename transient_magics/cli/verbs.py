@@ -80,12 +80,12 @@ def study(
     return Begun(answer, before.get(answer.cluster.name, 0)) if isinstance(answer, client.Study) else answer
 
 
-def job(command: Command, source: str = "") -> Started:
-    """Declare a job: of its command, or of the code in `source`."""
+def job(command: Command, source: str = "", *, line_offset: int = 0) -> Started:
+    """Declare a job: of its command, or of the code in `source`, above which a cell has so many lines."""
     values = dict(command.values)
     values["include"] = cell.included(values.get("include", ()))
     if not values.get("command"):
-        cell.check_syntax(source)
+        cell.check_syntax(source, line_offset)
     chosen = client.cluster(values.pop("cluster", None))
     return Started(client.declare_job(values.pop("command", ""), source=source, cluster=chosen, **values))
 

@@ -107,16 +107,21 @@ def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...
     return tuple(found)
 
 
-def check_syntax(source: str) -> None:
-    """Raises CellError where the code of a job cannot be read as Python, or there is none."""
+def check_syntax(source: str, line_offset: int = 0) -> None:
+    """Raises CellError where the code of a job cannot be read as Python, or there is none.
+
+    `line_offset`: how many lines a cell has above it.
+    """
     if not source.strip():
         raise CellError("There is nothing to run", fix="Name a command, or write code below the first line.")
     try:
         ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        where = f"line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise CellError(f"The code cannot be read: {said}", where=where) from None
+    except SyntaxError as error:
+        line = (error.lineno or 1) + line_offset
+        where = f"cell line {line}" if line_offset else f"line {line}"
+        raise CellError(f"The code cannot be read: {error.msg}", where=where) from None
+    except ValueError as error:
+        raise CellError(f"The code cannot be read: {error}") from None
 
 
 def listed(given: str | Iterable[str]) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from .handles import Bag, Cluster, Job, Run, Study
 from .programs import ask
 from .results.comparison import Comparison, Runs
 
+_FEW = 5
+
 
 def cluster(name: str | None = None) -> Cluster:
     """The cluster called `name`, else the one declared last; not one that a study has for itself, if there is another.
@@ -59,11 +61,14 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
     """The run called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
     if cluster is not None:
         return _cluster(cluster).run(name)
+    latest: list[str] = []
     for each in reversed(clusters(all=True)):
         found = each.state.runs
         if (name in found) if name else found:
             return each.run(name)
-    raise ClusterError(f"There is no run{f' {name}' if name else ' yet'}")
+        latest += [each for each in reversed(found) if not found[each].spec.study]
+    fix = f"The latest are: {', '.join(latest[:_FEW])}." if latest else ""
+    raise ClusterError(f"There is no run{f' {name}' if name else ' yet'}", fix=fix)
 
 
 def study(name: str | None = None, cluster: Cluster | str | None = None) -> Study:

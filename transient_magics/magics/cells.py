@@ -239,12 +239,12 @@ class TransientMagics(Magics):
         return self._obey(command, body or "", offset)
 
     def _job(self, line: str, body: str | None, name: str) -> Any:
-        line, body, _ = _continued(line, body)
+        line, body, continued = _continued(line, body)
         command = arguments.parse("job", self._words(line), called=f"%%{name}")
         if command.verb != "help" and bool(command.values.get("command")) == (body is not None):
             what = "A job runs a command, or the code below it" + (", not both" if body is not None else "")
             raise DeclarationError(what, fix=f'Write %{name} "python train.py", or %%{name} and the code below it.')
-        return self._obey(command, body or "")
+        return self._obey(command, body or "", self._lines_above(body) or 1 + continued)
 
     def _words(self, line: str) -> list[str]:
         try:

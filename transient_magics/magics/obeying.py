@@ -37,7 +37,7 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
             case "study":
                 return _study(magics, command, code, offset)
             case "job":
-                return _job(magics, command, code)
+                return _job(magics, command, code, offset)
             case "bag":
                 return _bag(magics, command, code, offset)
             case "stalls":
@@ -100,8 +100,8 @@ def _study(magics: TransientMagics, command: Command, code: str, offset: int) ->
     return study
 
 
-def _job(magics: TransientMagics, command: Command, code: str) -> Job:
-    job = verbs.job(command, code).job
+def _job(magics: TransientMagics, command: Command, code: str, offset: int) -> Job:
+    job = verbs.job(command, code, line_offset=offset).job
     _hold(magics, command, job)
     if not command.wait:
         panels.show_job(job)

@@ -86,7 +86,8 @@ def declare_bag(
     except ValueError as error:
         raise of_option(error, _ITS_OPTION) from None
     lifetimes = json.dumps(_lifetimes(chosen, spec).to_dict()).encode()
-    write(folders / name, layout.BAG, declared.to_dict(), source, include, files, more={layout.LIFETIMES: lifetimes})
+    placed = "\n" * line_offset + source  # so that a VM counts lines as the notebook shows them
+    write(folders / name, layout.BAG, declared.to_dict(), placed, include, files, more={layout.LIFETIMES: lifetimes})
     commands.send(chosen.directory, Begin(bag=name))
     return Bag(name, chosen)
 
