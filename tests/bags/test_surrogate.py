@@ -70,6 +70,10 @@ def test_it_answers_within_the_data_and_says_where_it_is_from(learnt: Surrogate)
     assert isinstance(answer, Answer)
     assert abs(answer.value - pressure({"density": 0.7, "temperature": 1.1})) < 4 * answer.sd < 0.1
     assert str(answer).endswith("(from the surrogate)")
+    said = [
+        str(Answer(value, sd)).partition(" (")[0] for value, sd in ((0.688119, 0.0041), (2071.33, 13.2), (1e-9, 3e-11))
+    ]
+    assert said == ["0.6881 ± 0.0041", "2071 ± 13", "1e-09 ± 3e-11"]
     for wrong, why in (
         ({"density": 1.2, "temperature": 1.0}, "lies outside of what was computed"),
         ({"density": 1.2, "temperature": 1.0}, '%%bag --over "density=1.2 temperature=1.0" --jobs 1 --surrogate none'),
@@ -324,4 +328,5 @@ def test_a_surrogate_pays_from_its_break_even_on(
     at = speedup.break_even
     assert speedup.at(at) == pytest.approx(1, rel=1e-6) or (at == 0 and speedup.at(0) >= 1 - 1e-9)
     assert speedup.at(2 * at + 1) > 1
+    assert repr(speedup) == str(speedup)
     assert speedup.at(1e18) == pytest.approx(speedup.limit, rel=1e-3)

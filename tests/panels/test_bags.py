@@ -105,6 +105,8 @@ def test_it_ends_when_all_results_are_there_at_the_pace_of_the_last_ones() -> No
     )
     assert (bag["vms"], bag["stoppable"]) == ([], False)
     known = over.state.bags["bag-1"]
+    gave_up = replace(known, phase="failed", reason="4 jobs failed, the last one: no such density")
+    assert text.bag_words(gave_up).endswith("no such density, 130 of 200 results, after 1 interruption")
     fewer = replace(known.state, spec=replace(known.state.spec, jobs=130))
     whole = replace(known, state=fewer, reason="all 130 results are there")
     assert text.bag_words(whole) == "finished: all 130 results are there, after 1 interruption, 1 job failed"
@@ -156,7 +158,7 @@ def test_the_twin_has_the_counts_the_points_the_vms_and_the_surrogate() -> None:
     forms = {path[path.index("m") :].partition("M")[0] for path in paths.values()}
     assert len(forms) == len(paths), "forms tell states apart, and not colours alone"
     narrow = BagStory(specification(60, space=parse_space("density=0.3:0.9")), done=40)
-    assert "none yet" in text_of(twin(narrow)), "where those stand that have no value"
+    assert ">none</text>" in twin(narrow), "where those stand that have no value, in words that are not cut off"
     nothing = BagStory(specification(60), done=0, over=True)
     assert "0 of 60 results" in text_of(twin(nothing))
 

@@ -44,3 +44,5 @@ class Speedup:
     def __str__(self) -> str:
         pays = f"{self.break_even:,.0f}" if math.isfinite(self.break_even) else "no number of"
         return f"{self.at(self.results):.3g} times as fast with as many look-ups as results; it pays from {pays} on"
+
+    __repr__ = __str__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,8 @@ MOST_GAUSSIAN = 2000
 LEAST_RESULTS = 8
 """Below which nothing is learnt."""
 _DENSE = 2048
+_LEAST_PLAIN, _MOST_PLAIN = 1e-5, 100.0
+"""Standard deviations between which a value reads well without an exponent."""
 Kind = Literal["gp", "ensemble"]
 Result = tuple[Mapping[str, Value], Mapping[str, float]]
 """A point, and what was returned there."""
@@ -36,7 +39,10 @@ class Answer:
     source: str = "surrogate"
 
     def __str__(self) -> str:
-        return f"{self.value:.6g} ± {self.sd:.2g} (from the {self.source})"
+        value = f"{self.value:.6g}"
+        if _LEAST_PLAIN <= self.sd < _MOST_PLAIN:  # no digit of the value says more than its deviation leaves open
+            value = f"{self.value:.{max(0, 1 - math.floor(math.log10(self.sd)))}f}"
+        return f"{value} ± {self.sd:.2g} (from the {self.source})"
 
     __repr__ = __str__
 

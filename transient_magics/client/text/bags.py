@@ -23,7 +23,8 @@ def bag_words(bag: DeclaredBag) -> str:
     made = f"{len(known.counted)} of {count(bag.spec.jobs, 'result')}"
     lost = f", after {count(known.interruptions, 'interruption')}" if known.interruptions else ""
     failed = sum(job.phase == "failed" for job in known.jobs.values())
-    lost += f", {count(failed, 'job')} failed" if failed else ""
+    if failed and bag.phase != "failed":  # else its reason says that
+        lost += f", {count(failed, 'job')} failed"
     if bag.over:
         whole = bag.phase == "finished" and len(known.counted) >= bag.spec.jobs  # its reason says that
         return f"{bag.phase}: {plain(bag.reason)}{'' if whole else f', {made}'}{lost}"
