@@ -108,7 +108,7 @@ function pointChart(first) {
       ...across.named.flatMap(([at, words]) => [element("path", { d: `M${x(at)} ${bottom}v4` }), element("text", { x: x(at), y: bottom + 16, "text-anchor": "middle", text: words })]),
       ...(up?.named ?? []).flatMap(([at, words]) => [element("path", { class: "transient-bag-line", d: `M${BOX.left} ${y(at)}H${right}` }), element("text", { x: BOX.left - 6, y: y(at) + 4, "text-anchor": "end", text: words })]),
       element("text", { x: right, y: BOX.height - 3, "text-anchor": "end", text: across.name }),
-      ...(strip ? [element("path", { class: "transient-bag-line", d: `M${BOX.left} ${bottom - strip}H${right}` }), element("text", { x: BOX.left - 6, y: bottom - strip / 2 + 4, "text-anchor": "end", text: "none yet" })] : []),
+      ...(strip ? [element("path", { class: "transient-bag-line", d: `M${BOX.left} ${bottom - strip}H${right}` }), element("text", { x: BOX.left - 6, y: bottom - strip / 2 + 4, "text-anchor": "end", text: "none" })] : []),
     ];
     grid.replaceChildren(...marks);
     const small = bag.points.length > MANY ? 2.2 : 3.4;

@@ -86,7 +86,7 @@ def test_a_bag_is_read_and_stopped_with_keys(chrome: Browser, theme: str, width:
         row = section.get_by_role("table", name="Surrogate of bag-1").get_by_role("row", name="pressure")
         expect(row.get_by_role("cell")).to_have_text(["96%", "0.427 sd", "0.0173", "0.01", "not yet"])
         section.get_by_label("Up").select_option("pressure")
-        expect(section.get_by_role("group", name="Points of bag-1 by density and pressure")).to_contain_text("none yet")
+        expect(section.get_by_role("group", name="Points of bag-1 by density and pressure")).to_contain_text("none")
 
         section.get_by_role("button", name="Stop bag").press("Enter")
         expect(page.get_by_text("Stop bag-1 and the 3 jobs under way?")).to_be_visible()
@@ -129,7 +129,7 @@ def test_two_thousand_points_are_drawn_in_a_moment_and_one_parameter_beside_what
     with bare(chrome, "cluster", sent(line), width=900) as page:
         section = page.get_by_role("region", name="Bag bag-1")
         points = section.get_by_role("group", name="Points of bag-1 by density and pressure")
-        expect(points).to_contain_text("none yet")
+        expect(points).to_contain_text("none")
         expect(section.get_by_label("Up")).to_be_hidden()
         page.screenshot(path=shots / "bag-line.png", full_page=True)
         assert page.evaluate("failures") == []

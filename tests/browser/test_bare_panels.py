@@ -312,6 +312,8 @@ def test_every_vm_of_a_large_cluster_is_within_reach(chrome: Browser, theme: str
         expect(lanes).to_have_count(65)
         expect(page.get_by_role("row", name="worker-63")).to_contain_text("us-west1-b")
         expect(page.get_by_label("What the bars mean")).to_contain_text("under notice")
+        cut = "(axis => axis.scrollWidth - axis.clientWidth)(document.querySelector('.transient-axis'))"
+        assert page.evaluate(cut) <= 0, "since when is read to its last digit"
         small = page.evaluate(SMALL)
         assert small == [], "what is pressed is 24 pixels high"
         dull = page.evaluate(CONTRAST)

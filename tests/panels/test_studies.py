@@ -66,6 +66,10 @@ def test_the_twin_of_a_study_has_the_best_first_and_says_how_many_are_left() -> 
     assert re.search(r"0\.927 ◎ best\s*\d+ (s|min)\s*\$", said)
     assert "and 6 trials more" in said
     assert len(drawn) < 40_000
+    (study,) = studies(SHORT.state, SHORT.now)
+    assert f"aria-label='{study['curves_of']}, " in study_plot(study)
+    brief = {**study, "trials": [{**each, "curve": [(60, 0.5)]} for each in study["trials"]]}
+    assert f"aria-label='{study['curves_of']}, " not in study_plot(brief), "one step makes no curve"
     empty = StudyStory(specification(40), told=0, running=0)
     said = text_of(
         html(view(empty.state, bill(empty.state, empty.now), empty.now), None, studies(empty.state, empty.now))

@@ -67,7 +67,7 @@ def _points(bag: Mapping[str, Any]) -> str:
     whole = Box(box.left, box.top, box.width, box.height + strip)
     share = box.height / whole.height
     named = [(1 - share + at * share, words) for at, words in up.named] if up else []
-    named += [(strip / whole.height / 2, "none yet")] if strip else []
+    named += [(strip / whole.height / 2, "none")] if strip else []
     lines = frame(whole, across.named, named, across.name, up.name if up else "")
     counts = ", ".join(f"{many} {state}" for state, many in bag["counts"])
     return (

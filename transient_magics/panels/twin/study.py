@@ -28,7 +28,8 @@ def study_plot(study: Mapping[str, Any]) -> str:
         for each in study["trials"]
         if each["curve"]
     ]
-    drawn = [figure(study["curves_of"], "steps", lines, _legend(study))]
+    several = len({step for line in lines for step, _ in line.points}) > 1  # one step makes no curve
+    drawn = [figure(study["curves_of"], "steps", lines, _legend(study))] if several else []
     so_far = study["best_so_far"]
     values = [(float(each["number"]), each["value"]) for each in study["trials"] if each["value"] is not None]
     if so_far and len(values) > 1:
