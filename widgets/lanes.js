@@ -109,11 +109,11 @@ export function partWords([vm, state, begin, end], speed, now) {
   return `${vm} ${words} from ${clock(begin)} ${until}${took}${speed ? `, ${number(speed)} steps/s` : ""}`;
 }
 
-/** The VMs that may have a log of the run: not those that train in others alone.
- * @param {import("./snapshot").Lane[]} vms @param {string} run */
-export function logged(vms, run) {
+/** The VMs that may have a log of the run: not those that train in others alone, unless they were `measured` in it.
+ * @param {import("./snapshot").Lane[]} vms @param {string} run @param {string[]} measured */
+export function logged(vms, run, measured = []) {
   const none = ["requested", "refused"];
-  return vms.filter((vm) => !none.includes(vm.state) && (!vm.runs.length || vm.runs.includes(run))).map((vm) => vm.name);
+  return vms.filter((vm) => !none.includes(vm.state) && (!vm.runs.length || vm.runs.includes(run) || measured.includes(vm.name))).map((vm) => vm.name);
 }
 
 /** @param {typeof SPAN} span */

@@ -184,7 +184,7 @@ export function trainingSection(send, focus) {
     });
     setText(data, next.data ? `data: ${next.data}` : "");
     data.hidden = !next.data;
-    logs.update(next.phase === "declared" ? [] : logged(vms, next.name));
+    logs.update(next.phase === "declared" ? [] : logged(vms, next.name, Object.keys(curves?.workers ?? {})));
     stale = true;
     if (drawn) node.tick();
   };

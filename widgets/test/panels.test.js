@@ -26,6 +26,8 @@ test("a run's log menu names the VMs that may have a log of it, and none that tr
   const vms = [["ps-0", "ready"], ["worker-1", "ready", "run-1"], ["worker-2", "ready", "run-2"], ["worker-3", "revoked"], ["worker-4", "requested"], ["worker-5", "ready", "run-2", "run-1"]];
   const lanes = vms.map(([name, state, ...runs]) => ({ name, state, runs }));
   assert.deepEqual(logged(/** @type {import("../snapshot").Lane[]} */ (lanes), "run-1"), ["ps-0", "worker-1", "worker-3", "worker-5"]);
+  const after = logged(/** @type {import("../snapshot").Lane[]} */ (lanes), "run-1", ["worker-1", "worker-2"]);
+  assert.deepEqual(after, ["ps-0", "worker-1", "worker-2", "worker-3", "worker-5"], "worker-2 trained in it before");
 });
 
 test("a VM is as fast as the trials on it together, while both train, and one after the other as each of them", () => {
