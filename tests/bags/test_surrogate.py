@@ -22,7 +22,8 @@ from transient_magics.bags.speedup import Speedup
 from transient_magics.bags.surrogate import gaussian, stored
 from transient_magics.bags.surrogate.acquisition import FILLING, expected_seconds, propose
 from transient_magics.bags.surrogate.cube import Cube, inside
-from transient_magics.bags.surrogate.model import Answer, Result, Surrogate, learn
+from transient_magics.bags.surrogate.ensemble import Ensemble
+from transient_magics.bags.surrogate.model import MOST_GAUSSIAN, Answer, Result, Surrogate, learn
 from transient_magics.bags.surrogate.stopping import LEAST_JUDGED, good_enough, judge
 from transient_magics.errors import PlanError
 from transient_magics.protocol.bag.events import BagLearnt
@@ -225,6 +226,24 @@ def test_a_surrogate_that_is_not_as_it_should_be_is_refused(learnt: Surrogate) -
                   {"models": [{**told["models"][0], "kind": "ensemble", "members": 10**9, "layers": 3}]}):  # fmt: skip
         with pytest.raises(ValueError):  # noqa: PT011
             stored.read(json.dumps({**told, **wrong}).encode(), packed)
+
+
+def test_a_surrogate_that_would_take_all_memory_to_ask_is_refused() -> None:
+    many = stored.write(Surrogate(SPACE, {"p": _process(MOST_GAUSSIAN + 1)}, np.zeros((MOST_GAUSSIAN + 1, 2))))
+    wide = tuple((np.zeros((2, 5000)), np.zeros((5000, 1))) for _ in range(2))
+    networks = Ensemble(wide, tuple((np.zeros(5000), np.zeros(1)) for _ in wide), 1.0, 0.0, 0.0, 1.0)
+    for said, written in (
+        ("results", many),
+        ("width", stored.write(Surrogate(SPACE, {"p": networks}, np.zeros((9, 2))))),
+    ):
+        with pytest.raises(ValueError, match=said):
+            stored.read(*written)
+    stored.read(*stored.write(Surrogate(SPACE, {"p": _process(MOST_GAUSSIAN)}, np.zeros((MOST_GAUSSIAN, 2)))))
+
+
+def _process(count: int) -> gaussian.Gaussian:
+    numbers = np.zeros(count)
+    return gaussian.Gaussian(np.zeros((count, 2)), numbers, numbers, "rbf", 1.0, np.ones(2), 0.0, 0.0, 1.0)
 
 
 def test_further_points_are_where_least_is_known_and_a_fifth_fills_the_space(learnt: Surrogate) -> None:

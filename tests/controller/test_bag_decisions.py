@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.panels.stories import declaration
+from transient_magics.controller.bags.conduct import Bags, _Follower
 from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, decide
-from transient_magics.errors import JournalError
+from transient_magics.errors import ForeignError, JournalError
 from transient_magics.journal import ClusterState, Event, events, fold, replay
 from transient_magics.journal.bags import events as e
 from transient_magics.protocol.bag import events as b
@@ -91,3 +98,48 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
     over = state_of(*dask(1), *COMPUTED, e.BagEnded(bag="bag-1", state="finished", reason="done"))
     assert over.active_bags == []
     assert over.bags["bag-1"].over
+
+
+async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_path: Path) -> None:
+    (tmp_path / "bags" / "bag-1").mkdir(parents=True)
+    now, brought = time.time_ns(), list[str]()
+
+    class Recording:
+        state = state_of(*dask(1), *COMPUTED[:5])
+
+        def record(self, event: Event) -> bool:
+            try:
+                self.state = fold(self.state, replace(event, seq=self.state.seq + 1))
+            except JournalError:
+                return False
+            return True
+
+        def note(self, source: str, what: str) -> None:
+            """Nobody reads it."""
+
+    result = b.BagResult(bag="bag-1", job=0, attempt=1, returned={"y": 1.0}, seconds=1.0, digest="0" * 64)
+    learnt = b.BagLearnt(bag="bag-1", batch=0, results=1, model="gp")
+    told = [
+        *(replace(result, arrays=f"{number}.npz") for number in range(9)),  # it has one already
+        *(replace(result, job=7, arrays=f"{number}.npz") for number in range(9)),  # nobody has proposed it
+        *(replace(result, job=1, arrays=f"second-{number}.npz") for number in range(9)),
+        *[learnt] * 9,
+    ]
+
+    class Connection:
+        async def follow(self, path: str, offset: int = 0, *, most: int) -> AsyncIterator[tuple[int, bytes]]:
+            for number, each in enumerate(told):
+                yield number, json.dumps({**each.to_dict(), "time": now + number}).encode()
+            raise ForeignError("that was all")
+
+        async def get(self, path: str, local: Path, *, most: int) -> None:
+            brought.append(path.rpartition("/")[2])
+            local.write_bytes(b"")
+
+    async def connection() -> Connection:
+        return Connection()
+
+    link = SimpleNamespace(connection=connection)
+    bags = Bags(tmp_path, cast("Any", Recording()), cast("Any", None), lambda vm: cast("Any", link))
+    await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
+    assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]

@@ -12,15 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...protocol import checks
-from ...protocol.bag.spec import MOST_OUTPUTS, output_name
+from ...protocol.bag.spec import MOST_JOBS, MOST_OUTPUTS, output_name
 from ...protocol.checks import Amount, Count
 from ...protocol.study import Dimension
 from ..arrays import read_arrays
 from .ensemble import Ensemble
 from .gaussian import Gaussian
-from .model import Surrogate
+from .model import MOST_GAUSSIAN, Surrogate
 
-_MOST_LAYERS, _MOST_MEMBERS = 8, 64
+_MOST_LAYERS, _MOST_MEMBERS, _MOST_WIDTH = 8, 64, 1024
+"""Of networks: what one predicts with takes memory with the width, and with the square of a process' results."""
 _Array = NDArray[np.float64]
 
 
@@ -78,6 +79,8 @@ def read(header: bytes, packed: bytes) -> Surrogate:
     if any(each.dtype != np.float64 or not np.isfinite(each).all() for each in arrays.values()):
         raise ValueError("a surrogate is made of finite numbers")
     rows = _shaped(arrays, "rows", (None, len(told.space)))
+    if len(rows) > (MOST_GAUSSIAN if any(each.kind == "gp" for each in told.models) else 2 * MOST_JOBS):
+        raise ValueError(f"a surrogate of {len(rows)} results")
     models = {each.output: _model(each, f"{number}.", arrays, rows) for number, each in enumerate(told.models)}
     return Surrogate(told.space, models, rows)
 
@@ -98,7 +101,8 @@ def _model(told: _Model, before: str, arrays: Mapping[str, _Array], rows: _Array
         size, layers, ends = dimensions, [], []
         for layer in range(told.layers):
             layers.append(_shaped(arrays, f"{before}{member}.{layer}.w", (size, None)))
-            size = layers[-1].shape[1]
+            if (size := layers[-1].shape[1]) > _MOST_WIDTH:
+                raise ValueError(f"a network of width {size}")
             ends.append(_shaped(arrays, f"{before}{member}.{layer}.b", (size,)))
         if size != 1:
             raise ValueError("a network gives one number")

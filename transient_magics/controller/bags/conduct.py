@@ -17,6 +17,7 @@ from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
 from ...files import write_atomically
 from ...journal import ClusterState, now, read, run_costs
 from ...journal.bags import events
+from ...journal.bags.fold import fold
 from ...journal.bags.state import DeclaredBag
 from ...journal.declared import declared_below
 from ...protocol import checks, layout
@@ -164,6 +165,14 @@ class Bags:
         known = self._state.bags[bag]
         return known.over or event.time <= known.heard or self._recorder.record(event)
 
+    def counts(self, bag: str, event: b.BagResult) -> bool:
+        """Whether it is, or would be, the result of its job: of others no arrays are brought."""
+        try:
+            job = fold(self._state.bags[bag].state, event).jobs.get(event.job)
+        except ValueError:
+            return False
+        return job is not None and job.result is not None and job.result.arrays == event.arrays
+
     def link(self, vm: str) -> Link | None:
         """The link of a VM."""
         return self._link(vm)
@@ -185,6 +194,8 @@ class _Follower:
         self._bags, self._bag, self._dask, self._vm = bags, bag, dask, vm
         self._there = layout.dask_on_vm(dask)
         self._since = int(now() * 1e9) - 30 * 86_400 * 10**9
+        self._learnt = -1
+        """From so many results is the surrogate that was brought last."""
         self._refusals = Refusals(f"{vm}, about {bag}", lambda what: bags.note(bag, what))
 
     async def conduct(self) -> None:
@@ -207,9 +218,10 @@ class _Follower:
             except ValueError as error:
                 self._refusals.add(line, error)
                 continue
-            if isinstance(event, b.BagResult) and event.arrays:
+            if isinstance(event, b.BagResult) and event.arrays and self._bags.counts(self._bag, event):
                 await self._arrays(event)
-            elif isinstance(event, b.BagLearnt):
+            elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
+                self._learnt = event.results
                 await self._surrogate()
             if not self._bags.take(self._bag, event):
                 self._refusals.add(line, ValueError("it does not follow on what was told before"))
