@@ -1,9 +1,11 @@
-"""Processes of this machine, told by a mark that those who start them give on."""
+"""Processes of this machine: told by a mark that those who start them give on, and waited for."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -17,3 +19,10 @@ def bearing(mark: str) -> dict[int, str]:
                 if mark.encode() in line + (entry / "environ").read_bytes():
                     found[int(entry.name)] = line.replace(b"\0", b" ").decode(errors="replace")
     return found
+
+
+async def until(reached: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for what another process does: no event comes from there. Raises TimeoutError after so many seconds."""
+    async with asyncio.timeout(seconds):
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)

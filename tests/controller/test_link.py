@@ -8,13 +8,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests import processes
+from tests.processes import until
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.controller.vms import link as link_module
@@ -64,12 +65,6 @@ class Machine:
 
     def heard(self, kind: str) -> int:
         return sum(line.kind == kind for line in self.lines)
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110 (a process of another program: no event comes from there)
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.processes import until
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.cloud import BoundedToken
@@ -124,12 +125,6 @@ class Conducted:
 
     def at_home(self) -> set[str]:
         return {path.name for path in self.home.glob("*.index")}
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not reached():  # noqa: ASYNC110 (files on a VM: no event comes from there)
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture

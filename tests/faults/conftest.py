@@ -22,6 +22,7 @@ import pytest
 from tests.ends import all_end
 from tests.light import LIGHT
 from transient_magics import client, emulator, places
+from transient_magics.cli import arguments, verbs
 from transient_magics.journal import ClusterState, Event, events
 
 CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text()
@@ -91,6 +92,13 @@ def full_disk(process: int, path: Path) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
+
+
+def said(line: str) -> str:
+    """What a cell or a terminal shows of a line."""
+    verb, *words = line.split()
+    answer = verbs.act(arguments.parse(verb, words))
+    return "\n".join(map(str, answer if isinstance(answer, Iterator) else [answer]))
 
 
 class Patient:

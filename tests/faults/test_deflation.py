@@ -3,14 +3,12 @@ workers are to be fewer, the slow one goes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import CELL, Patient
+from tests.faults.conftest import CELL, Patient, said
 from transient_magics import client
-from transient_magics.cli import arguments, verbs
 from transient_magics.controller.decisions.giving_up import lately
 from transient_magics.journal import ClusterState, events, metrics, now
 
@@ -26,13 +24,6 @@ def part(patient: Patient) -> float:
         assert isinstance(event, events.WorkerBatchResized)
         sizes[event.worker] = event.new
     return sizes[SHRUNK] / sum(sizes[name] for name in patient.workers())
-
-
-def said(line: str) -> str:
-    """What a cell or a terminal shows."""
-    verb, *words = line.split()
-    answer = verbs.act(arguments.parse(verb, words))
-    return "\n".join(map(str, answer if isinstance(answer, Iterator) else [answer]))
 
 
 def test_a_vm_that_shrinks_trains_on_with_fewer_examples_and_can_be_lost_like_any_other(home: Path) -> None:

@@ -5,29 +5,20 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
+from tests.faults.conftest import CELL, PATIENCE, Patient, said, take_away
 from tests.faults.test_controller_on_a_vm import api, governed_by_its_vm, on_vm, place, until, vms
 from transient_magics import client, emulator
 from transient_magics.catalog import disk_hourly
-from transient_magics.cli import arguments, verbs
 from transient_magics.client import commands, text
 from transient_magics.controller.decisions.restarting import MOST_REFUSED
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events, now
 
 CHANGED, RENTED, SMALL = "worker-1", "n1-standard-16", "n1-standard-1"
-
-
-def said(line: str) -> str:
-    """What a cell or a terminal shows."""
-    verb, *words = line.split()
-    answer = verbs.act(arguments.parse(verb, words))
-    return "\n".join(map(str, answer if isinstance(answer, Iterator) else [answer]))
 
 
 def part(patient: Patient) -> float:

@@ -15,15 +15,9 @@ from typing import Any
 import pytest
 from vms import Vm
 
+from tests.processes import until
 from transient_magics.errors import CommandError, RemoteError
 from transient_magics.remote import Connection, bundle, push_bundle
-
-
-async def until(condition: object) -> None:
-    """Wait for something that another process does."""
-    async with asyncio.timeout(60):
-        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 (no event comes from there)
-            await asyncio.sleep(0.02)
 
 
 async def test_words_are_quoted_and_text_is_for_the_shell(connection: Connection, home: Path) -> None:

@@ -6,13 +6,13 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from vms import Vm
 
+from tests.processes import until
 from transient_magics import places
 from transient_magics.client import commands
 from transient_magics.client.following.follower import follower
@@ -31,12 +31,6 @@ VM: dict[str, Any] = {
     "slot": 0, "zone": "us-west1-b", "accelerator": "", "machine_type": "n1-standard-4",
     "provisioning_model": "spot", "hourly": 0.2, "on_demand_hourly": 0.2,
 }  # fmt: skip
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110 (files have no events)
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("seen", ["while it is followed", "when it has grown longer again"])

@@ -14,13 +14,14 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import until
 from transient_magics.controller.dask import certificates
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginDask
@@ -33,12 +34,6 @@ from transient_magics.runtime.dask.faults import Faults
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
 PATIENCE = 120.0
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not reached():  # noqa: ASYNC110 (another process writes)
-            await asyncio.sleep(0.05)
 
 
 class OneVm:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
@@ -22,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginJob
 from transient_magics.protocol.job import JobSpec
@@ -32,12 +32,6 @@ from transient_magics.runtime.jobs.output import Output
 
 PATIENCE = 60.0
 ADDRESSES = ("10.0.0.5",)
-
-
-async def until(reached: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not reached():  # noqa: ASYNC110 (another process writes)
-            await asyncio.sleep(0.05)
 
 
 class OneJob:

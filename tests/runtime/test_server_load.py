@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.processes import until
 from tests.runtime.machine_room import free_ports
 from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.run import RunSpec
@@ -42,14 +43,6 @@ class Room:
         yield
         server.close()
         await server.wait_closed()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("not within 20 s")
 
 
 async def test_another_parameter_server_tells_its_load_to_every_chief_that_it_meets(
