@@ -197,5 +197,6 @@ async def test_a_vm_is_shrunk_told_of_it_and_given_back(emulated: Running) -> No
     assert change(cloud, "w0", cpu=1, network=1)[0] == 200
     eventually(lambda: shared(cloud, "w0") == WHOLE)
     burner.close()
+    groups = [f"cpu*/transient-{cloud.get(name).id}" for name in ("w0", "w1")]
     cloud.delete("w0", "w1")
-    eventually(lambda: not list(throttle.ROOT.glob("cpu*/transient-*")))
+    eventually(lambda: not any(list(throttle.ROOT.glob(group)) for group in groups))

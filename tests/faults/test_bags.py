@@ -101,7 +101,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         assert any(f"{done} done" in drawn for done in (24, 25, 26)), "two that end at once are both done"
         state = cluster.state
         assert bag.cost() == pytest.approx(sum(run_costs(state, now()).values()), rel=0.2)
-        assert bag.cost() <= bill(state, now()).total
+        assert bag.cost() <= bill(state, now()).total * (1 + 1e-9), "but for the last digit of sums in another order"
         stopped = client.declare_bag(**how, over="x=0:0.5", jobs=500, surrogate="none")
         patient.until(lambda state: len(state.bags["bag-2"].state.results) >= 1, "a result")
         stopped.stop()

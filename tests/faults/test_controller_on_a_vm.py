@@ -19,9 +19,10 @@ import pytest
 
 from tests.faults.conftest import CELL, PATIENCE, Patient, full_disk
 from tests.light import LIGHT
-from transient_magics import client, emulator, places
+from transient_magics import client, places
 from transient_magics.client import commands
 from transient_magics.client.following.follower import follower
+from transient_magics.emulator import settings
 from transient_magics.journal import events
 
 PROJECT = "/compute/v1/projects/emulated-project"
@@ -29,13 +30,16 @@ PROJECT = "/compute/v1/projects/emulated-project"
 
 def api(path: str, method: str = "GET") -> dict[str, Any]:
     """What the emulator's API answers."""
-    request = urllib.request.Request(f"{emulator.running()}{PROJECT}{path}", method=method)
+    url = settings.find(places.emulator())["url"]
+    request = urllib.request.Request(f"{url}{PROJECT}{path}", method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
 
 
 def vms(cluster: str) -> dict[str, str]:
-    """The status of each of a cluster's VMs, as Compute Engine tells it."""
+    """The status of each of a cluster's VMs, as Compute Engine tells it; the emulator ends soon after its last one."""
+    if not settings.find(places.emulator()):
+        return {}
     scopes = api("/aggregated/instances")["items"].values()
     found = {each["name"]: each["status"] for scope in scopes for each in scope.get("instances", ())}
     return {name.removeprefix(f"{cluster}-"): found[name] for name in found if name.startswith(f"{cluster}-")}

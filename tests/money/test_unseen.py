@@ -126,5 +126,6 @@ async def test_vms_that_run_after_they_were_given_up_are_deleted_and_paid_for(
     ran = {vm.name for vm in state.vms.values() if vm.running_at}
     refused = {each.vm for each in late.cluster.events("vm.refused")}  # type: ignore[attr-defined]
     assert refused & ran
-    assert compared == pytest.approx(dict.fromkeys(compared, 0.0), abs=5e-3)
+    # Half a second of a busy machine, between two reports of one moment, is five minutes of a VM here.
+    assert compared == pytest.approx(dict.fromkeys(compared, 0.0), abs=2e-2)
     assert all(late.cluster.cost().by_vm[name] > 0 for name in refused & ran)
