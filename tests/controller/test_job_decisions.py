@@ -13,7 +13,16 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.controller.decisions.core import Situation, idle_seconds
 from transient_magics.controller.decisions.ledger import leases
-from transient_magics.controller.jobs.decisions import STOP_SECONDS, Begin, End, Interrupt, StopOn, Stopping, decide
+from transient_magics.controller.jobs.decisions import (
+    LEAVING_SECONDS,
+    STOP_SECONDS,
+    Begin,
+    End,
+    Interrupt,
+    StopOn,
+    Stopping,
+    decide,
+)
 from transient_magics.journal import ClusterState, Event, bill, events, fold, replay, run_costs
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.run import RunSpec
@@ -127,6 +136,45 @@ def test_a_revocation_is_no_failure_whatever_the_command_says_then(notice: bool,
     assert interrupted == Interrupt("worker-0 was revoked")
     assert cluster.look() == [Begin(("worker-1",))]
     assert (cluster.job().failures, cluster.job().interruptions, cluster.job().attempt) == (0, 1, 2)
+
+
+def test_a_notice_after_which_the_vm_stays_was_none_and_is_tried_as_often_as_was_said() -> None:
+    """A VM says that by itself: it could have a job begin anew for ever."""
+    cluster = Cluster(1)
+    cluster.declare(retries=1)
+    begun = 0
+    for _ in range(20 * int(LEAVING_SECONDS)):
+        begun += Begin(("worker-0",)) in cluster.look()
+        if (job := cluster.job()).vms and not job.exits:
+            cluster.exit("worker-0", 0, noticed=True)
+    assert (begun, cluster.job().phase, cluster.job().failures) == (2, "failed", 1)
+    assert cluster.job().reason == "its command was told to end, and its VM stayed"
+
+
+@pytest.mark.parametrize("notice", [True, False])
+def test_a_vm_that_leaves_soon_after_its_commands_word_of_a_notice_is_no_failure(notice: bool) -> None:
+    cluster = Cluster(1)
+    cluster.declare()
+    cluster.look()
+    cluster.exit("worker-0", -15, noticed=True)
+    cluster.time += int(LEAVING_SECONDS) - 2
+    assert cluster.look() == [], "its VM may say it a moment later, or say nothing until it is gone"
+    cluster.lose("worker-0", notice=notice)
+    assert cluster.look() == [Interrupt("worker-0 was revoked")]
+    assert cluster.look() == [Begin(("worker-1",))]
+
+
+def test_of_several_vms_a_notice_after_which_the_vm_stays_ends_all() -> None:
+    cluster = Cluster(2)
+    cluster.declare(workers=2)
+    cluster.look()
+    cluster.exit("worker-0", 0, noticed=True)
+    assert cluster.look() == []
+    cluster.time += int(LEAVING_SECONDS)
+    assert cluster.look() == [StopOn("worker-1")]
+    cluster.exit("worker-1", 0, noticed=True)
+    [ended] = cluster.look()
+    assert (ended.state, ended.reason) == ("failed", "its command was told to end, and its VM stayed")
 
 
 def test_a_command_that_fails_is_tried_as_often_as_was_said() -> None:

@@ -276,7 +276,8 @@ class _Part:
                     self._jobs.record(event)
                 case events.JobExited():
                     await self._take_rest(event)
-                    self._jobs.record(replace(event, time=min(event.time, int(now() * 1e9))))
+                    heard = int(now() * 1e9)  # from which on a VM under notice has its time to leave
+                    self._jobs.record(replace(event, time=heard if event.noticed else min(event.time, heard)))
                     return
                 case _:
                     pass

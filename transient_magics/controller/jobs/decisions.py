@@ -2,8 +2,8 @@
 
 An attempt begins once as many VMs as the job wants are ready in the places that it has (the ledger says which), and is
 over when its command has ended on all of them. If one of them goes, all end and the next attempt begins: a command on
-several VMs does not go on without one of its ranks. Whatever ends by a revocation, or because it was told to, is no
-failure; a command that fails is tried again as often as its user said.
+several VMs does not go on without one of its ranks. Whatever ends by a revocation is no failure; a command that fails
+is tried again as often as its user said. That it was told to end is a VM's own word: it counts once the VM leaves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ END_AHEAD_SECONDS = 60.0
 tells its VMs no sooner than with every preemption, and what they have then comes home only if it is little."""
 STOP_SECONDS = 90.0
 """A job that was told to end and is not heard of for so long has ended, as far as anybody can say."""
+LEAVING_SECONDS = 180.0
+"""A VM where a command ended by a notice leaves within this time, or there was none: Compute Engine takes it 30 seconds
+after its notice, and lets one that is stopped have 90."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]
     gone = [name for name in job.vms if (vm := state.vms.get(name)) is None or not vm.living]
     runs = [name for name in job.vms if name not in job.exits and name not in gone]
     taken = [name for name in job.vms if _was_taken(name, job, state)]
-    failed = next((each for each in job.exits.values() if not each.noticed and each.code != 0), None)
+    failed = next((each for each in job.exits.values() if _counts_as_failure(each, now)), None)
     if runs:
         if job.stop and now - job.stopping_at > STOP_SECONDS:
             return [_stopped(job)]
@@ -117,13 +120,21 @@ def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]
         if job.failures < job.spec.retries:
             return [Interrupt(why, failed=True)]
         return [End("failed", failed.code, why, failed.tail)]
-    if told := next((name for name in job.vms if job.exits[name].noticed), None):
-        return [Interrupt(f"its command on {told} was told to end")]
+    if any(each.noticed for each in job.exits.values()):
+        return []  # its VM is to leave now
     return [End("finished", 0)]
+
+
+def _counts_as_failure(exit: JobExited, now: float) -> bool:
+    """Whether the command failed, or ended by a notice after which its VM stayed. `exit` has the moment at which a
+    notice was heard of here."""
+    return now - exit.at > LEAVING_SECONDS if exit.noticed else exit.code != 0
 
 
 def said(exit: JobExited) -> str:
     """How a command ended that failed, a clause."""
+    if exit.noticed:
+        return "its command was told to end, and its VM stayed"
     if exit.reason:
         return exit.reason
     if exit.code is None:
