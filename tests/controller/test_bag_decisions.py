@@ -127,7 +127,7 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
     ]
 
     class Connection:
-        async def follow(self, path: str, offset: int = 0, *, most: int) -> AsyncIterator[tuple[int, bytes]]:
+        async def follow(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[tuple[int, bytes]]:
             for number, each in enumerate(told):
                 yield number, json.dumps({**each.to_dict(), "time": now + number}).encode()
             raise ForeignError("that was all")
@@ -140,6 +140,10 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
         return Connection()
 
     link = SimpleNamespace(connection=connection)
-    bags = Bags(tmp_path, cast("Any", Recording()), cast("Any", None), lambda vm: cast("Any", link))
+    recording, stopped = Recording(), list[tuple[str, str]]()
+    dasks = SimpleNamespace(stop=lambda *told: stopped.append(told))
+    bags = Bags(tmp_path, cast("Any", recording), cast("Any", dasks), lambda vm: cast("Any", link))
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]
+    assert recording.state.bags["bag-1"].phase == "failed", "more of it is not taken, and nobody would hear of its end"
+    assert stopped == [("bag-1-1", recording.state.bags["bag-1"].reason)]

@@ -22,6 +22,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
 from transient_magics.journal import ClusterState, Event, events, fold
 from transient_magics.protocol import layout
+from transient_magics.protocol.agent_commands import EndJob
 from transient_magics.protocol.job import JobSpec
 from transient_magics.remote import Connection, generate_key
 from transient_magics.spec import WORKER
@@ -152,3 +153,36 @@ async def test_what_does_not_come_in_time_is_taken_from_the_exit(
     if not noticed:
         monkeypatch.setattr(conduct, "_LAST_WORDS_SECONDS", 1.0)
     assert (await conducted(Silent, noticed)).endswith("works\ndone at 208\n")
+
+
+async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conduct, "_MOST_EVENTS", 1000)
+    home, key, directory, journal, told = (
+        tmp_path / "vm",
+        tmp_path / "key",
+        tmp_path / "here",
+        Journal(),
+        list[object](),
+    )
+    there = home / layout.job_on_vm("job-1")
+    there.mkdir(parents=True)
+    (directory / layout.JOBS / "job-1" / layout.OUTPUT).mkdir(parents=True)
+    (there / layout.job_events(1)).write_text("what nobody reads\n" * 100)
+    acceptor, host_key = await ssh_server.serve(home, generate_key(key))
+
+    class Told(Answering):
+        async def ask(self, _: object) -> None:
+            told.append(_)
+
+    async with await Vm(home, key, acceptor.get_port(), host_key).connect() as connection:
+        link = cast("Link", Told(connection))
+        jobs = Jobs(directory, cast("Recorder", journal), lambda _: link)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
+            while not (job := journal.state.jobs["job-1"]).over:
+                jobs.look(tasks, time.time())
+                await asyncio.sleep(0.05)
+            tasks.cancel_all()
+    acceptor.close()
+    assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
+    assert EndJob(job="job-1", attempt=1) in told

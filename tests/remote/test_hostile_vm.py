@@ -9,17 +9,16 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import cast
 
 import asyncssh
 import pytest
 from ssh_server import serve
 from vms import Vm
 
-from transient_magics.errors import ConnectionLostError, ForeignError, RemoteError
+from transient_magics.errors import ForeignError, RemoteError
 from transient_magics.journal import metrics
 from transient_magics.protocol.checks import LONGEST_LINE
-from transient_magics.remote import Connection, follow_across, generate_key, transfer
+from transient_magics.remote import Allowance, Connection, follow_across, generate_key, transfer
 from transient_magics.remote.lines import Splitter
 
 NAMES = (b"../../../.bashrc", b"/etc/cron.d/evil", b"a/b", b"a\\b", b"a\0b", b"a\nb", b"\xff", b"\x1b[2J", b"x" * 300)
@@ -150,7 +149,7 @@ async def test_a_line_without_an_end_is_passed_over(tmp_path: Path) -> None:
                 break
         assert found == [(6, b"first"), ((home / "lines").stat().st_size, b"last")]
         with pytest.raises(ForeignError, match="more than the 1 MiB"):
-            async for _ in connection.follow("lines", most=2**20):
+            async for _ in connection.follow("lines", allowance=Allowance(2**20)):
                 pass
 
 
@@ -162,7 +161,7 @@ async def test_a_file_that_is_replaced_again_and_again_brings_no_more_than_one(t
 
     async def follow(connection: Connection) -> None:
         nonlocal taken
-        async for _, line in connection.follow("lines", most=10 * len(content)):
+        async for _, line in connection.follow("lines", allowance=Allowance(10 * len(content))):
             taken += len(line) + 1
             if taken % len(content) == 0:
                 (home / "new").write_bytes(content)
@@ -174,22 +173,31 @@ async def test_a_file_that_is_replaced_again_and_again_brings_no_more_than_one(t
     assert 9 * len(content) <= taken <= 11 * len(content)
 
 
-async def test_what_a_vm_may_bring_is_counted_across_connections() -> None:
-    left: list[int] = []
+async def test_what_a_vm_may_bring_is_counted_over_all_who_follow_it(tmp_path: Path) -> None:
+    """A VM that breaks each following is given no more than one that breaks none."""
+    home, taken = tmp_path / "vm", 0
+    home.mkdir()
+    content = b"a line of a VM\n" * 1000
+    (home / "lines").write_bytes(content)
+    allowance = Allowance(10 * len(content))
+    async with asyncio.timeout(60), a_vm(tmp_path) as connection:
 
-    class Lost:
-        async def follow(self, path: str, offset: int = 0, *, most: int) -> AsyncIterator[tuple[int, bytes]]:
-            left.append(most - offset)
-            yield 4, b"abc"  # the same offset each time: another file is in its place
-            raise ConnectionLostError("it is gone")
+        async def connected() -> Connection:
+            return connection
 
-    async def connected() -> Connection:
-        return cast("Connection", Lost())
+        async def follow_once() -> None:
+            nonlocal taken
+            async with aclosing(follow_across(connected, "lines", allowance=allowance)) as lines:
+                async for offset, line in lines:
+                    taken += len(line) + 1
+                    if offset == len(content):
+                        return
 
-    async with asyncio.timeout(60), aclosing(follow_across(connected, "lines", 10, most=100)) as lines:
-        for _ in range(4):
-            await anext(lines)
-    assert left == [90, 86, 82, 78]
+        for _ in range(10):
+            await follow_once()
+        with pytest.raises(ForeignError, match="taken from a VM"):
+            await follow_once()
+    assert 9 * len(content) <= taken <= 10 * len(content)
 
 
 def test_lines_are_cut_in_linear_time() -> None:
@@ -210,12 +218,14 @@ def test_lines_are_cut_in_linear_time() -> None:
     assert (lines.passed_over, lines.pending) == (1, 0)
 
 
-@pytest.mark.parametrize("begin", ["echo x", "printf 99999999999999999999999999", "yes 1 | tr -d '\\n'"])
+@pytest.mark.parametrize(
+    "begin", ["echo x", "printf 99999999999999999999999999", "yes 1 | tr -d '\\n'", "echo 100; echo line", "echo -5"]
+)
 async def test_a_vm_that_does_not_say_from_where_it_reads(
     tmp_path: Path, begin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transient_magics.remote.following._SCRIPT", begin + "; true {folder}{path}{offset}")
     async with a_vm(tmp_path) as connection:
-        following = connection.follow("lines", most=2**20)
+        following = connection.follow("lines", allowance=Allowance(2**20))
         with pytest.raises(RemoteError):
             await asyncio.wait_for(anext(following), 60)

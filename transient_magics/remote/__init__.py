@@ -9,13 +9,14 @@ from .bundle import bundle, push_bundle
 from .connecting import connect
 from .connection import Connection
 from .dialling import Dialler, Direct, ProxyCommand, Relay
-from .following import follow_across
+from .following import Allowance, follow_across
 from .keys import generate_key
 from .streams import Reader, Writer
 from .transfer import MOST_FILES, room
 
 __all__ = [
     "MOST_FILES",
+    "Allowance",
     "Connection",
     "Dialler",
     "Direct",

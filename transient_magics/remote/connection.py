@@ -158,16 +158,17 @@ class Connection:
             raise RemoteError(f"{self.name} did not say which process it started: {answer!r:.80}") from error
 
     def follow(
-        self, path: str, offset: int = 0, *, most: int = following.MOST_BYTES
+        self, path: str, offset: int = 0, *, allowance: following.Allowance | None = None
     ) -> AsyncGenerator[tuple[int, bytes], None]:
         """Complete lines of a file, those that are there and those to come: (offset behind the line, line).
 
         The file need not exist yet. If it is shorter than `offset`, or is replaced, it is another file: it is read from
         its start, and offsets start over. Ends only when it is closed (`aclosing`), by ConnectionLostError, or by
-        ForeignError where it has more than `most` bytes, those of files before it included. Lines of more than 1 MiB
+        ForeignError where more has come than `allowance`, those of files before it included. Lines of more than 1 MiB
         are passed over.
         """
-        return following.follow(self._ssh, self.name, path, offset, most)
+        allowance = allowance or following.Allowance(taken=offset)
+        return following.follow(self._ssh, self.name, path, offset, allowance)
 
     async def open_socket(self, path: str) -> tuple[Reader, Writer]:
         """Connect to a Unix socket on the VM."""

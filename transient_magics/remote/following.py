@@ -14,6 +14,7 @@ import random
 import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
-MOST_BYTES = 2**32
-"""Of a file that is followed, and of all that come one after the other in its place."""
 _FAILURES = 20  # in a row, each within seconds, before following is given up
 _QUICK_SECONDS = 10.0
 
@@ -48,11 +47,21 @@ exec tail $often -c +$((offset + 1)) -F {path} </dev/null 3<&-
 """
 
 
+@dataclass
+class Allowance:
+    """Of what comes here in one place, at most `most` bytes are taken, and `taken` are here already.
+
+    The same one is kept where a file is followed again: a VM says itself when a following ends, and what is in the file.
+    """
+
+    most: int = 2**32
+    taken: int = 0
+
+
 async def follow(
-    ssh: asyncssh.SSHClientConnection, name: str, path: str, offset: int, most: int
+    ssh: asyncssh.SSHClientConnection, name: str, path: str, offset: int, allowance: Allowance
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """See `Connection.follow`."""
-    taken = offset
     while True:
         folder = shlex.quote(posixpath.dirname(path) or ".")
         script = _SCRIPT.format(folder=folder, path=shlex.quote(path), offset=offset)
@@ -61,16 +70,16 @@ async def follow(
             another = asyncio.Event()
             watching = asyncio.create_task(_watch(process, another))
             try:
-                offset, lines = _begin(await process.stdout.readline(), name), Splitter()
+                offset, lines = _begin(await process.stdout.readline(), offset, name), Splitter()
                 while offset >= 0 and (chunk := await process.stdout.read(65536)) and not another.is_set():
-                    taken += len(chunk)
+                    allowance.taken += len(chunk)
+                    if allowance.taken > allowance.most:
+                        much = f"more than the {allowance.most >> 20} MiB that are taken from a VM"
+                        raise ForeignError(f"{path} on {name} has {much}", where=name)
                     for size, line in lines.feed(chunk):
                         offset += size
                         if line is not None:
                             yield offset, line
-                    if max(taken, offset + lines.pending) > most:
-                        what = f"{path} on {name} has more than the {most >> 20} MiB that are taken from a VM"
-                        raise ForeignError(what, where=name)
             finally:
                 watching.cancel()
                 await end(process)
@@ -83,24 +92,23 @@ async def follow(
 
 
 async def follow_across(
-    connected: Callable[[], Awaitable[Connection]], path: str, offset: int = 0, *, most: int = MOST_BYTES
+    connected: Callable[[], Awaitable[Connection]], path: str, offset: int = 0, *, allowance: Allowance | None = None
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """Follow a file as `Connection.follow` does, over as many connections as it takes.
 
     `connected` gives a live connection, waiting for one if it must. RemoteErrors (a connection that was lost, a channel
     that was refused) are tried again; when they keep coming at once, the last one ends the following. Any other error
-    that `connected` raises ends it at once, and so do HostKeyError and ForeignError (more than `most` bytes,
-    of whatever files: a VM may put another one in its place as often as it likes).
+    that `connected` raises ends it at once, and so do HostKeyError and ForeignError (more than `allowance`, of whatever
+    files: a VM may put another one in its place as often as it likes).
     """
     # A retry that hands out lines between its attempts: stamina's can only surround what returns.
-    clock, failures, taken = asyncio.get_running_loop().time, 0, offset
+    clock, failures, allowance = asyncio.get_running_loop().time, 0, allowance or Allowance(taken=offset)
     while True:
         started = clock()
         try:
             connection = await connected()
-            async with aclosing(connection.follow(path, offset, most=most - taken + offset)) as lines:
+            async with aclosing(connection.follow(path, offset, allowance=allowance)) as lines:
                 async for offset, line in lines:
-                    taken += len(line) + 1
                     yield offset, line
         except (HostKeyError, ForeignError):
             raise
@@ -111,14 +119,13 @@ async def follow_across(
             await asyncio.sleep(min(0.05 * 2 ** (failures - 1), 2.0) * random.uniform(0.8, 1.2))
 
 
-def _begin(said: bytes, name: str) -> int:
-    """From which byte on it reads; -1 where it did not come to say that."""
+def _begin(said: bytes, asked: int, name: str) -> int:
+    """From which byte on it reads: that which was asked for, or the first; -1 where it did not come to say that."""
     if not said:
         return -1
-    try:
-        return int(said[:20])
-    except ValueError:
-        raise RemoteError(f"{name} does not say from where it reads: {said[:80]!r}", where=name) from None
+    if (begin := said.strip()) not in (b"%d" % asked, b"0"):
+        raise RemoteError(f"{name} does not say from where it reads: {said[:80]!r}", where=name)
+    return int(begin)
 
 
 async def end(process: asyncssh.SSHClientProcess[bytes]) -> None:

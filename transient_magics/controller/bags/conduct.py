@@ -24,7 +24,7 @@ from ...protocol import checks, layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ...protocol.dask.spec import DaskSpec
-from ...remote import Connection, follow_across
+from ...remote import Allowance, Connection, follow_across, room
 from ..dask.conduct import Dasks
 from ..foreign import Refusals
 from ..record import Recorder
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 _TRY_AGAIN_SECONDS, _LINK_SECONDS = 1.0, 2.0
 _MOST_EVENTS = 256 * 2**20
+"""Bytes that are taken of all its drivers."""
 
 
 class Bags:
@@ -46,6 +47,7 @@ class Bags:
     def __init__(self, directory: Path, recorder: Recorder, dasks: Dasks, link: Callable[[str], Link | None]) -> None:
         self._directory, self._recorder, self._dasks, self._link = directory, recorder, dasks, link
         self._gathered: set[str] = set()
+        self._allowances: dict[str, Allowance] = {}
 
     @property
     def _state(self) -> ClusterState:
@@ -173,6 +175,15 @@ class Bags:
             return False
         return job is not None and job.result is not None and job.result.arrays == event.arrays
 
+    def allowance(self, bag: str) -> Allowance:
+        """How much is taken of what its drivers tell, over all who follow them."""
+        return self._allowances.setdefault(bag, Allowance(_MOST_EVENTS))
+
+    def fail(self, bag: str, dask: str, reason: str) -> None:
+        """End it, and its Dask cluster."""
+        self._dasks.stop(dask, reason)
+        self._recorder.record(events.BagEnded(bag=bag, state="failed", reason=reason))
+
     def link(self, vm: str) -> Link | None:
         """The link of a VM."""
         return self._link(vm)
@@ -196,6 +207,7 @@ class _Follower:
         self._since = int(now() * 1e9) - 30 * 86_400 * 10**9
         self._learnt = -1
         """From so many results is the surrogate that was brought last."""
+        self._heard = 0
         self._refusals = Refusals(f"{vm}, about {bag}", lambda what: bags.note(bag, what))
 
     async def conduct(self) -> None:
@@ -203,56 +215,68 @@ class _Follower:
         while True:
             try:
                 return await self._follow()
-            except ForeignError as error:  # more of it than is taken from a VM
-                self._bags.note(self._bag, str(error))
-                return None
+            except ForeignError:  # nobody would hear of its end
+                return self._bags.fail(self._bag, self._dask, "its drivers have told more than is taken from VMs")
             except (RemoteError, TrainingError, OSError) as error:
                 log.warning("%s on %s: %s", self._bag, self._vm, error)
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
     async def _follow(self) -> None:
         path = f"{self._there}/{layout.BAG_EVENTS}"
-        async for _, line in follow_across(self._connection, path, 0, most=_MOST_EVENTS):
-            try:
-                event = b.from_driver(line, self._bag, self._since, int(now() * 1e9))
-            except ValueError as error:
-                self._refusals.add(line, error)
-                continue
-            if isinstance(event, b.BagResult) and event.arrays and self._bags.counts(self._bag, event):
-                await self._arrays(event)
-            elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
-                self._learnt = event.results
-                await self._surrogate()
-            if not self._bags.take(self._bag, event):
-                self._refusals.add(line, ValueError("it does not follow on what was told before"))
+        allowance = self._bags.allowance(self._bag)
+        async for offset, line in follow_across(self._connection, path, self._heard, allowance=allowance):
+            await self._hear(line)
+            self._heard = offset
+
+    async def _hear(self, line: bytes) -> None:
+        try:
+            event = b.from_driver(line, self._bag, self._since, int(now() * 1e9))
+        except ValueError as error:
+            self._refusals.add(line, error)
+            return
+        if isinstance(event, b.BagResult) and event.arrays and self._bags.counts(self._bag, event):
+            await self._arrays(event)
+        elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
+            self._learnt = event.results
+            await self._surrogate()
+        if not self._bags.take(self._bag, event):
+            self._refusals.add(line, ValueError("it does not follow on what was told before"))
 
     async def _arrays(self, event: b.BagResult) -> None:
         """Bring what a job returned beside its numbers."""
         target = self._bags.folder(self._bag) / layout.RESULTS / event.arrays
         if target.exists():
             return
+        await self._room(self._bags.folder(self._bag))
         target.parent.mkdir(exist_ok=True, mode=0o700)
         fresh = target.with_name(f".{target.name}.part")
         connection = await self._connection()
-        await connection.get(f"{self._there}/{layout.RESULTS}/{event.arrays}", fresh, most=b.MOST_ARRAY_BYTES)
         try:
+            await connection.get(f"{self._there}/{layout.RESULTS}/{event.arrays}", fresh, most=b.MOST_ARRAY_BYTES)
             await asyncio.to_thread(take_arrays, fresh, target, event.digest)
-        except ValueError as error:
+        except (ForeignError, ValueError) as error:
             self._bags.note(self._bag, f"The arrays {target.name} of {self._bag} were not taken: {error}")
 
     async def _surrogate(self) -> None:
         """Bring the newest surrogate; one that is being replaced meanwhile comes with the next word of it."""
         folder, found = self._bags.folder(self._bag), dict[str, bytes]()
+        await self._room(folder)
         connection = await self._connection()
-        for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE):
-            fresh = folder / f".{name}.part"
-            await connection.get(f"{self._there}/{name}", fresh, most=MOST_SURROGATE)
-            found[name] = fresh.read_bytes()
-            fresh.unlink()
         try:
+            for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE):
+                fresh = folder / f".{name}.part"
+                await connection.get(f"{self._there}/{name}", fresh, most=MOST_SURROGATE)
+                found[name] = fresh.read_bytes()
+                fresh.unlink()
             await asyncio.to_thread(take_surrogate, folder, found[layout.SURROGATE], found[layout.SURROGATE_ARRAYS])
-        except ValueError as error:
+        except (ForeignError, ValueError) as error:
             self._bags.note(self._bag, f"The surrogate of {self._bag} was not taken: {error}")
+
+    async def _room(self, folder: Path) -> None:
+        """Wait until the disk here has room for a file of it."""
+        while room(folder) < max(b.MOST_ARRAY_BYTES, MOST_SURROGATE):
+            self._bags.note(self._bag, f"There is no room for what {self._bag} returns on the disk of this machine")
+            await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
     async def _connection(self) -> Connection:
         while True:

@@ -18,7 +18,7 @@ from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginDask, EndDask
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import from_dask
-from ...remote import Connection, follow_across, push_bundle
+from ...remote import Allowance, Connection, follow_across, push_bundle
 from ...spec import ClusterSpec
 from ..foreign import Refusals
 from ..record import Recorder
@@ -52,6 +52,7 @@ class Dasks:
     ) -> None:
         self._directory, self._recorder, self._link, self._refused = directory, recorder, link, refused
         self._ended: dict[str, frozenset[str]] = {}
+        self._allowances: dict[tuple[str, str], Allowance] = {}
 
     @property
     def _state(self) -> ClusterState:
@@ -71,11 +72,11 @@ class Dasks:
             raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
         self._recorder.record(events.DaskDeclared(dask=name, spec=spec.to_dict()))
 
-    def stop(self, name: str, reason: str) -> None:
+    def stop(self, name: str, reason: str, *, failed: bool = False) -> None:
         """Have it end. One that is over, or nobody knows, is none."""
         dask = self._state.dasks.get(name)
         if dask and not dask.over and not dask.stop:
-            self._recorder.record(events.DaskStopping(dask=name, reason=reason))
+            self._recorder.record(events.DaskStopping(dask=name, reason=reason, failed=failed))
 
     def take_back(self) -> None:
         """After a time in which another machine was in charge: end those of which this one has no keys."""
@@ -168,6 +169,10 @@ class Dasks:
         return BeginDask(dask=dask.name, part="worker", vm=vm.name, address=vm.address, scheduler=scheduler,
                          born=vm.running_at, code=code)  # fmt: skip
 
+    def allowance(self, dask: DaskState, vm: str) -> Allowance:
+        """How much is taken of what the VM tells about it, or about all that a bag has, over all who follow it."""
+        return self._allowances.setdefault((dask.spec.bag or dask.name, vm), Allowance(_MOST_EVENTS))
+
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
         """Whether the journal has what the VM tells, from a controller before."""
         return event.time <= self._state.dasks[dask].heard.get(vm, 0)
@@ -192,6 +197,7 @@ class _Part:
         self._dasks, self._dask, self._vm = dasks, dask, vm
         self._there = layout.dask_on_vm(dask.name)
         self._since = int(dask.declared_at * 1e9)
+        self._heard = 0
         self._refusals = Refusals(f"{vm.name}, about {dask.name}", lambda what: dasks.note(dask.name, what))
 
     async def conduct(self) -> None:
@@ -202,7 +208,9 @@ class _Part:
                 return await self._follow()
             except ForeignError as error:  # more of it than is taken from a VM
                 self._dasks.note(self._dask.name, str(error))
-                return None
+                if self._vm.name == self._dask.vm:  # nobody would hear of its end
+                    self._dasks.stop(self._dask.name, "its VM has told more than is taken from one", failed=True)
+                return await _until_cancelled()
             except (RemoteError, TrainingError, OSError) as error:  # the latter: its agent says no, as under notice
                 log.warning("%s on %s: %s", self._dask.name, self._vm.name, error)
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
@@ -220,14 +228,16 @@ class _Part:
 
     async def _follow(self) -> None:
         path, schedules = f"{self._there}/{layout.DASK_EVENTS}", self._vm.name == self._dask.vm
-        async for _, line in follow_across(self._connection, path, 0, most=_MOST_EVENTS):
+        allowance = self._dasks.allowance(self._dask, self._vm.name)
+        async for offset, line in follow_across(self._connection, path, self._heard, allowance=allowance):
             try:
                 event = from_dask(line, self._dask.name, self._vm.name, schedules, self._since, int(now() * 1e9))
             except ValueError as error:
                 self._refusals.add(line, error)
-                continue
-            if not self._dasks.knows(self._dask.name, self._vm.name, event):
-                self._dasks.record(event)
+            else:
+                if not self._dasks.knows(self._dask.name, self._vm.name, event):
+                    self._dasks.record(event)
+            self._heard = offset
 
     async def _connection(self) -> Connection:
         while True:
@@ -237,3 +247,7 @@ class _Part:
                         return await link.connection()
             else:
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
+
+async def _until_cancelled() -> None:
+    await asyncio.get_running_loop().create_future()

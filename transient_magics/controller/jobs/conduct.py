@@ -21,7 +21,7 @@ from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob, EndJob
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
-from ...remote import Connection, follow_across
+from ...remote import Allowance, Connection, follow_across
 from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
 from ..foreign import Refusals
@@ -51,6 +51,7 @@ class Jobs:
     def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> None:
         self._directory, self._recorder, self._link = directory, recorder, link
         self._gathered: set[str] = set()
+        self._allowances: dict[tuple[str, int, str], Allowance] = {}
 
     @property
     def _state(self) -> ClusterState:
@@ -108,7 +109,7 @@ class Jobs:
                         self._recorder.record(begun)
                     case StopOn():
                         vm = decision.vm
-                        tasks.do(f"end {name} on {vm}", lambda job=job, vm=vm: self._end(job, vm))
+                        tasks.do(f"end {name} on {vm}", lambda job=job, vm=vm: self.end(job, vm))
                     case Interrupt():
                         over = events.JobInterrupted(
                             job=name, attempt=job.attempt, reason=decision.reason, failed=decision.failed
@@ -148,8 +149,8 @@ class Jobs:
             self._recorder.record(events.JobEnded(job=name, state="failed", reason=why))
         self._gathered.add(name)
 
-    async def _end(self, job: JobState, vm: str) -> None:
-        """Told once a look until it has ended: to be told twice is nothing to it."""
+    async def end(self, job: JobState, vm: str) -> None:
+        """Tell it to end. Told once a look until it has: to be told twice is nothing to it."""
         if link := self._link(vm):
             with suppress(RemoteError, TrainingError, OSError):  # decided again at the next look
                 await link.ask(EndJob(job=job.name, attempt=job.attempt))
@@ -164,6 +165,10 @@ class Jobs:
     def now(self, name: str) -> JobState:
         """The job as the journal has it."""
         return self._state.jobs[name]
+
+    def allowance(self, job: str, attempt: int, vm: str) -> Allowance:
+        """How much is taken of what the VM tells about the attempt, over all who follow it."""
+        return self._allowances.setdefault((job, attempt, vm), Allowance(_MOST_EVENTS))
 
     def addresses(self, job: JobState) -> tuple[str, ...]:
         """Those of its VMs, rank 0 first."""
@@ -207,6 +212,7 @@ class _Part:
         self._kept = newest(self._folder, job.kept.number) if job.kept else 0
         """The archive that it goes on from (0: none): the last one that came, unless that was lost with its machine."""
         self._since = int(job.declared_at * 1e9)
+        self._heard = 0
         self._refusals = Refusals(f"{vm}, about {job.name}", lambda what: jobs.note(job.name, what))
 
     async def conduct(self) -> None:
@@ -214,7 +220,7 @@ class _Part:
         await self._again_and_again(self._give)
         self._output = asyncio.create_task(self._again_and_again(self._follow_output))
         try:
-            await self._again_and_again(self._follow_events)
+            await self._again_and_again(self._follow_to_its_end)
         finally:
             self._output.cancel()
 
@@ -258,29 +264,47 @@ class _Part:
                 log.warning("%s on %s: %s", self._name, self._vm, error)
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
+    async def _follow_to_its_end(self) -> None:
+        try:
+            await self._follow_events()
+        except ForeignError:  # nobody would hear of its end
+            await self._jobs.end(self._jobs.now(self._name), self._vm)
+            why = "its VM has told more of it than is taken from one"
+            self._jobs.record(events.JobExited(
+                job=self._name, attempt=self._attempt, rank=self._rank, code=None, reason=why
+            ))  # fmt: skip
+
     async def _follow_events(self) -> None:
         path = f"{self._there}/{layout.job_events(self._attempt)}"
-        async for _, line in follow_across(self._connection, path, 0, most=_MOST_EVENTS):
-            try:
-                event = from_job(line, self._name, self._attempt, self._rank, self._since, int(now() * 1e9))
-            except ValueError as error:
-                self._refusals.add(line, error)
-                continue
-            job = self._jobs.now(self._name)
-            match event:
-                case events.JobStarted() if self._vm not in job.started:
-                    self._jobs.record(event)
-                case events.JobPacked() if self._rank == 0 and (not job.kept or event.number > job.kept.number):
-                    await self._take(event)
-                case events.JobUnkept() if self._rank == 0 and event.reason != job.unkept:
-                    self._jobs.record(event)
-                case events.JobExited():
-                    await self._take_rest(event)
-                    heard = int(now() * 1e9)  # from which on a VM under notice has its time to leave
-                    self._jobs.record(replace(event, time=heard if event.noticed else min(event.time, heard)))
-                    return
-                case _:
-                    pass
+        allowance = self._jobs.allowance(self._name, self._attempt, self._vm)
+        async for offset, line in follow_across(self._connection, path, self._heard, allowance=allowance):
+            if await self._hear(line):
+                return
+            self._heard = offset
+
+    async def _hear(self, line: bytes) -> bool:
+        """Take a line of its VM; whether it is the last one."""
+        try:
+            event = from_job(line, self._name, self._attempt, self._rank, self._since, int(now() * 1e9))
+        except ValueError as error:
+            self._refusals.add(line, error)
+            return False
+        job = self._jobs.now(self._name)
+        match event:
+            case events.JobStarted() if self._vm not in job.started:
+                self._jobs.record(event)
+            case events.JobPacked() if self._rank == 0 and (not job.kept or event.number > job.kept.number):
+                await self._take(event)
+            case events.JobUnkept() if self._rank == 0 and event.reason != job.unkept:
+                self._jobs.record(event)
+            case events.JobExited():
+                await self._take_rest(event)
+                heard = int(now() * 1e9)  # from which on a VM under notice has its time to leave
+                self._jobs.record(replace(event, time=heard if event.noticed else min(event.time, heard)))
+                return True
+            case _:
+                pass
+        return False
 
     async def _take(self, told: events.JobPacked) -> None:
         """Bring an archive here, whole and of plain files, or not at all; the VM has those of last time yet."""
@@ -312,7 +336,8 @@ class _Part:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         there = f"{self._there}/{layout.OUTPUT}/{path.name}"
         offset = path.stat().st_size if path.exists() else 0
-        async for _, line in follow_across(self._connection, there, offset, most=MOST_OUTPUT):
+        allowance = Allowance(MOST_OUTPUT, offset)
+        async for _, line in follow_across(self._connection, there, offset, allowance=allowance):
             if (offset := offset + len(line) + 1) > MOST_OUTPUT:
                 raise ForeignError(f"{self._name} has said more on {self._vm} than is taken from a VM")
             metrics.append(path, line + b"\n")

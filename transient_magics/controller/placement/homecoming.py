@@ -22,7 +22,7 @@ from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.checks import LONGEST_LINE
 from ...protocol.measures.trace import MOST_BYTES
-from ...remote import Connection, follow_across
+from ...remote import Allowance, Connection, follow_across
 from ...runtime.jobs.archive import path_of
 from ...spec import ClusterSpec, run_store
 from ..bags.arrivals import MOST_SURROGATE, can_read, take_arrays, take_surrogate
@@ -181,7 +181,8 @@ class Homecoming:
                 cut_torn_line(path)
             size = path.stat().st_size if path.exists() else 0
             there = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}/{path.name}"
-            async for offset, line in follow_across(self._host.live, there, size, most=MOST_METRICS):
+            allowance = Allowance(MOST_METRICS, size)
+            async for offset, line in follow_across(self._host.live, there, size, allowance=allowance):
                 if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
                     self._host.append(what, path, line + b"\n")
                     size = offset
@@ -216,7 +217,8 @@ class Homecoming:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             size = path.stat().st_size if path.exists() else 0
             there = f"{Seat.folder(self._state.name)}/{relative}"
-            async for _, line in follow_across(self._host.live, there, size, most=MOST_OUTPUT):
+            allowance = Allowance(MOST_OUTPUT, size)
+            async for _, line in follow_across(self._host.live, there, size, allowance=allowance):
                 self._host.append(what, path, line + b"\n")
 
         self._host.do(what, follow)

@@ -34,7 +34,7 @@ from ...journal import ClusterState, Journal, decode, decode_lines, events, fold
 from ...journal.declared import ATTACHED, agree, agreed, resized
 from ...protocol import layout
 from ...protocol.cluster_commands import Bag, Command, Dask, Delete, Job, Ping, Resize, Study, Train
-from ...remote import Connection
+from ...remote import Allowance, Connection
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
 from ..bags.conduct import waiting_bags
@@ -349,7 +349,7 @@ class Mirror:
         start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
         while True:
             whole = start == 0
-            async with aclosing(connection.follow(there, start, most=_MOST_JOURNAL)) as lines:
+            async with aclosing(connection.follow(there, start, allowance=Allowance(_MOST_JOURNAL, start))) as lines:
                 async for offset, line in lines:
                     whole = whole or offset == len(line) + 1  # a shorter file is read from its first line on
                     if not whole and self._differs(offset, line):

@@ -11,7 +11,7 @@ from ...errors import ConnectionLostError, RemoteError
 from ...journal import now
 from ...protocol import layout
 from ...protocol.agent_commands import Evaluate, Save
-from ...remote import Connection, follow_across
+from ...remote import Allowance, Connection, follow_across
 from ..vms.link import Link
 
 log = logging.getLogger(__name__)
@@ -67,11 +67,11 @@ class ChiefLine:
             except TimeoutError:
                 continue  # the link may be one of a VM that is gone
 
-    async def lines(self, name: str, offset: int, most: int) -> AsyncIterator[bytes]:
-        """The lines of a file of the run as they are written, from the byte `offset` on, of `most` bytes in all."""
+    async def lines(self, name: str, offset: int, allowance: Allowance) -> AsyncIterator[bytes]:
+        """The lines of a file of the run as they are written, from the byte `offset` on."""
         await self._known.wait()
         path = f"{layout.run_on_vm(self._run)}/{name}"
-        async for _, line in follow_across(self.connection, path, offset, most=most):
+        async for _, line in follow_across(self.connection, path, offset, allowance=allowance):
             yield line
 
     async def ahead(self) -> float:

@@ -23,6 +23,7 @@ from ...journal import Event, RunState, VmState, events, metrics, now, read
 from ...protocol import layout
 from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, Save
 from ...protocol.vm_events import from_chief
+from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.boot_times import has_gpu
 from ..foreign import Refusals
@@ -92,6 +93,7 @@ class Training:
         self._trouble = note
         self._chief = ChiefLine(self.name, link)
         self._chief_at = ""
+        self._events, self._metrics = Allowance(_MOST_EVENTS), Allowance(MOST_METRICS, _size(folder / layout.METRICS))
         self._results = Results(store, storage)
         self._shipments = Shipments(folder, self._chief, note, to_bucket=bool(store))
         self._token: TokenKeeper | None = None
@@ -243,8 +245,7 @@ class Training:
     async def _has_all(self, name: str) -> bool:
         connection = await self._chief.connection()
         told = await connection.run(f"wc -c < {layout.run_on_vm(self.name)}/{name} || echo 0")
-        path = self.folder / name
-        return (path.stat().st_size if path.exists() else 0) >= int(told)
+        return _size(self.folder / name) >= int(told)
 
     async def ask_chief(self, command: Save | Evaluate) -> None:
         """Have the chief do so now. Raises RemoteError."""
@@ -370,7 +371,7 @@ class Training:
         await self._chief.until_known()
         await self._chief.connection()  # what is here was brought there, if the chief is on another VM than before
         (self.folder / layout.EVENTS).unlink(missing_ok=True)  # written anew from the first line on
-        async for line in self._chief.lines(layout.EVENTS, 0, _MOST_EVENTS):
+        async for line in self._chief.lines(layout.EVENTS, 0, self._events):
             try:
                 event = from_chief(line, self.name, self._since, int(now() * 1e9))
             except ValueError as error:
@@ -404,8 +405,7 @@ class Training:
 
     async def _follow_metrics(self) -> None:
         path = self.folder / layout.METRICS
-        offset = path.stat().st_size if path.exists() else 0
-        async for line in self._chief.lines(layout.METRICS, offset, MOST_METRICS):
+        async for line in self._chief.lines(layout.METRICS, _size(path), self._metrics):
             try:
                 metrics.append(path, line + b"\n")
             except OSError as error:
@@ -449,6 +449,10 @@ class Training:
 
     def _workers_files(self) -> Mapping[str, bytes | Path]:
         return files_of(self.folder, with_results=False)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _role(vm: VmState) -> Role:

@@ -24,7 +24,7 @@ from ...protocol import layout
 from ...protocol.agent_commands import Assign, Assignment, Command, MakeReady, Ping, Role, Stop, Warm
 from ...protocol.checks import clipped, parsed_object
 from ...protocol.vm_events import AgentLine, from_agent
-from ...remote import Connection, Reader, Writer, push_bundle
+from ...remote import Allowance, Connection, Reader, Writer, push_bundle
 from ..foreign import Refusals
 from .startup import BOOTED
 
@@ -103,6 +103,7 @@ class Link:
         self._work_changed = asyncio.Event()
         self._held: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._heard = 0
+        self._allowance = Allowance(_MOST_LINES)
         self._too_much = False
         self._refusals = Refusals(f"The agent on {vm}", lambda what: log.warning("%s", what))
 
@@ -259,7 +260,7 @@ class Link:
 
     async def _hear_agent(self) -> None:
         assert self._connection
-        async for offset, line in self._connection.follow(_LINES, self._heard, most=_MOST_LINES):
+        async for offset, line in self._connection.follow(_LINES, self._heard, allowance=self._allowance):
             self._heard = offset
             try:
                 told = from_agent(line, 0, int(now() * 1e9))
