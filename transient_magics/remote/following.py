@@ -51,7 +51,7 @@ exec tail $often -c +$((offset + 1)) -F {path} </dev/null 3<&-
 class Allowance:
     """Of what comes here in one place, at most `most` bytes are taken, and `taken` are here already.
 
-    The same one is kept where a file is followed again: a VM says itself when a following ends, and what is in the file.
+    It is kept where a file is followed again: a VM says itself when a following ends, and what is in the file.
     """
 
     most: int = 2**32
