@@ -37,11 +37,11 @@ from _relay import Relay
 from transient_magics.cloud import Reach
 from transient_magics.cloud.storage.bounded import bounded_token
 from transient_magics.protocol.chief_messages import Grant, Lease, read_first
+from transient_magics.protocol.messages import encode
 from transient_magics.runtime.files import blocks
 from transient_magics.runtime.files.blocks import Index
 from transient_magics.runtime.parameter_server.blocks import serving
 from transient_magics.runtime.parameter_server.blocks.lending import Lending
-from transient_magics.runtime.protocol import encode
 from transient_magics.runtime.worker.blocks import CONNECTIONS, Blocks, Chunk
 from transient_magics.runtime.worker.bucket_blocks import BucketBlocks
 

@@ -22,6 +22,7 @@ from tests.runtime.test_chief_state import Story, saved
 from transient_magics.errors import DeclarationError, TrainingError
 from transient_magics.protocol.cache import Cache
 from transient_magics.protocol.chief_messages import Files, Grant, Lease, read_first
+from transient_magics.protocol.messages import encode
 from transient_magics.protocol.vm_events import TrainDetour
 from transient_magics.runtime.files import block_cache, blocks
 from transient_magics.runtime.files.block_cache import BlockCache, Content
@@ -29,7 +30,6 @@ from transient_magics.runtime.parameter_server.blocks import serving
 from transient_magics.runtime.parameter_server.blocks.leases import Leases
 from transient_magics.runtime.parameter_server.blocks.lending import EVERY, Lending
 from transient_magics.runtime.parameter_server.chief import events as chief_events
-from transient_magics.runtime.protocol import encode
 from transient_magics.runtime.worker import blocks as worker_blocks
 from transient_magics.runtime.worker.blocks import Blocks, Chunk
 

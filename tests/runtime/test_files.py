@@ -13,6 +13,7 @@ from tests.runtime.machine_room import lines
 from transient_magics.files import write_atomically
 from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.chief_messages import read_fetch, read_first
+from transient_magics.protocol.messages import encode
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import protocol
 from transient_magics.runtime.files import data_files, vocabularies
@@ -133,7 +134,7 @@ async def test_records_are_copied_whole_and_a_damaged_copy_is_fetched_again(tmp_
 
     async def chief(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert protocol.token_fits(read_first(await reader.readline()).token, "secret")
-        writer.write(protocol.encode({"ok": True, "files": files}))
+        writer.write(encode({"ok": True, "files": files}))
         while line := await reader.readline():
             await data_files.serve(source, files, read_fetch(line).name, writer)
         writer.close()

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from transient_magics.runtime.protocol import STUCK, encode
+from transient_magics.protocol.messages import encode
+from transient_magics.runtime.protocol import STUCK
 from transient_magics.runtime.worker import __main__ as worker
 from transient_magics.runtime.worker.chief_link import ChiefLink
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
 from typing import Any
 
 LONGEST_LINE = 1 << 20
@@ -21,11 +20,6 @@ STUCK = 75
 """A worker's watchdog ended it; it is started again and gets a new number."""
 UNFIT = 69
 """This VM cannot do what it was rented for, as the last line of the log says; the role is not started again here."""
-
-
-def encode(message: Mapping[str, Any]) -> bytes:
-    """One message as a line."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any]:

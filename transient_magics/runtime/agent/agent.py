@@ -41,12 +41,13 @@ from ...protocol.agent_commands import (
     Warm,
     read,
 )
+from ...protocol.messages import encode
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
 from ..dask.memory import resident
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
-from ..protocol import LONGEST_LINE, encode
+from ..protocol import LONGEST_LINE
 from ..role_record import Record, recorded
 from .dask import AgentDask
 from .jobs import AgentJobs

@@ -25,7 +25,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..protocol import DONE, decode, encode
+from ...protocol.messages import encode
+from ..protocol import DONE, decode
 from ..role import RUNTIME, Role, program
 
 _PR_SET_PDEATHSIG = 1

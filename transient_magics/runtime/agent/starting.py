@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...protocol.messages import encode
 from ..folder import RunFolder
-from ..protocol import decode, encode
+from ..protocol import decode
 from ..role import environment, program
 from ..role_record import is_stopped
 

@@ -23,8 +23,9 @@ from typing import Any
 from ...errors import TrainingError
 from ...files import write_atomically
 from ...protocol.chief_messages import Fetch, Files, Grant, What
+from ...protocol.messages import encode
 from ...protocol.names import checked_file
-from ..protocol import decode, encode, host_and_port
+from ..protocol import decode, host_and_port
 from . import blocks
 
 MARKER, _LOCK = ".complete", ".lock"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ....protocol.chief_messages import read_fetch
+from ....protocol.messages import encode
 from ...files.blocks import Index
-from ...protocol import encode
 
 
 async def serve(directory: Path, index: Index, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

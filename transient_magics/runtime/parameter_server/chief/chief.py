@@ -21,12 +21,13 @@ from ....protocol import chief_messages as messages
 from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
 from ....protocol.measures.objective import Best, Objective
+from ....protocol.messages import encode
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
 from ...files import blocks, data_files, delivery
 from ...files.checkpoints import Checkpoints, path_of
 from ...folder import Lines, RunFolder, append
-from ...protocol import DONE, LONGEST_LINE, encode, host_and_port, token_fits
+from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
 from ...role import log
 from ...stopwatch import Stopwatch
 from ...training.usercode import reason
