@@ -88,8 +88,10 @@ def test_what_a_cluster_has_not_is_refused_with_what_it_has(kind: str, monkeypat
         with pytest.raises(ClusterError, match=rf"^one has no {kind} yet\.$"):
             ask()
         there |= {"first": None, "second": None}
-        with pytest.raises(ClusterError, match=rf"^one has no {kind} third\. There are: first, second\.$"):
+        with pytest.raises(ClusterError, match=rf"^one has no {kind} third\. There are: second, first\.$"):
             ask("third")
+        with pytest.raises(ClusterError, match=rf"^one has no {kind} secnod\. Did you mean second\?$"):
+            ask("secnod")
         assert (ask().name, ask("first").name) == ("second", "first")
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from transient_magics.catalog import ACCELERATORS, ZONES
 from transient_magics.errors import DeclarationError
 from transient_magics.spec import WorkerGroup, parse_groups, render_groups
+from transient_magics.spec.grammar import instead
 
 groups = st.lists(
     st.builds(
@@ -81,3 +82,20 @@ def test_a_bare_gpu_is_one_worker() -> None:
 def test_nothing_is_no_cluster() -> None:
     with pytest.raises(DeclarationError, match="at least one group"):
         parse("  ")
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "told"),
+    [
+        ("tuor", ["lake", "tour"], "Did you mean tour?"),
+        ("run1", ["run-1", "run-2"], "Did you mean run-1?"),
+        ("run-9", ["run-1", "run-2"], "There are: run-2, run-1."),
+        ("sea", ["lake", "tour"], "There are: tour, lake."),
+        ("sea", [f"run-{number}" for number in range(9)], "There are: run-8, run-7, run-6, run-5, run-4, run-3, ..."),
+        ("sea", [], ""),
+    ],
+)
+def test_a_name_that_is_not_there_is_refused_with_the_nearest_or_the_latest(
+    name: str, names: list[str], told: str
+) -> None:
+    assert instead(name, names) == told

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from .. import emulator, places
 from ..errors import ClusterError, DeclarationError
+from ..journal import ClusterState
 from ..protocol import layout
 from ..spec import parse_name
+from ..spec.grammar import instead
 from . import commands, folders
 from .handles import Bag, Cluster, Job, Run, Study
 from .programs import ask
 from .results.comparison import Comparison, Runs
-
-_FEW = 5
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -27,11 +28,9 @@ def cluster(name: str | None = None) -> Cluster:
         raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
     name = parse_name(name, "the cluster's name")
     if not (places.cluster(name) / layout.SPEC).exists():
-        names = ", ".join(each.name for each in clusters(all=True))
-        raise ClusterError(
-            f"There is no cluster {name}",
-            fix=f"There are: {names}." if names else "Declare one: %transient_cluster k80x4",
-        )
+        names = [each.name for each in clusters()]
+        fix = instead(name, names) if names else "None is there now. Declare one: %transient_cluster k80x4"
+        raise ClusterError(f"There is no cluster {name}", fix=fix)
     return Cluster(name)
 
 
@@ -61,47 +60,28 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
     """The run called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
     if cluster is not None:
         return _cluster(cluster).run(name)
-    latest: list[str] = []
-    for each in reversed(clusters(all=True)):
-        found = each.state.runs
-        if (name in found) if name else found:
-            return each.run(name)
-        latest += [each for each in reversed(found) if not found[each].spec.study]
-    fix = f"The latest are: {', '.join(latest[:_FEW])}." if latest else ""
-    raise ClusterError(f"There is no run{f' {name}' if name else ' yet'}", fix=fix)
+    return _holder("run", name, lambda state: state.runs, _apart_from_trials).run(name)
 
 
 def study(name: str | None = None, cluster: Cluster | str | None = None) -> Study:
     """The study called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
     if cluster is not None:
         return _cluster(cluster).study(name)
-    for each in reversed(clusters(all=True)):
-        found = each.state.studies
-        if (name in found) if name else found:
-            return each.study(name).parts[0]
-    raise ClusterError(f"There is no study{f' {name}' if name else ' yet'}")
+    return _holder("study", name, lambda state: state.studies).study(name).parts[0]
 
 
 def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
     """The job called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
     if cluster is not None:
         return _cluster(cluster).job(name)
-    for each in reversed(clusters(all=True)):
-        found = each.state.jobs
-        if (name in found) if name else found:
-            return each.job(name)
-    raise ClusterError(f"There is no job{f' {name}' if name else ' yet'}")
+    return _holder("job", name, lambda state: state.jobs).job(name)
 
 
 def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
     """The bag called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
     if cluster is not None:
         return _cluster(cluster).bag(name)
-    for each in reversed(clusters(all=True)):
-        found = each.state.bags
-        if (name in found) if name else found:
-            return each.bag(name)
-    raise ClusterError(f"There is no bag{f' {name}' if name else ' yet'}")
+    return _holder("bag", name, lambda state: state.bags).bag(name)
 
 
 def runs(cluster: Cluster | str | None = None) -> Runs:
@@ -119,6 +99,31 @@ def compare(*runs: Run) -> Comparison:
     if not found or not all(isinstance(each, Run) for each in found):
         raise DeclarationError("compare takes runs", fix='For example: tm.compare(tm.run("run-1"), tm.run("run-2"))')
     return Comparison(found)
+
+
+def _holder(
+    kind: str,
+    name: str | None,
+    known: Callable[[ClusterState], Mapping[str, object]],
+    told: Callable[[ClusterState], Iterable[str]] | None = None,
+) -> Cluster:
+    """Of clusters, deleted ones too, the last that has `name`, else any of that kind.
+
+    Raises ClusterError where there is none; it tells those of `told`, else all `known`.
+    """
+    names = list[str]()
+    for each in reversed(clusters(all=True)):
+        state = each.state
+        if (name in known(state)) if name else known(state):
+            return each
+        names = [*(told or known)(state), *names]
+    if name is None:
+        raise ClusterError(f"There is no {kind} yet")
+    raise ClusterError(f"There is no {kind} {name}", fix=instead(name, names))
+
+
+def _apart_from_trials(state: ClusterState) -> list[str]:
+    return [name for name, run in state.runs.items() if not run.spec.study]
 
 
 def _cluster(given: Cluster | str) -> Cluster:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import DeclarationError
 
 MOST_WORKERS = 1000
+MOST_NAMES = 6
 _COUNT = re.compile(r"^(?P<accelerator>.*?)x(?P<count>\d*)$")
 _WORD = re.compile(r"[a-z0-9-]+")
+_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,18 @@ def nearest(word: str, words: Collection[str]) -> str:
     if close := difflib.get_close_matches(word, words, n=1, cutoff=0.5):
         return f"Did you mean {close[0]}?"
     return "Known: " + ", ".join(sorted(words)[:14]) + ("." if len(words) <= 14 else ", ...")
+
+
+def instead(name: str, names: Sequence[str]) -> str:
+    """What to type for a `name` that is not there: the nearest of `names` (oldest first), else the latest of them.
+
+    A name that differs in its number alone, as run-7 from run-3, was not mistyped: the latest are told then, too.
+    """
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close and _DIGITS.sub("", close[0]) != _DIGITS.sub("", name):
+        return f"Did you mean {close[0]}?"
+    latest, more = list(reversed(names))[:MOST_NAMES], ", ..." if len(names) > MOST_NAMES else "."
+    return f"There are: {', '.join(latest)}{more}" if names else ""
 
 
 def _group(text: str, start: int, piece: str, accelerators: Collection[str], zones: Collection[str]) -> WorkerGroup:

@@ -17,6 +17,7 @@ from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, 
 from ...protocol.names import is_name
 from ...protocol.share import Share
 from ...spec import ClusterSpec
+from ...spec.grammar import instead
 from .. import commands
 from ..following.follower import follower
 from ..following.watch import is_of
@@ -330,7 +331,7 @@ class Cluster:
         chosen = name or next(reversed([*known]), None)
         declared = self.directory / folders / (name or "") / file
         if chosen is None or (name and name not in known and not (is_name(name) and declared.exists())):
-            fix = f"There are: {', '.join(known)}." if chosen else ""
+            fix = instead(name, [*known]) if name else ""
             raise ClusterError(f"{self.name} has no {kind}{f' {name}' if name else ' yet'}", fix=fix)
         return chosen
 

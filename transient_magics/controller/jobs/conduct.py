@@ -24,6 +24,7 @@ from ...protocol.vm_events import from_job
 from ...remote import Allowance, Connection, follow_across
 from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
+from ...spec.grammar import instead
 from ..foreign import Refusals
 from ..record import Recorder
 from ..runs.packages import gather
@@ -89,8 +90,7 @@ class Jobs:
         """End a job, its folder shipped once more. Raises ClusterError where there is none."""
         job = self._state.jobs.get(name)
         if job is None:
-            fix = f"There are: {', '.join(self._state.jobs)}." if self._state.jobs else ""
-            raise ClusterError(f"{self._directory.name} has no job {name}", fix=fix)
+            raise ClusterError(f"{self._directory.name} has no job {name}", fix=instead(name, [*self._state.jobs]))
         if not job.over and not job.stop:
             self._recorder.record(events.JobStopping(job=name, reason="stopped by the user"))
 

@@ -20,6 +20,7 @@ from ...protocol import layout
 from ...protocol.agent_commands import INPUT, Evaluate, Save
 from ...protocol.vm_events import ProcessGaveUp
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, run_store
+from ...spec.grammar import instead
 from ...spec.places import slot_of
 from ..commands import PATIENCE, still_looking
 from ..decisions.ledger import Leases, leases, to_check, to_conduct
@@ -236,8 +237,7 @@ class Runs:
     def _known(self, name: str) -> RunState:
         if run := self._state.runs.get(name):
             return run
-        fix = f"There are: {', '.join(self._state.runs)}." if self._state.runs else ""
-        raise ClusterError(f"{self._declared.name} has no run {name}", fix=fix)
+        raise ClusterError(f"{self._declared.name} has no run {name}", fix=instead(name, [*self._state.runs]))
 
     async def _end(self, run: RunState) -> None:
         if training := self._trainings.get(run.name):

@@ -17,6 +17,7 @@ from ...journal.declared import declared_below
 from ...protocol import layout
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
+from ...spec.grammar import instead
 from ...trials.optuna_study import Twin, missing
 from ...trials.points import point
 from ..record import Recorder
@@ -155,8 +156,7 @@ class Studies:
     def _known(self, name: str) -> StudyState:
         if study := self._state.studies.get(name):
             return study
-        fix = f"There are: {', '.join(self._state.studies)}." if self._state.studies else ""
-        raise ClusterError(f"{self._directory.name} has no study {name}", fix=fix)
+        raise ClusterError(f"{self._directory.name} has no study {name}", fix=instead(name, [*self._state.studies]))
 
 
 def waiting_studies(directory: Path, state: ClusterState) -> list[str]:
