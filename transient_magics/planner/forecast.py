@@ -49,7 +49,7 @@ class Forecast:
     outcome: Outcome
     risk: str
     guess: str = ""
-    """From what its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
+    """Why its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
     behind: Behind | None = None
     """Where it is slower than earlier runs of its model lead to expect."""
 
@@ -203,14 +203,13 @@ def _workers(
 @dataclass(frozen=True, slots=True)
 class _Speeds:
     """Seconds of a step by GPU (of steps that are taken together: of any), the servers' part of it and its scaling, and
-    how far off their speed together may be, from so many `stretches` of training: `guessed` where these do not tell.
+    how far off their speed together may be: `guessed` where its stretches of training do not tell.
     """
 
     seconds: Mapping[str, float]
     service_seconds: float
     scaling: float
     error: float
-    stretches: int
     guessed: bool
     emulated: bool
 
@@ -229,13 +228,15 @@ class _Speeds:
         new = [gpu_of(kind).upper() for kind in dict.fromkeys(kinds) if not self.step(kind).measured]
         if not (self.guessed or new):
             return ""
-        told = f"{self.stretches or 'the first'} stretch{'es' if self.stretches > 1 else ''} of training"
-        return f"{told}, none of it on {' or '.join(new)}" if new else told
+        where = f"on {' or '.join(new)}"
+        if not self.guessed:
+            return f"no training {where} yet"
+        return f"too little training yet to tell how much its speed varies{f', and none {where}' if new else ''}"
 
 
 def _speeds(state: ClusterState, run: RunState, record: Record) -> _Speeds:
     seen, emulated = list(record.observations), bool(state.spec and state.spec.emulated)
-    least, stretches = 0.0, len(seen)
+    least = 0.0
     if not seen:
         if run.steps_per_second <= 0 or not run.workers:
             raise PlanError(f"{run.name} has made too few steps to tell", fix="Ask again in some seconds.")
@@ -247,11 +248,11 @@ def _speeds(state: ClusterState, run: RunState, record: Record) -> _Speeds:
         lasted = [each.seconds for each in alike]
         speed = float(np.average([each.steps_per_second for each in alike], weights=lasted))
         error = max(least, spread([speed / each.steps_per_second - 1 for each in alike], 1, lasted))
-        return _Speeds({"": 1 / speed}, 0.0, SCALING, error, stretches and len(alike), not tell(1, lasted), emulated)
+        return _Speeds({"": 1 / speed}, 0.0, SCALING, error, not tell(1, lasted), emulated)
     # The forecast is for the servers that there are: however many, they are one to this fit.
     found = fit([Cell(each.workers, 1, each.steps_per_second, each.seconds) for each in seen])
     return _Speeds(
-        found.compute_seconds, found.service_seconds, found.scaling, max(least, found.error), stretches,
+        found.compute_seconds, found.service_seconds, found.scaling, max(least, found.error),
         found.guessed, emulated,
     )  # fmt: skip
 

@@ -121,7 +121,6 @@ class ModelStore:
             source, error = "from clusters with other GPUs, by peak TFLOPS", BY_PEAK_ERROR
         notes = [] if parameters else ["Its parameters were not counted: the limit of the parameter servers and data "
                                        "transfer between zones are left out."]  # fmt: skip
-        stretches = "one stretch" if len(seen) == 1 else f"{len(seen)} stretches"
         return Workload(
             name=name,
             compute={gpu: Estimate(seconds, error, source)
@@ -132,7 +131,7 @@ class ModelStore:
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
             speed_error=found.error, limit_error=0.05 if found.limited else SERVICE_ERROR,
             limit_measured=found.limited or not assumed, waits=waits, preparation=preparation, stalls=stalls,
-            guess=untrained or (f"{stretches} of training cannot tell how much speeds differ" if found.guessed else ""),
+            guess=untrained or ("it trained too little to tell how much its speed varies" if found.guessed else ""),
         )  # fmt: skip
 
     def _terms(self, wire: str) -> dict[str, Terms]:

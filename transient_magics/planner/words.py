@@ -201,7 +201,7 @@ def _but(forecast: Forecast) -> str:
     it is slower than was to be expected."""
     lost = 1 - forecast.finished
     unless = f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
-    guess = f"; a guess, from {forecast.guess}" if forecast.guess else ""
+    guess = f"; a guess: {forecast.guess}" if forecast.guess else ""
     return f"{unless}{guess}{f'; {forecast.behind}' if forecast.behind else ''}"
 
 
