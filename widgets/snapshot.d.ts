@@ -380,7 +380,8 @@ export interface StallPart {
   sure: boolean;
 }
 
-/** A kind of VM, its step and the parts of that. `reads`: its workers read files, so a cache or a disk matters. */
+/** A kind of VM, its step and the parts of that; `advice` is empty while too little was measured. `reads`: its
+ * workers read files, so a cache or a disk matters. */
 export interface StallBar {
   vm: string;
   heading: string;

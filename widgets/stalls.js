@@ -49,6 +49,7 @@ function measured() {
     setAttribute(table, "aria-label", `Parts of a step on ${bar.vm}`);
     setText(heading, bar.heading);
     setText(advice, bar.advice);
+    advice.hidden = !bar.advice;
     place.replaceChildren(stack(partsOf(bar), longest, bar.parts.map(({ name, share }) => `${name} ${share}`).join(", ")));
     keyed(body, bar.parts, (part) => part.name, (part) => {
       const cells = [element("td"), element("td"), element("td")];

@@ -10,10 +10,10 @@ import pytest
 from tests.panels.stories import requested
 from tests.planner.test_stalls import step, told
 from transient_magics.client.results.stalls import Report, report, terms
-from transient_magics.journal import ClusterState, RunState, bill, replay
+from transient_magics.journal import ClusterState, RunState, bill, events, replay
 from transient_magics.journal.events import TrainMeasured
 from transient_magics.journal.power import Stretch
-from transient_magics.panels import view
+from transient_magics.panels import stalls_html, view
 from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.share import WHOLE, Share
@@ -93,6 +93,25 @@ def test_a_vm_counts_as_the_machine_that_it_was_when_it_was_measured(since: floa
     said = report(state, run)
     assert said.bars[0].hourly == hourly
     assert ("worker-1 was stopped and started again while it was measured" in str(said)) == (not kind)
+
+
+def test_of_few_repeats_it_says_that_more_are_needed_and_advises_nothing() -> None:
+    found = report(*measured(told([step(network=0.05)] * 2, WORKERS, noise=0.01)))
+    assert found.notes == ("Three repeats are needed before anything is claimed.",)
+    assert "stands out of the noise" not in str(found)
+    drawn = stalls_html(found)
+    assert "Three repeats are needed" in drawn
+    assert drawn.count("<b>") == 1, "its name alone"
+
+
+def test_measures_are_no_news_that_crowd_out_what_happened_on_the_cluster() -> None:
+    state, run = quiet()
+    taken = [replace(each, run=run.name) for each in told([step()] * 5, WORKERS)]
+    begun = [events.TrainDeclared(run=run.name, spec=run.spec.to_dict()), events.TrainStarted(run=run.name, step=0)]
+    after = replay([*begun, *taken], replace(state, runs={}))
+    said = [each["text"] for each in view(after, bill(after, 1.0), 1.0)["events"]]
+    assert said[:2] == ["stalls-1 started", "stalls-1 was declared"]
+    assert after.runs[run.name].measured, "they are kept all the same"
 
 
 def test_on_the_panel_of_its_cluster_it_counts_measures_and_has_no_loss_and_no_checkpoint() -> None:

@@ -95,6 +95,12 @@ def test_where_a_step_is_computing_a_gpu_is_advised_or_a_faster_one(kind: str, f
     assert advice(found).endswith(f"% of a step is computing. {faster} is what would help.")
 
 
+def test_nothing_is_advised_before_there_are_repeats_enough_to_claim_anything() -> None:
+    measured = told([step(network=0.05)] * 3)
+    assert advice(one([each for each in measured if each.repeat < 2])) == ""
+    assert "network" in advice(one(measured))
+
+
 def test_a_part_that_takes_long_and_is_too_uneven_to_be_claimed_is_told_to_be_measured_again() -> None:
     """Seen of a disk that others used: most of a step in the mean, and one repeat of four without any of it."""
     found = one(told([step(cold=each) for each in (0.1, 0.4, 0.5, 0.9)]))

@@ -48,7 +48,8 @@ class Stalls:
     def advice(self) -> str:
         """What to do about the longest stall, of each kind of VM; empty as long as too little is measured."""
         bars = self.report.bars
-        return "\n".join(f"{each.label}: {each.advice}" if len(bars) > 1 else each.advice for each in bars)
+        found = [each for each in bars if each.advice]
+        return "\n".join(f"{each.label}: {each.advice}" if len(bars) > 1 else each.advice for each in found)
 
     def wait(self, timeout: float | None = None) -> Report:
         """Block until all is measured, keep it for plans to come, and return the report.

@@ -24,7 +24,7 @@ _NOISY = 0.15
 
 @dataclass(frozen=True)
 class Bar:
-    """One kind of VM: its label, what was measured of it, and what to do."""
+    """One kind of VM: its label, what was measured of it, and what to do (empty: too little was measured)."""
 
     label: str
     stalls: Stalls
@@ -98,7 +98,7 @@ class Report:
         lines = [f"{self.name}: {self.words}"]
         for bar in self.bars:
             lines += ["", bar.heading, *text.table(("part", "a step", "share", ""), bar.lines)]
-            lines.append(bar.advice)
+            lines += [bar.advice] if bar.advice else []
         return "\n".join([*lines, *([""] if self.below else []), *self.below])
 
 

@@ -26,6 +26,7 @@ RECENT = 60
 _MANY = (
     e.TrainProgress,
     e.TrainData,
+    e.TrainMeasured,
     e.VmTraffic,
     e.DeadlineOutlook,
     e.Unknown,

@@ -389,7 +389,8 @@ class StallPart(TypedDict):
 
 
 class StallBar(TypedDict):
-    """A kind of VM, its step and the parts of that. `reads`: its workers read files, so a cache or a disk matters."""
+    """A kind of VM, its step and the parts of that; `advice` is empty while too little was measured. `reads`: its
+    workers read files, so a cache or a disk matters."""
 
     vm: str
     heading: str

@@ -33,7 +33,7 @@ def _bar_html(bar: StallBar, longest: float) -> str:
              *map(escape, (each["words"], each["share"], each["dollar"]))])
         for each in bar["parts"]
     ]  # fmt: skip
-    advice = f"<div><b>{escape(bar['advice'])}</b></div>"
+    advice = f"<div><b>{escape(bar['advice'])}</b></div>" if bar["advice"] else ""
     drawn = f"<div>{escape(bar['heading'])}</div>{_drawn(bar, longest)}{table(rows)}{advice}"
     return f"<div style='margin-top:8px'>{drawn}</div>"
 

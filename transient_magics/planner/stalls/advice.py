@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from .parts import Estimate, Stalls
+from .parts import LEAST_REPEATS, Estimate, Stalls
 from .terms import Terms
 from .what_if import Change
 
@@ -23,7 +23,10 @@ _MENDS: Mapping[str, str] = {
 
 
 def advice(stalls: Stalls, servers: int = 1) -> str:
-    """What to do about the stalls of these workers, which have so many parameter `servers`."""
+    """What to do about the stalls of these workers, which have so many parameter `servers`; empty where there are too
+    few repeats to claim anything."""
+    if len(stalls.repeats) < LEAST_REPEATS:
+        return ""
     found = [each for each in stalls.stalled if not _once(each.name, stalls)]
     if found:
         first = found[0]
