@@ -105,12 +105,23 @@ def test_what_is_included_exists_and_is_not_huge(tmp_path: Path) -> None:
 
 def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
     cell = "import keras\nmodel = keras.optimizers.Adam(lr)\n\ndef input_fn(mode):\n    return mode\n"
-    check(cell, own_model=True, params=["lr", "batch_size"])
+    check(cell, own_model=True, params=dict.fromkeys(["lr", "batch_size"], "--param"))
     for source, params, said in (
         (cell, [], "cell line 3: 'lr' is defined nowhere"),
         (cell, ["lr", "units"], "The cell does not read the parameter 'units'"),
         (f"lr = 0.1\n{cell}", ["lr"], "cell line 2: 'lr' is a parameter, and the cell sets it itself"),
     ):
         with pytest.raises(CellError) as refused:
-            check(source, own_model=True, params=params)
+            check(source, own_model=True, params=dict.fromkeys(params, "--param"))
         assert str(refused.value).startswith(said)
+    for params, said in (
+        (
+            {"units": "--param", "lrr": "--over"},
+            "--over gives 'lrr', which the cell does not read: use one name in both.",
+        ),
+        ({"rate": "--param"}, "--param gives 'rate', which the cell does not read: use one name in both."),
+        ({"batch_size": "--over"}, "Import it in the cell, or define it there."),
+    ):
+        with pytest.raises(CellError) as refused:
+            check(cell, own_model=True, params=params)
+        assert str(refused.value) == f"cell line 3: 'lr' is defined nowhere. {said}"

@@ -56,7 +56,7 @@ def train(
     """
     values = dict(command.values)
     values["include"] = cell.included(values.get("include", ()))
-    _check(source, values, values.get("params", ()), line_offset, notebook, folder)
+    _check(source, values, (), line_offset, notebook, folder)
     chosen = client.cluster(values.pop("cluster", None))
     since = chosen.state.seq
     return Launched(client.train(source=source, line_offset=line_offset, cluster=chosen, **values), since)
@@ -74,7 +74,7 @@ def study(
     values = dict(command.values)
     values["include"] = cell.included(values.get("include", ()))
     tried = [each.name for each in parse_space(values["over"])] if values.get("over") else []
-    _check(source, values, [*values.get("params", ()), *tried], line_offset, notebook, folder)
+    _check(source, values, tried, line_offset, notebook, folder)
     before = {each.name: each.state.seq for each in client.clusters()}
     answer = client.declare_study(source=source, line_offset=line_offset, dry_run=command.dry_run, **values)
     return Begun(answer, before.get(answer.cluster.name, 0)) if isinstance(answer, client.Study) else answer
@@ -107,15 +107,17 @@ def stalls(command: Command, source: str = "", *, line_offset: int = 0, notebook
     values = dict(command.values)
     if source:
         values["include"] = cell.included(values.get("include", ()))
-        _check(source, values, values.get("params", ()), line_offset, notebook, None)
+        _check(source, values, (), line_offset, notebook, None)
     found = client.declare_stalls(source=source, line_offset=line_offset or 1, **values)
     return Measured(found, found.cluster.state.seq)
 
 
 def _check(
-    source: str, values: Mapping[str, Any], params: Collection[str], line_offset: int, notebook: Collection[str],
+    source: str, values: Mapping[str, Any], tried: Collection[str], line_offset: int, notebook: Collection[str],
     folder: Path | None,
 ) -> None:  # fmt: skip
+    """`tried`: the names of parameters that a study tries values of."""
+    params = dict.fromkeys(values.get("params", ()), "--param") | dict.fromkeys(tried, "--over")
     cell.check(
         source, notebook, line_offset=line_offset, include=values["include"], folder=folder,
         own_model=not values.get("model"), params=params,

@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 from ..errors import CellError, DeclarationError
 from ..protocol.names import is_path
@@ -47,13 +47,14 @@ def check(
     include: Iterable[str] = (),
     folder: Path | None = None,
     own_model: bool = False,
-    params: Collection[str] = (),
+    params: Mapping[str, str] = MappingProxyType({}),
     hparams: bool = True,
 ) -> None:
     """Check the body of a training cell (or a file, with `line_offset` 0).
 
     With `own_model` it must define what is trained, as no model of Tensor2Tensor is named; `params` are names that it
-    has from its begin, all of which it has to read. `hparams`: whether its first line may hand over hyper-parameters.
+    has from its begin, all of which it has to read, each with the option that gives it. `hparams`: whether its first
+    line may hand over hyper-parameters.
 
     `notebook` has the names that exist in the notebook; where it is a mapping to their values, the advice is more
     precise. `folder` is where local modules lie. Raises CellError.
@@ -63,7 +64,8 @@ def check(
     tree = _parse(source, line_offset)
     _check_local_imports(tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd())
     if not _has_unknowable_names(tree):
-        _check_names(source, tree, notebook, line_offset, hparams and not own_model, params)
+        unread = _unread(source, params) if own_model else {}
+        _check_names(source, tree, notebook, line_offset, hparams and not own_model, params, unread)
         if own_model:
             _check_own_model(source)
             _check_params(source, tree, params, line_offset)
@@ -200,8 +202,9 @@ def _has_unknowable_names(tree: ast.Module) -> bool:
 
 
 def _check_names(
-    source: str, tree: ast.Module, notebook: Collection[str], line_offset: int, hparams: bool, params: Collection[str]
-) -> None:
+    source: str, tree: ast.Module, notebook: Collection[str], line_offset: int, hparams: bool,
+    params: Collection[str], unread: Mapping[str, str],
+) -> None:  # fmt: skip
     module = symtable.symtable(source, "cell", "exec")
     scopes = list(_scopes(module))
     defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)} | {*params}
@@ -221,7 +224,7 @@ def _check_names(
             if looked_up and not known and (lines := list(_uses(tree, name))):
                 missing[name] = min(lines)
     if missing:
-        raise _missing_names(missing, notebook, line_offset, hparams)
+        raise _missing_names(missing, notebook, line_offset, hparams, unread)
 
 
 def _check_own_model(source: str) -> None:
@@ -240,15 +243,22 @@ def _check_params(source: str, tree: ast.Module, params: Collection[str], line_o
     """A parameter that the cell never reads would change nothing, nor would one that it sets itself."""
     module = symtable.symtable(source, "cell", "exec")
     bound = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
-    read = {symbol.get_name() for scope in _scopes(module) for symbol in scope.get_symbols() if symbol.is_referenced()}
+    unread = _unread(source, dict.fromkeys(params, ""))
     for name in params:
         if name in bound:
             lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
             place = f"{_place(min(lines), line_offset)}: " if lines else ""
             raise CellError(f"{place}'{name}' is a parameter, and the cell sets it itself", fix="Leave that out.")
-        if name not in read and name not in _READ_BY_US:
+        if name in unread:
             fix = f"Read it by its name, as in: keras.optimizers.Adam({name})"
             raise CellError(f"The cell does not read the parameter '{name}'", fix=fix)
+
+
+def _unread(source: str, params: Mapping[str, str]) -> dict[str, str]:
+    """Those parameters that the cell reads nowhere, by name the option that gives each."""
+    scopes = _scopes(symtable.symtable(source, "cell", "exec"))
+    read = {symbol.get_name() for scope in scopes for symbol in scope.get_symbols() if symbol.is_referenced()}
+    return {name: option for name, option in params.items() if name not in read and name not in _READ_BY_US}
 
 
 def _drop_unevaluated_annotations(tree: ast.Module) -> None:
@@ -294,7 +304,9 @@ def _bound_within(scope: ast.AST, name: str) -> bool:
     return False
 
 
-def _missing_names(missing: Mapping[str, int], notebook: Collection[str], line_offset: int, hparams: bool) -> CellError:
+def _missing_names(
+    missing: Mapping[str, int], notebook: Collection[str], line_offset: int, hparams: bool, unread: Mapping[str, str]
+) -> CellError:
     in_order = sorted(missing.items(), key=lambda item: (item[1], item[0]))
     parts = []
     for name, line in in_order[:_NAMES_SHOWN]:
@@ -304,12 +316,14 @@ def _missing_names(missing: Mapping[str, int], notebook: Collection[str], line_o
     if len(in_order) > _NAMES_SHOWN:
         parts.append(f"and {len(in_order) - _NAMES_SHOWN} more")
     first = in_order[0][0]
-    return CellError("; ".join(parts), fix=_advice(first, notebook, hparams))
+    return CellError("; ".join(parts), fix=_advice(first, notebook, hparams, unread))
 
 
-def _advice(name: str, notebook: Collection[str], hparams: bool) -> str:
+def _advice(name: str, notebook: Collection[str], hparams: bool, unread: Mapping[str, str]) -> str:
     if name in _OF_IPYTHON:
         return "The VMs run plain Python, without IPython."
+    if given := next(iter(difflib.get_close_matches(name, unread, 1) or unread), ""):
+        return f"{unread[given]} gives '{given}', which the cell does not read: use one name in both."
     if name not in notebook:
         return "Import it in the cell, or define it there."
     value = notebook[name] if isinstance(notebook, Mapping) else None

@@ -33,7 +33,7 @@ def model_of(source: str, options: Mapping[str, Any], include: tuple[str, ...] =
     if source or not named.get("model"):
         cell.check(
             source, line_offset=line_offset, include=included, own_model=not named.get("model"),
-            params=list(named.get("params", ())),
+            params=dict.fromkeys(named.get("params", ()), "--param"),
         )  # fmt: skip
     whole = {"name": "planned", "train_steps": 1, "line_offset": line_offset, **named}
     return specified(None, whole, None, included, source)[0]
