@@ -239,5 +239,9 @@ def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_f
         shown = text.status(behind, bill(behind, 1.0), 1.0)
         assert said in shown
         assert "run-3  waits behind run-2" in shown
+    finished = replay([*history, events.TrainFinished(run="run-1", step=202)])
+    assert text.run_words(finished.runs["run-1"]).startswith("finished at step 200 of 200 (2 more were under way)")
+    assert text.event_words(finished.recent[-1]) == "run-1 finished at step 202", "which is that of its checkpoint"
     state = replay([*history, events.TrainFinished(run="run-1", step=200)])
+    assert text.run_words(state.runs["run-1"]).startswith("finished at step 200 of 200, ")
     assert "run-2  waits for its first step" in text.status(state, bill(state, 1.0), 1.0)

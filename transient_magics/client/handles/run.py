@@ -18,7 +18,7 @@ from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save, Stop
 from ...protocol.names import is_path
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated
-from .. import commands
+from .. import commands, text
 from ..programs import fetch
 from ..shown import Log, displayed
 
@@ -436,7 +436,7 @@ class Run:
 
     def __repr__(self) -> str:
         run = self.state
-        return f"<Run {self.name} on {self.cluster.name}: {run.phase}, step {run.step} of {run.train_steps}>"
+        return f"<Run {self.name} on {self.cluster.name}: {run.phase}, step {text.counted_words(run)}>"
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         return displayed(self)

@@ -19,6 +19,7 @@ from .jobs import job_words
 from .records import data_words
 from .states import (
     best_words,
+    counted_words,
     ending_words,
     given_up_words,
     machine,
@@ -104,7 +105,7 @@ def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
 def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     """A cluster in a list, by column."""
     spec, run = state.spec, foreground.run(state)
-    working = [f"{run.name} {run.step:,}/{run.train_steps:,}"] if run else []
+    working = [f"{run.name} {counted_words(run).replace(' of ', '/')}"] if run else []
     for study in foreground.studies(state):
         working.append(f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials")
     working += [f"{job.name} {job.phase}" for job in foreground.jobs(state)]

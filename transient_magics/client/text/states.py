@@ -137,9 +137,14 @@ def waits_for(run: RunState, state: ClusterState) -> str:
     return f"{end}: {why}" if end and why else end
 
 
+def counted_words(run: RunState) -> str:
+    """`120 of 300`. A run may have made more than it was to, because each worker finishes the step that it is in."""
+    return f"{min(run.step, run.train_steps):,} of {run.train_steps:,}"
+
+
 def run_words(run: RunState, state: ClusterState | None = None) -> str:
     """Where a run stands, in one sentence without its name; `state` of its cluster tells whether another goes first."""
-    of = f"{'measure' if run.spec.stalls else 'step'} {run.step:,} of {run.train_steps:,}"
+    of = f"{'measure' if run.spec.stalls else 'step'} {counted_words(run)}"
     if run.phase == "declared":
         return (waits_for(run, state) if state else "") or "waits for its first step"
     if run.phase == "failed":
@@ -149,6 +154,8 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
         took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
         done = "stopped" if run.stopped else "finished"
         why = f": {plain(run.reason)}" if run.reason else ""
+        more = run.step - run.train_steps
+        of += f" ({more:,} more {'was' if more == 1 else 'were'} under way)" if more > 0 else ""
         return f"{done} at {of}{f' after {took}' if took else ''}{loss}{why}"
     if is_evaluated(run):
         return f"{of} made{loss}, being evaluated"

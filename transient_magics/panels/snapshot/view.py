@@ -162,7 +162,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "words": text.run_words(run, state),
         "step": run.step,
         "steps": run.train_steps,
-        "counted": f"{run.step:,} of {text.count(run.train_steps, 'measure' if run.spec.stalls else 'step')}",
+        "counted": f"{text.counted_words(run)} {'measures' if run.spec.stalls else 'steps'}",
         "forecast": forecast,
         "facts": _facts(state, run, now),
         "data": text.data_words(run.data) if run.data else "",
