@@ -122,7 +122,8 @@ function pointChart(first) {
     });
     for (const [state, path] of paths) setAttribute(path, "d", drawn[state] || "M0 0");
     node.hidden = !bag.points.length;
-    setText(title, up ? up.name : "points");
+    setText(title, up ? up.name : "no result to draw");
+    svg.style.display = up ? "" : "none";
     const where = up ? `${across.name} and ${up.name}` : across.name;
     setAttribute(figure, "aria-label", `Points of ${bag.name} by ${where}. Arrow keys go from job to job.`);
     mark();

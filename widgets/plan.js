@@ -110,12 +110,13 @@ function render({ model, el }) {
   const about = element("span", { class: "transient-about" });
   const wrong = element("div", { class: "transient-trouble", "data-tone": "warn", role: "alert" });
   const plot = element("div", { class: "transient-plan-plot" });
+  const legend = element("div", { class: "transient-plan-legend" });
   const body = element("tbody");
   const head = element("tr");
   const table = element("table", { class: "transient-vms transient-plan-table", "aria-label": "Clusters that no other beats" }, element("thead", {}, head), body);
   const notes = element("div", { class: "transient-foot" });
   const panel = element("section", { class: "transient-panel", role: "region", "aria-label": "Plan a cluster" },
-    element("header", { class: "transient-head" }, name, about), whatIf, wrong, plot, table,
+    element("header", { class: "transient-head" }, name, about), whatIf, wrong, plot, legend, element("div", { class: "transient-wide" }, table),
     element("div", { class: "transient-fields" }, said), notes);
 
   function dot(point, across, up) {
@@ -180,6 +181,7 @@ function render({ model, el }) {
         .map((each) => element("circle", { class: "transient-plan-other", cx: across(each.hours), cy: up(each.dollars), r: 2 })),
       element("path", { class: "transient-plan-front", d: "M" + view.front.map((each) => `${across(each.hours)} ${up(each.dollars)}`).join("L") }),
       ...dots));
+    legend.replaceChildren(...(view.legend ?? []).map(([tone, sign, text]) => element("span", {}, element("span", { style: `color: var(--${tone})`, text: `${sign} ` }), text)));
     rove(dots, Math.min(chosen, dots.length - 1));
     keyed(head, view.header, (text) => text, (text) => element("th", { scope: "col", text }));
     keyed(body, view.rows, (row) => row.line, ({ line, cells }) => {

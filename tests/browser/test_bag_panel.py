@@ -133,6 +133,18 @@ def test_two_thousand_points_are_drawn_in_a_moment_and_one_parameter_beside_what
         expect(section.get_by_label("Up")).to_be_hidden()
         page.screenshot(path=shots / "bag-line.png", full_page=True)
         assert page.evaluate("failures") == []
+    nothing = BagStory(specification(60, space=parse_space("density=0.3:0.9")), done=0)
+    with bare(chrome, "cluster", sent(nothing), width=900) as page:
+        points = page.get_by_role("region", name="Bag bag-1").locator("figure")
+        expect(points).to_contain_text("no result to draw")
+        expect(points.locator("svg")).to_be_hidden()
+        page.get_by_role("button", name="Point of job 0").press("Enter")
+        expect(points).to_contain_text("job 0 · density")
+        page.screenshot(path=shots / "bag-nothing.png", full_page=True)
+        page.evaluate("bags => model.set('bags', bags)", sent(line)["bags"])
+        expect(points.locator("svg")).to_be_visible()
+        assert drawn(page.get_by_role("region", name="Bag bag-1"))["done"] == 40
+        assert page.evaluate("failures") == []
     words = BagStory(specification(60, space=parse_space("density=0.001:10:log kind=a,bb,c"), surrogate="none",
                                    until={}), done=40)  # fmt: skip
     with bare(chrome, "cluster", sent(words), width=900) as page:

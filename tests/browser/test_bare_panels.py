@@ -405,3 +405,21 @@ def test_a_plan_keeps_the_limits_it_was_asked_with_and_takes_the_latest_answer(c
             page.evaluate("view => model.set('view', view)", search(title=title, asked=number))
             expect(page.get_by_text("Searching")).to_have_count(1 - number)
         expect(page.get_by_text("of this question")).to_be_visible()
+
+
+def test_a_plan_says_what_its_signs_mean_and_its_table_does_not_stick_out(chrome: Browser) -> None:
+    choices = {"train_steps": 64_000, "max_hours": None, "max_cost": None, "objective": "knee", "revocations": "none"}
+    legend = [("good", "●", "the knee"), ("quiet", "○", "another is faster and cheaper")]
+    long = "%transient_cluster k80x3+p100x8 --zone europe-west1-b --ps 4"
+    view = search(
+        legend=legend, rows=[{"cells": ["7.84 min", "$1.86", long], "line": long, "best": True, "knee": True}]
+    )
+    with bare(chrome, "plan", {"view": view, "choices": choices}, width=500) as page:
+        assert page.locator(".transient-plan-legend").inner_text().split("\n") == [
+            "● the knee", "○ another is faster and cheaper",
+        ]  # fmt: skip
+        expect(page.get_by_role("button", name=long)).to_be_attached()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.evaluate("view => model.set('view', view)", {key: view[key] for key in view if key != "legend"})
+        expect(page.locator(".transient-plan-legend")).to_be_empty()
+        assert page.evaluate("failures") == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -39,6 +41,24 @@ def test_a_plan_is_returned_bound_and_shown(shell: InteractiveShell) -> None:
     assert "On demand" in data["text/html"]
 
 
+def test_a_bags_plan_is_a_table_that_is_as_narrow_as_a_notebook(shell: InteractiveShell) -> None:
+    line = "%transient_plan cpux4+k80x2 --bag --jobs 30 --job-time cpu=2h,k80=20m"
+    found = shell.run_cell(line).result
+    data, _ = shell.display_formatter.format(found)
+    assert data["text/plain"] == str(found)
+    drawn = ElementTree.fromstring(data["text/html"])
+    rows = [["".join(cell.itertext()) for cell in each] for each in drawn.iter("tr")]
+    assert rows[0] == ["", "Type", "Policy", "Hours", "Cost", "Failed jobs", "On demand"]
+    assert [(each[1], each[2]) for each in rows[1:]] == [(row.kind, row.policy) for row in found.rows]
+    assert [bool(each[0]) for each in rows[1:]] == [row is found.best for row in found.rows]
+    (means, *_) = (list(each.iter("td")) for each in list(drawn.iter("tr"))[1:])
+    assert [bool(cell.findall("br")) for cell in means] == [False, False, False, True, True, True, False]
+    said = "".join(drawn.itertext())
+    assert "Below each mean: where 90% of 200 simulated bags lie." in said
+    assert all(note in said for note in found.notes)
+    assert "● costs least" in said
+
+
 def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     found = shell.run_cell(f"%transient_plan {LINE} --objective cost").result
     assert isinstance(found, Search)
@@ -49,6 +69,10 @@ def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell, capsy
         assert plan.line in text
         assert plan.line in html
     assert html.count("<title>") == len(found.front)
+    words_of_signs = re.sub(r"<[^>]*>", "", html)
+    for sign in ("● the cheapest", "◎ the knee", "● no other is faster and cheaper", "○ another is faster and cheaper"):
+        assert sign in words_of_signs
+    assert ">Workers lost</th>" in html
     best = next(line for line in text.splitlines() if line.startswith(">"))
     assert best.endswith(found.front[-1].line)
 

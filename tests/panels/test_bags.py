@@ -161,6 +161,9 @@ def test_the_twin_has_the_counts_the_points_the_vms_and_the_surrogate() -> None:
     assert ">none</text>" in twin(narrow), "where those stand that have no value, in words that are not cut off"
     nothing = BagStory(specification(60), done=0, over=True)
     assert "0 of 60 results" in text_of(twin(nothing))
+    without = BagStory(specification(60, space=parse_space("density=0.3:0.9")), done=0)
+    assert "3 waiting" in text_of(twin(without))
+    assert "points of bag-1" not in twin(without), "there is nothing to draw the parameter over"
 
 
 def test_a_terminal_says_how_good_the_surrogate_is() -> None:

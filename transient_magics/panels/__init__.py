@@ -9,7 +9,7 @@ from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
 from .job import show_job
 from .lifetimes import lifetimes_html
-from .plan import plan_html, search_html, show_search
+from .plan import bag_plan_html, plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, show_run, status
 from .snapshot.view import view
 from .stalls import show_stalls, stalls_html
@@ -18,6 +18,7 @@ from .twin.panel import html
 
 __all__ = [
     "bag_panel_html",
+    "bag_plan_html",
     "bag_plot_html",
     "bundle",
     "comparison_html",

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import client
+from ..client.planning.bag_plans import HEADER
 from ..errors import TransientError
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
 from .snapshot.axes import MANY, ticks
 from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
 
 if TYPE_CHECKING:
+    from ..client.planning.bag_plans import BagPlan
     from ..planner.deadlines.cost import DeadlineCost
     from ..planner.plan import Plan
     from ..planner.search import Search
 
 
+_CHEAPEST = f"<span style='color:{COLOURS['good']}'>●</span>"
 CHOICES = ("train_steps", "max_hours", "max_cost", "objective", "revocations")
 """What can be changed in the panel of a search."""
 WIDTH, HEIGHT = 460, 230
@@ -30,7 +33,8 @@ _LEFT, _BOTTOM, _ROOM = 52, 30, 12
 
 
 def search_view(search: Search) -> dict[str, Any]:
-    """The snapshot of a search: `title`, `points` and `front` (hours, dollars and intervals), `rows`, `notes`."""
+    """The snapshot of a search: `title`, `points` and `front` (hours, dollars and intervals), `legend` (tone, sign and
+    words), `rows`, `notes`."""
     from ..planner import words
 
     front = [_point(plan, search) for plan in search.front]
@@ -39,6 +43,7 @@ def search_view(search: Search) -> dict[str, Any]:
         "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost",
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
+        "legend": _legend(search),
         "header": [name.capitalize() for name in words.header(search)],
         "rows": [
             {
@@ -108,10 +113,15 @@ def search_html(search: Search) -> str:
     """The twin of a search."""
     view = search_view(search)
     notes = "".join(f"<div>{escape(each)}</div>" for each in view["notes"])
+    legend = " &#160; ".join(
+        f"<span style='white-space:nowrap'><span style='color:{COLOURS[tone]}'>{sign}</span> {escape(said)}</span>"
+        for tone, sign, said in view["legend"]
+    )
     return (
         f"<div style='{FONT};max-width:1040px;overflow-x:auto'>"
         f"<div><b>{escape(view['title'])}</b> <span style='{FAINT}'>{escape(view['about'])}</span>"
-        f"</div>{scatter(view)}{_table(view)}<div style='{FAINT};font-size:12px'>{notes}</div></div>"
+        f"</div>{scatter(view)}<div style='{FAINT};font-size:12px'>{legend}</div>{_table(view)}"
+        f"<div style='{FAINT};font-size:12px'>{notes}</div></div>"
     )
 
 
@@ -125,6 +135,26 @@ def plan_html(plan: Plan) -> str:
         f"<div style='{FONT}'><code>{escape(first)}</code>{lines}{drawn}"
         f"<div style='{FAINT};font-size:12px'>{notes}</div></div>"
     )
+
+
+def bag_plan_html(plan: BagPlan) -> str:
+    """The twin of what a bag would take: a row for each type of VM and policy, under each mean where 90 % lie."""
+    head = row(("", *(escape(each.capitalize()) for each in HEADER)), "th")
+    rows = [head, *(row([_CHEAPEST if each is plan.best else "", *_two_lines(cells)]) for each, cells in plan.lines)]
+    notes = "".join(f"<div>{escape(each)}</div>" for each in plan.notes)
+    legend = f"{_CHEAPEST} costs least" if len(plan.rows) > 1 else ""
+    return (
+        f"<div style='{FONT}'><div>{escape(plan.title)} Below each mean: {escape(plan.spread)}.</div>{table(rows)}"
+        f"<div style='{FAINT};font-size:12px'>{legend}{notes}</div></div>"
+    )
+
+
+def _two_lines(cells: Iterable[str]) -> Iterator[str]:
+    """`6.91 (6.1 to 8.02)` with the bracket in a line of its own, so that a table of them is narrow."""
+    for cell in cells:
+        mean, _, between = cell.partition(" (")
+        below = f"<br/><span style='{FAINT};font-size:12px;white-space:nowrap'>{escape(between.rstrip(')'))}</span>"
+        yield escape(mean) + (below if between else "")
 
 
 def deadline_curve(told: DeadlineCost) -> str:
@@ -149,7 +179,7 @@ def deadline_curve(told: DeadlineCost) -> str:
 
 
 def scatter(view: Mapping[str, Any]) -> str:
-    """Time against cost as SVG: faint dots, the front with error bars, a ring around the knee."""
+    """Time against cost as SVG: small circles, the front with error bars, a ring around the knee."""
     front = view["front"]
     across = _Scale([each for point in front for each in point["hours_interval"]], _LEFT, WIDTH - _ROOM)
     up = _Scale([each for point in front for each in point["dollars_interval"]], HEIGHT - _BOTTOM, _ROOM)
@@ -157,7 +187,7 @@ def scatter(view: Mapping[str, Any]) -> str:
     for point in view["points"]:
         if across.shows(point["hours"]) and up.shows(point["dollars"]):
             x, y = across(point["hours"]), up(point["dollars"])
-            parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2' fill='{COLOURS['quiet']}' opacity='.45'/>")
+            parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2' fill='none' stroke='{COLOURS['quiet']}'/>")
     path = "L".join(f"{across(point['hours']):.1f} {up(point['dollars']):.1f}" for point in front)
     parts.append(f"<path d='M{path}' fill='none' stroke='{COLOURS['busy']}' opacity='.5'/>")
     parts += [_mark(point, across, up) for point in front]
@@ -223,6 +253,20 @@ def _mark(point: Mapping[str, Any], across: _Scale, up: _Scale) -> str:
         f"V{high:.1f}' stroke='{colour}' opacity='.6'/><circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{colour}'/>"
         f"{ring}</g>"
     )
+
+
+def _legend(search: Search) -> list[tuple[str, str, str]]:
+    """What the signs of the picture mean: of each its tone, the sign, and words."""
+    from ..planner import words
+
+    beaten = len(search.plans) > len(search.front)
+    apart = search.knee is not search.best
+    return [
+        ("good", "●", words.marked(search)),
+        *([("busy", "◎", "the knee")] if apart else []),
+        ("busy", "●", "no other is faster and cheaper; lines span 90% of courses"),
+        *([("quiet", "○", "another is faster and cheaper")] if beaten else []),
+    ]
 
 
 def _point(plan: Plan, search: Search) -> dict[str, Any]:

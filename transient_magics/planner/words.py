@@ -48,7 +48,7 @@ def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
 
 def header(search: Search) -> tuple[str, ...]:
     """Of a table of `row`s."""
-    return ("TIME", "90%", "COST", "90%", *(["ACCURACY"] if search.judged else []), "SAVED", "LOST", "LINE")
+    return ("TIME", "90%", "COST", "90%", *(["ACCURACY"] if search.judged else []), "SAVED", "WORKERS LOST", "LINE")
 
 
 def accuracy_words(accuracy: Accuracy) -> str:
@@ -128,15 +128,19 @@ def _lost(plan: Plan) -> str:
 
 def search_text(search: Search) -> str:
     """A search: the table of its front, and what it means."""
-    said = {"knee": "the knee", "time": "the fastest", "cost": "the cheapest"}[search.objective]
     lines = [
         f"{steps_of(search)}: {len(search.front)} of {search.considered:,} clusters "
-        f"that no other beats in time and in cost; > marks {said}.",
+        f"that no other beats in time and in cost; > marks {marked(search)}.",
         *render_table(("", *header(search)), rows(search)),
     ]
     if hidden := len(search.front) - len(shown(search)):
         lines.append(f"{hidden} more between them.")
     return "\n".join([*lines, *notes(search)])
+
+
+def marked(search: Search) -> str:
+    """What the best one is: `the knee`, `the fastest`, `the cheapest`."""
+    return {"knee": "the knee", "time": "the fastest", "cost": "the cheapest"}[search.objective]
 
 
 def steps_of(search: Search) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 POLICIES = ("reuse", "memoryless")
 COURSES = 200
+HEADER = ("TYPE", "POLICY", "HOURS", "COST", "FAILED JOBS", "ON DEMAND")
 _LEVEL = 0.9
 _WIDTH = 79
 _HOUR = 3600.0
@@ -79,16 +80,30 @@ class BagPlan:
         """The one that costs least; of equal ones the first."""
         return min(self.rows, key=lambda row: row.dollars)
 
-    def __str__(self) -> str:
-        header = ("", "TYPE", "POLICY", "HOURS", "COST", "FAILED JOBS", "ON DEMAND")
-        lines = table(header, [
-            (">" if row is self.best else "", row.kind, row.policy, _between(row, "hours", number),
-             _between(row, "dollars", money), _between(row, "failed", _few), money(row.on_demand_dollars))
+    @property
+    def title(self) -> str:
+        """What is planned, and by what."""
+        return f"A bag of {self.jobs} jobs, {self.risk}."
+
+    @property
+    def spread(self) -> str:
+        """What an interval behind a mean is."""
+        return f"where 90% of {COURSES} simulated bags lie"
+
+    @property
+    def lines(self) -> tuple[tuple[BagRow, tuple[str, ...]], ...]:
+        """Each row with its cells under HEADER."""
+        return tuple(
+            (row, (row.kind, row.policy, _between(row, "hours", number), _between(row, "dollars", money),
+                   _between(row, "failed", _few), money(row.on_demand_dollars)))
             for row in self.rows
-        ])  # fmt: skip
-        title = f"A bag of {self.jobs} jobs, {self.risk}. In brackets where 90% of {COURSES} simulated bags lie."
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        best = self.best
+        lines = table(("", *HEADER), [(">" if row is best else "", *cells) for row, cells in self.lines])
         notes = (line for note in self.notes for line in textwrap.wrap(note, _WIDTH))
-        return "\n".join([*textwrap.wrap(title, _WIDTH), "", *lines, "", *notes])
+        return "\n".join([*textwrap.wrap(f"{self.title} In brackets {self.spread}.", _WIDTH), "", *lines, "", *notes])
 
     __repr__ = __str__
 

@@ -50,10 +50,10 @@ def _head(bag: Mapping[str, Any]) -> str:
 def _points(bag: Mapping[str, Any]) -> str:
     """The points by two parameters, or by one and the first output; below those that have none of it yet."""
     points, axes = bag["points"], [_axis(each) for each in bag["axes"]]
-    if not points:
+    if not points or len(axes) < 2:  # nothing to draw, or nothing to draw it over
         return ""
     parameters = sum(not each["output"] for each in bag["axes"])
-    across, up = axes[0], axes[1] if len(axes) > 1 else None
+    across, up = axes[:2]
     output = parameters < 2
     strip = _STRIP if output else 0
     box = Box(52, 18, WIDTH - 62, HEIGHT - 54 - strip)
@@ -62,13 +62,13 @@ def _points(bag: Mapping[str, Any]) -> str:
     drawn = dict.fromkeys(_BEHIND, "")
     for state, _, values, outputs, _ in points:
         value = (outputs[0] if outputs else None) if output else values[1]
-        y = bottom - strip / 2 if value is None or up is None else box.y(up.place(value))
+        y = bottom - strip / 2 if value is None else box.y(up.place(value))
         drawn[state] += _form(state, box.x(across.place(values[0])), y, small if state in _OVER else 3.2)
     whole = Box(box.left, box.top, box.width, box.height + strip)
     share = box.height / whole.height
-    named = [(1 - share + at * share, words) for at, words in up.named] if up else []
+    named = [(1 - share + at * share, words) for at, words in up.named]
     named += [(strip / whole.height / 2, "none")] if strip else []
-    lines = frame(whole, across.named, named, across.name, up.name if up else "")
+    lines = frame(whole, across.named, named, across.name, up.name)
     counts = ", ".join(f"{many} {state}" for state, many in bag["counts"])
     return (
         f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' style='display:block;max-width:100%;height:auto' "
