@@ -24,6 +24,7 @@ from transient_magics.journal import (
     fold,
     replay,
 )
+from transient_magics.protocol.machines import MOST_WORKERS
 from transient_magics.protocol.measures.objective import Objective
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
@@ -401,3 +402,11 @@ def test_a_run_whose_parameter_servers_were_there_before_starts_with_its_first_w
         events.ClusterLeased(ports={"r": 0}, workers={"1": "r"}, time=25 * 10**9),
     ]
     assert replay(begun).runs["r"].started_at == 15.0
+
+
+def test_a_run_has_no_more_workers_than_a_cluster_whatever_its_chief_says() -> None:
+    spec = RunSpec("run-1", 100, check=False).without_token()
+    joined = [events.WorkerJoined(run="run-1", worker=f"w-{n}", number=n, active=1) for n in range(MOST_WORKERS + 50)]
+    told = [events.TrainDeclared(run="run-1", spec=spec), *joined]
+    state = replay(replace(each, seq=seq, time=seq) for seq, each in enumerate(told, 1))
+    assert list(state.runs["run-1"].workers) == [each.worker for each in joined[-MOST_WORKERS:]]

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec, outputs_of
+from .numbered import Numbered
 from .state import BagJobState, BagState
 
 _MOST_SAID = 32
@@ -57,7 +58,7 @@ def _proposed(state: BagState, event: b.BagProposed) -> BagState:
     if not state.to_propose:
         raise ValueError(f"job {event.job} is more than the bag has")
     job = BagJobState(event.job, event.point, event.batch, event.filling, event.predicted)
-    return replace(state, jobs={**state.jobs, event.job: job})
+    return _with(state, job)
 
 
 def _attempted(state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b.BagResult) -> BagState:
@@ -85,6 +86,8 @@ def _attempted(state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b
         return _with(state, replace(job, phase="waiting", vm="", interruptions=job.interruptions + 1, reason=reason))
     failures = job.failures + 1
     phase = "failed" if failures > state.spec.retries else "waiting"
+    if phase == "failed":
+        state = replace(state, failed=state.failed + 1)
     return _with(state, replace(job, phase=phase, vm="", failures=failures, reason=reason))
 
 
@@ -144,12 +147,12 @@ def _learnt(state: BagState, event: b.BagLearnt) -> BagState:
 def _stopped(state: BagState, event: b.BagStopped) -> BagState:
     if event.why == "counted" and not state.enough:
         raise ValueError(f"there are {len(state.results)} results of {state.spec.jobs}")
-    jobs = {
-        number: replace(job, phase="skipped", vm="") if job.phase in ("waiting", "running") else job
-        for number, job in state.jobs.items()
-    }
+    jobs = Numbered(
+        replace(job, phase="skipped", vm="") if job.phase in ("waiting", "running") else job
+        for job in state.jobs.values()
+    )
     return replace(state, jobs=jobs, stopped=event)
 
 
 def _with(state: BagState, job: BagJobState) -> BagState:
-    return replace(state, jobs={**state.jobs, job.number: job})
+    return replace(state, jobs=state.jobs.with_value(job.number, job))

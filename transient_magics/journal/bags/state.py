@@ -9,6 +9,7 @@ from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec, outputs_of
 from ...protocol.run import Value
 from .events import BagEnding
+from .numbered import Numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class BagState:
     """One bag. `results`: job numbers in the order in which their results came."""
 
     spec: BagSpec
-    jobs: Mapping[int, BagJobState] = field(default_factory=dict[int, BagJobState])
+    jobs: Numbered[BagJobState] = field(default_factory=Numbered[BagJobState])
     results: tuple[int, ...] = ()
     learnt: tuple[b.BagLearnt, ...] = ()
     stopped: b.BagStopped | None = None
@@ -55,6 +56,8 @@ class BagState:
     """What all checkpoints took."""
     computed_seconds: float = 0.0
     """What the jobs with a result computed, without what was lost."""
+    failed: int = 0
+    """Jobs that failed for good."""
     given_up: tuple[str, ...] = ()
     """VMs that are worth no job any more, by the policy of reuse."""
 
@@ -92,8 +95,7 @@ class BagState:
     @property
     def to_propose(self) -> int:
         """How many jobs may still be proposed: N (1 + p), and one more for each that failed for good."""
-        failed = sum(job.phase == "failed" for job in self.jobs.values())
-        return 0 if self.over else max(self.spec.begun + failed - len(self.jobs), 0)
+        return 0 if self.over else max(self.spec.begun + self.failed - len(self.jobs), 0)
 
     @property
     def may_give_up(self) -> bool:

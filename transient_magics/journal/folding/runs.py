@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ...protocol import checks
-from ...protocol.machines import render_machines
+from ...protocol.machines import MOST_WORKERS, render_machines
 from ...protocol.run import RunSpec
 from .. import events as e
 from ..deadlines import DeadlineState
@@ -36,6 +36,8 @@ def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
         state = changed(state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as})
     worker = WorkerState(event.worker, event.number, event.at)
     workers = {**(run.workers if run else {}), event.worker: worker}
+    if len(workers) > MOST_WORKERS:  # a chief may say so of any name
+        del workers[next(iter(workers))]
     took = event.at - max(vm.answered_at if vm else 0.0, run.declared_at if run else 0.0)
     return with_run(state, event.run, workers=workers, deadline=_timed(run, lambda known: known.joined(took)))
 
