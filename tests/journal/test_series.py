@@ -80,6 +80,12 @@ def test_lines_of_other_versions_are_passed_over() -> None:
     assert series.columns()["time"] == []
 
 
+def test_the_name_of_a_worker_is_plain_text_in_tables(tmp_path: Path) -> None:
+    path, row = tmp_path / "metrics.jsonl", next(iter(lines(1)))
+    path.write_text(json.dumps({**row, "worker": "\x1b[2Jworker-0\u202e"}) + "\n")
+    assert [each["worker"] for each in metrics.read(path)] == ["worker-0\ufffd"]
+
+
 @pytest.mark.parametrize(
     "change",
     [{"step": None}, {"step": 1.5}, {"step": -1}, {"steps": None}, {"steps": 5e-324}, {"time": 2**63},

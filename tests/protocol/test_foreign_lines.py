@@ -17,9 +17,9 @@ from hypothesis import strategies as some
 
 from transient_magics.errors import JournalError
 from transient_magics.journal import Event, decode, encode, metrics, replay
-from transient_magics.protocol import events, names, vm_events
+from transient_magics.protocol import checks, events, names, vm_events
 from transient_magics.protocol.measures.stalls import MEASURES
-from transient_magics.protocol.vm_events import TrainMeasured, from_agent, from_chief, told
+from transient_magics.protocol.vm_events import TrainMeasured, from_agent, from_chief, from_job, told
 
 NOW = 1_800_000_000 * 10**9
 DEEP = b'{"kind":' + b"[" * 200_000
@@ -118,6 +118,29 @@ def test_a_line_that_is_not_as_it_should_be_is_refused(said: bytes) -> None:
         from_chief(said, "run-1", NOW, NOW)
     with pytest.raises(ValueError):  # noqa: PT011
         from_agent(said, NOW, NOW)
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2Jit\x00 failed\u202e"
+
+
+def test_texts_of_a_vm_are_plain_wherever_they_go_on_to() -> None:
+    """Results and tables are printed in terminals too, by anybody's code."""
+    failed = from_chief(line(kind="train.failed", reason=EVIL), "run-1", 0, NOW)
+    assert failed.values["reason"] == "it\ufffd failed\ufffd"
+    more = {"kind": "train.evaluated", "metrics": {EVIL: 1.0}, "undefined": [EVIL]}
+    evaluated = from_chief(line(**more), "run-1", 0, NOW).values
+    assert evaluated["metrics"] == {"it\ufffd failed\ufffd": 1.0}
+    assert evaluated["undefined"] == ("it\ufffd failed\ufffd",)
+
+
+def test_a_text_that_grows_as_it_becomes_plain_is_read_again() -> None:
+    """Otherwise nobody would hear of the end of a job whose last words are no text."""
+    exited = {"kind": "job.exited", "time": NOW, "job": "job-1", "attempt": 1, "rank": 0, "code": 1}
+    said = json.dumps({**exited, "tail": "\x00" * checks.LONGEST_TEXT})
+    heard = from_job(said.encode(), "job-1", 1, 0, 0, NOW)
+    again = decode(encode(heard))
+    assert again.values == heard.values
+    assert str(again.values["tail"]).startswith("\ufffd" * 1000)
 
 
 @given(JSON, JSON, some.sampled_from(sorted(events.KINDS)))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..files import replacing
+from ..protocol.checks import plain
 from ..protocol.measures.step_parts import StepParts, step_parts
 from ..protocol.names import LONGEST_NAME
 from .follow import follow_lines
@@ -108,6 +109,8 @@ def _parsed(content: bytes) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue  # torn by a crash; the next second's line says more
         if isinstance(row, dict) and _is_sound(row := cast("dict[str, Any]", row)):
+            if not row["worker"].isprintable():  # it stands in tables that anybody may print in a terminal
+                row["worker"] = plain(row["worker"])
             rows.append(row)
     return rows
 

@@ -7,8 +7,8 @@ fields that are not known are passed over, so that an old notebook can read a ne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import ClassVar, TypeVar, dataclass_transform
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar, TypeVar, cast, dataclass_transform
 
 from . import checks
 from .messages import Line
@@ -74,7 +74,8 @@ def event(kind: str) -> Callable[[_Kind], _Kind]:
 def taken(line: bytes, kinds: Mapping[str, type[Event]], teller: str, since: int, until: int) -> Event:
     """The event of one of `kinds` on a foreign line, told of a moment from `since` to `until` (ns), give or take a day.
 
-    Raises ValueError for everything else, whatever it is; `teller` is who does not tell such a thing.
+    Its texts are plain: they go on into tables and results, which anybody may print in a terminal. Raises ValueError
+    for everything else, whatever it is; `teller` is who does not tell such a thing.
     """
     values = checks.parsed_object(line)
     kind = values.get("kind")
@@ -85,7 +86,22 @@ def taken(line: bytes, kinds: Mapping[str, type[Event]], teller: str, since: int
     found = checks.built(cls, values)
     if not since - _DAY <= found.time <= until + _DAY:
         raise ValueError(f"a {kind} event of another time ({found.time / 1e9:.0f} s since 1970)")
-    return found
+    shown = {name: plain for name, value in found.values.items() if (plain := _plain(value)) != value}
+    return replace(found, **shown) if shown else found
+
+
+def _plain(value: object) -> object:
+    """A text, texts of a sequence and the keys of a mapping as plain text, and no longer than is read again. The values
+    of a mapping are those of a declaration, or checked."""
+    match value:
+        case str():
+            return checks.clipped(checks.all_plain(value))
+        case tuple():
+            return tuple(map(_plain, cast("tuple[object, ...]", value)))
+        case Mapping():
+            return {_plain(key): each for key, each in cast("Mapping[object, object]", value).items()}
+        case _:
+            return value
 
 
 def decode(line: bytes) -> Event:
