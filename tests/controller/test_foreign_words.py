@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import Emulate
 from transient_magics import client, errors, places
 from transient_magics.client import commands
-from transient_magics.cloud import CloudStorage, Vm
+from transient_magics.cloud import BoundedToken, CloudStorage, Reach, Vm
 from transient_magics.controller.__main__ import _look_after
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import RequestVm, Situation, decide
@@ -238,6 +238,34 @@ async def test_of_a_brought_run_nothing_is_built_here(home: Path) -> None:
     run = unknown_run("run-1", train_steps=9, pip=PIP)
     assert not Training(run, home / "runs" / "run-1", lambda _: None, lambda _: None, lambda: None)._checked
     assert Training(run, home / "runs" / "run-1", lambda _: None, lambda _: None, lambda: None, own=False)._checked
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_run_that_a_vm_declared_opens_no_place_of_others(home: Path, own: bool) -> None:
+    """The token is made with all rights of this machine's user."""
+    run = unknown_run("run-2", train_steps=9, model="mlp", problem="p", data_dir="gs://private/records",
+                      resume_store="gs://private/a/run-9")  # fmt: skip
+    asked, told, store = list[str](), list[str](), "gs://ours/cluster-1/run-2"
+
+    async def mint(reaches: Sequence[Reach]) -> BoundedToken:
+        asked.extend(each.place for each in reaches)
+        return BoundedToken("secret", time.time() + 3600.0)
+
+    def training(run: RunState) -> Training:
+        return Training(run, home / "runs" / "run-2", lambda _: None, lambda _: None, lambda: None, store, mint=mint,
+                        note=lambda _, text: told.append(text), own=own)  # fmt: skip
+
+    keeper = training(run)._token
+    assert keeper
+    await keeper.renew()
+    assert any("private" in each for each in asked) == own
+    assert "gs://ours/cluster-1/run-2/checkpoints/" in asked
+    assert any("declared elsewhere" in each for each in told) != own
+    asked.clear()
+    beside = training(replace(run, spec=replace(run.spec, resume_store="gs://ours/cluster-1/run-1", data_dir=None)))
+    assert beside._token
+    await beside._token.renew()
+    assert "gs://ours/cluster-1/run-1/checkpoints/" in asked, "of the same cluster"
 
 
 def test_code_from_a_vm_runs_only_after_its_user_agreed(home: Path) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ...cloud import BoundedToken, Reach
@@ -47,6 +48,14 @@ def reaches(store: str | None, run: RunSpec) -> list[Reach]:
         found.append(Reach(place, "objectViewer"))
         found += [Reach(f"{place}{problem}{mark}", "objectCreator") for mark in ("-", ".records.json")]
     return found
+
+
+def only_own(store: str | None, run: RunSpec) -> RunSpec:
+    """The declaration of a run that another machine has written, for `tokens`, which this machine's user pays for with
+    all rights that he has: without what lies outside of its cluster's place, that of `store`."""
+    mine = f"{store.rpartition('/')[0]}/" if store else ""
+    resumed = run.resume_store if mine and (run.resume_store or "").startswith(mine) else None
+    return replace(run, resume_store=resumed, data_dir=None if run.records else run.data_dir)
 
 
 def tokens(mint: Mint, store: str | None, run: RunSpec) -> dict[str, Callable[[], Awaitable[BoundedToken]]]:

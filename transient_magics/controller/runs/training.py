@@ -29,7 +29,7 @@ from ...spec.boot_times import has_gpu
 from ..foreign import Refusals
 from ..place import here
 from ..vms.link import Link, Work
-from .bucket_token import Mint, TokenKeeper, tokens
+from .bucket_token import Mint, TokenKeeper, only_own, tokens
 from .checking import counts, reason_against
 from .chief_line import ChiefLine
 from .earlier_check import found_alike
@@ -55,8 +55,8 @@ _MOST_GIVEN_UP = 3
 """So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
 _MOST_EVENTS, MOST_METRICS = 64 * 2**20, 4 * 2**30
 """Bytes of a run that are taken from its chief; of metrics a worker writes some 17 MB a day."""
-_LINES, _LAST, _HOME, _BUCKET = "chief", "last checkpoint", "results", "results in bucket"
-_PRESENT = (_LINES, CHECKPOINTS)
+_LINES, _LAST, _HOME, _BUCKET, _TOKEN = "chief", "last checkpoint", "results", "results in bucket", "token"
+_PRESENT = (_LINES, CHECKPOINTS, _TOKEN)
 """Sources of trouble that are over with the run; the others are told until another one begins."""
 
 
@@ -67,7 +67,8 @@ class Training:
     `give`. `store` is the run's place in a bucket (None: it has none), `storage` the way to it, `mint` makes the tokens
     for the chief's VM, `note` takes what is in the way: its source and a sentence, or nothing any more. The spec of
     `run` is that of its `run.json` here. `checked` gives the runs that have passed their checks. Without `own`
-    the code of `run` came from a VM: then none of it runs here, where nobody has agreed to it.
+    the code of `run` came from a VM: then none of it runs here, where nobody has agreed to it, and no place in a bucket
+    that it names is opened.
     """
 
     def __init__(
@@ -97,7 +98,10 @@ class Training:
         self._results = Results(store, storage)
         self._shipments = Shipments(folder, self._chief, note, to_bucket=bool(store))
         self._token: TokenKeeper | None = None
-        if mint and (mints := tokens(mint, store, run.spec)):
+        reached = run.spec if own else only_own(store, run.spec)
+        if reached != run.spec:
+            note(_TOKEN, f"{run.name} was declared elsewhere: its VMs are given no token for places of other clusters")
+        if mint and (mints := tokens(mint, store, reached)):
             self._token = TokenKeeper(layout.run_on_vm(self.name), mints, self._chief.connection, note)
         self._token_awaited = self._token is not None
         self._spec, self._others = run.spec, checked
