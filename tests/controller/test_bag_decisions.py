@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.panels.stories import declaration
+from transient_magics.controller.bags import conduct
 from transient_magics.controller.bags.conduct import Bags, _Follower
 from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, decide
 from transient_magics.errors import ForeignError, JournalError
@@ -147,3 +148,16 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
     assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]
     assert recording.state.bags["bag-1"].phase == "failed", "more of it is not taken, and nobody would hear of its end"
     assert stopped == [("bag-1-1", recording.state.bags["bag-1"].reason)]
+
+
+async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, noted = [0, 0, 2**40], list[str]()
+    monkeypatch.setattr(conduct, "room", lambda folder: left.pop(0))
+    monkeypatch.setattr(conduct, "_TRY_AGAIN_SECONDS", 0.0)
+    recorder = SimpleNamespace(note=lambda source, what: noted.append(what))
+    bags = Bags(tmp_path, cast("Any", recorder), cast("Any", None), lambda vm: None)
+    await _Follower(bags, "bag-1", "bag-1-1", "ps-0")._room(tmp_path)
+    assert ["no room" in each for each in noted] == [True, True, False], "and it is said as long as it is so"
+    assert not left

@@ -274,9 +274,13 @@ class _Follower:
 
     async def _room(self, folder: Path) -> None:
         """Wait until the disk here has room for a file of it."""
-        while room(folder) < max(b.MOST_ARRAY_BYTES, MOST_SURROGATE):
-            self._bags.note(self._bag, f"There is no room for what {self._bag} returns on the disk of this machine")
+        most, said = max(b.MOST_ARRAY_BYTES, MOST_SURROGATE), ""
+        while room(folder) < most:
+            said = f"There is no room for what {self._bag} returns on the disk of this machine"
+            self._bags.note(self._bag, said)
             await asyncio.sleep(_TRY_AGAIN_SECONDS)
+        if said:
+            self._bags.note(self._bag, "")
 
     async def _connection(self) -> Connection:
         while True:
