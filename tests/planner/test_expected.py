@@ -48,7 +48,7 @@ def test_it_is_behind_where_it_is_outside_of_the_interval_and_below_the_share(
 @given(
     speeds, shares, counts,
     st.sampled_from([
-        {"guess": "it trained too little to tell how much its speed varies"},
+        {"guess": "it has not trained for long"},
         {"compute": {"k80": Estimate(0.5, 0.3, "from clusters with other GPUs, by peak TFLOPS")}},
         {"compute": {"p100": Estimate(0.2, 0.0, "measured in 2 runs")}},
         {"synchronous": True},

@@ -181,7 +181,7 @@ def test_a_plan_says_what_few_stretches_do_not_tell(
     seen = [Observation(each, 1, 2.0 * each["k80"] + 4.6 * each.get("p100", 0), 60.0) for each in stretches]
     store.learn("demo/run-1@1", Record(tuple(seen), parameters=1))
     workload = store.workload("run-1")
-    assert workload.guess == ("it trained too little to tell how much its speed varies" if guess else "")
+    assert workload.guess == ("it has not trained for long" if guess else "")
     for gpu in seen[0].workers:
         step = workload.step(gpu)
         assert step.seconds == pytest.approx({"k80": 0.5, "p100": 1 / 4.6}[gpu], rel=0.05)
@@ -315,7 +315,7 @@ def test_a_forecast_from_little_training_says_that_it_is_a_guess() -> None:
     young, one, more = foretold(28), foretold(60), foretold(110, revoked=False)
     for told in (young, one):
         for said in (str(told), ending_words(told)):
-            assert said.endswith("; a guess: too little training yet to tell how much its speed varies")
+            assert said.endswith("; a guess: it has not trained for long yet")
     assert not more.guess
     assert "guess" not in str(more) + ending_words(more)
     together = foretold(60, mode="sync"), foretold(110, revoked=False, mode="sync")
@@ -342,7 +342,7 @@ def test_a_gpu_that_has_not_trained_yet_is_a_guess(kind: str, project: str, seco
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
     found = forecast(state, bill(state, now), now, state.runs["run-1"], seen, immortal)
-    assert found.guess == f"no training on {kind.upper()} yet"
+    assert found.guess == f"it has not trained on {kind.upper()} yet"
     calm = foretold(110, revoked=False)
     assert np.median(found.outcome.hours) * 3600 == pytest.approx(calm.seconds * 8 / (8 + 2 / seconds), rel=0.1), (
         "but for the seconds until they join"

@@ -230,8 +230,8 @@ class _Speeds:
             return ""
         where = f"on {' or '.join(new)}"
         if not self.guessed:
-            return f"no training {where} yet"
-        return f"too little training yet to tell how much its speed varies{f', and none {where}' if new else ''}"
+            return f"it has not trained {where} yet"
+        return f"it has not trained for long yet{f', and not at all {where}' if new else ''}"
 
 
 def _speeds(state: ClusterState, run: RunState, record: Record) -> _Speeds:

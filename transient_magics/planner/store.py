@@ -131,7 +131,7 @@ class ModelStore:
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
             speed_error=found.error, limit_error=0.05 if found.limited else SERVICE_ERROR,
             limit_measured=found.limited or not assumed, waits=waits, preparation=preparation, stalls=stalls,
-            guess=untrained or ("it trained too little to tell how much its speed varies" if found.guessed else ""),
+            guess=untrained or ("it has not trained for long" if found.guessed else ""),
         )  # fmt: skip
 
     def _terms(self, wire: str) -> dict[str, Terms]:
