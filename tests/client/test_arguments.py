@@ -498,6 +498,11 @@ def test_a_usage_says_which_words_may_be_left_out(verb: str, said: str) -> None:
     assert parse(verb, ["-h"], called=called).values["text"].startswith(f"usage: {called} {said} [options]\n")
 
 
+def test_the_help_of_a_cluster_shows_that_its_sub_commands_are_no_magics() -> None:
+    said = parse("cluster", ["-h"], called="%transient_cluster").values["text"]
+    assert "as in `%transient_cluster revoke NAME WORKER`:\n  list, status, attach," in said
+
+
 def test_a_table_says_the_same_as_a_line() -> None:
     table = tomllib.loads(
         'name = "demo"\nmax-hours = "3h"\nps_cores = 8\nreplace = false\nzone = ["us-west1-b", "us-west1-a"]\n'

@@ -108,5 +108,6 @@ EPILOGS = {
     "study": "The code is that of a run: see %%train -h. A model of its own reads the values by their names, "
     "as in keras.optimizers.Adam(lr).",
     "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(IMAGE_VERBS)),
-    "declare": f"Sub-commands: {', '.join(CLUSTER_VERBS)}. `{{called}} SUB-COMMAND -h` explains each.",
+    "declare": "Sub-commands stand behind {{called}}, as in `{{called}} revoke NAME WORKER`:\n  {verbs}\n"
+    "`{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(CLUSTER_VERBS)),
 }
