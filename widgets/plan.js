@@ -185,7 +185,8 @@ function render({ model, el }) {
     rove(dots, Math.min(chosen, dots.length - 1));
     keyed(head, view.header, (text) => text, (text) => element("th", { scope: "col", text }));
     keyed(body, view.rows, (row) => row.line, ({ line, cells }) => {
-      const button = element("button", { type: "button", text: line, title: "Into the next cell", onclick: () => pick(line) });
+      const words = line.split(" ").flatMap((word, at) => [at ? " " : "", element("span", { text: word })]);
+      const button = element("button", { type: "button", title: "Into the next cell", onclick: () => pick(line) }, ...words);
       const values = cells.slice(0, -1).map(() => element("td"));
       const node = element("tr", {}, ...values, element("td", {}, button));
       node.update = (row) => {

@@ -420,6 +420,8 @@ def test_a_plan_says_what_its_signs_mean_and_its_table_does_not_stick_out(chrome
         ]  # fmt: skip
         expect(page.get_by_role("button", name=long)).to_be_attached()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        wide = "(wide => wide.scrollWidth - wide.clientWidth)(document.querySelector('.transient-wide'))"
+        assert page.evaluate(wide) == 0, "a line that is long has two lines"
         page.evaluate("view => model.set('view', view)", {key: view[key] for key in view if key != "legend"})
         expect(page.locator(".transient-plan-legend")).to_be_empty()
         assert page.evaluate("failures") == []
