@@ -41,10 +41,11 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def shell(home: Path) -> Iterator[InteractiveShell]:
-    shell = InteractiveShell()
+    shell = InteractiveShell.instance()  # what `get_ipython` gives, as in a terminal
     run(shell, "%load_ext transient_magics")
     yield shell
     run(shell, "%unload_ext transient_magics")
+    InteractiveShell.clear_instance()
 
 
 def run(shell: InteractiveShell, code: str) -> ExecutionResult:

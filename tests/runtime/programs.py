@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PROJECT = Path(__file__).parents[2]
-PATIENCE = 300
+PATIENCE = 600
 
 
 def run(program: str, *arguments: object, own: bool = False, code: int = 0) -> str:
