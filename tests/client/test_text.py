@@ -158,6 +158,7 @@ def test_mini_batches_that_change_together_are_one_line() -> None:
         ("abc\u202egnp.exe", "abc\ufffdgnp.exe"),
         ("half \ud800", "half \ufffd"),
         ("two\r\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("  5%|#\r 10%|##\r\n", "  5%|#\n 10%|##\n"),
         ("größer, 日本語, 🚀", "größer, 日本語, 🚀"),
     ],
 )

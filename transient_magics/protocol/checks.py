@@ -117,9 +117,11 @@ def plain(said: str, most: int = MOST_CHARACTERS) -> str:
     """What a VM (or anybody) said, as text that steers no terminal, turns no direction of writing, and ends.
 
     Terminal sequences go; other control characters, marks of direction and halves of characters become `\ufffd`; lines
-    and tabs stay; behind `most` characters there is an ellipsis.
+    and tabs stay, and what a terminal would write over the line before (a progress bar) is a line of its own; behind
+    `most` characters there is an ellipsis.
     """
-    said = _UNSEEN.sub("\ufffd", _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n"))
+    said = _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n").replace("\r", "\n")
+    said = _UNSEEN.sub("\ufffd", said)
     return said if len(said) <= most else f"{said[: most - 1]}…"
 
 
