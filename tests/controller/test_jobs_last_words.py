@@ -22,7 +22,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
 from transient_magics.journal import ClusterState, Event, events, fold
 from transient_magics.protocol import layout
-from transient_magics.protocol.agent_commands import EndJob
+from transient_magics.protocol.agent_commands import BeginJob, EndJob
 from transient_magics.protocol.job import JobSpec
 from transient_magics.remote import Connection, generate_key
 from transient_magics.spec import WORKER
@@ -186,3 +186,34 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     acceptor.close()
     assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
     assert EndJob(job="job-1", attempt=1) in told
+
+
+async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_lost(tmp_path: Path) -> None:
+    home, key, directory, journal = tmp_path / "vm", tmp_path / "key", tmp_path / "here", Journal()
+    home.mkdir()
+    here, told = directory / layout.JOBS / "job-1", list[object]()
+    (here / layout.KEPT).mkdir(parents=True)
+    (here / layout.JOB).write_text(json.dumps(JobSpec("job-1", "true").to_dict()))
+    (here / layout.KEPT / layout.archive(2)).write_bytes(b"what it keeps")
+    journal.record(events.JobKept(job="job-1", attempt=1, number=3, files=1, bytes=13, digest="0" * 64))
+    journal.record(events.JobInterrupted(job="job-1", attempt=1, reason="worker-0 was revoked"))
+    journal.record(events.JobBegan(job="job-1", attempt=2, vms=("worker-0",)))
+    acceptor, host_key = await ssh_server.serve(home, generate_key(key))
+
+    class Told(Answering):
+        async def ask(self, _: object) -> None:
+            told.append(_)
+
+    async with await Vm(home, key, acceptor.get_port(), host_key).connect() as connection:
+        link = cast("Link", Told(connection))
+        jobs = Jobs(directory, cast("Recorder", journal), lambda _: link)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
+            jobs.look(tasks, time.time())
+            while not told:
+                await asyncio.sleep(0.05)
+            tasks.cancel_all()
+    acceptor.close()
+    there = home / layout.job_on_vm("job-1") / layout.KEPT
+    assert [path.name for path in there.iterdir()] == [layout.archive(2)]
+    assert told == [BeginJob(job="job-1", attempt=2, rank=0, addresses=("127.0.0.1",), kept=2, packed=3)]

@@ -208,7 +208,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         {"do": "fork", "run": "run-1", "program": "evaluate", "arguments": ["--step", "9"], "caller": 7},
     ),
     (agent_commands.read, agent_commands.BeginJob(job="job-1", attempt=2, rank=0, addresses=("10.0.0.5",), kept=3),
-     {"do": "begin job", "job": "job-1", "attempt": 2, "rank": 0, "addresses": ["10.0.0.5"], "kept": 3}),
+     {"do": "begin job", "job": "job-1", "attempt": 2, "rank": 0, "addresses": ["10.0.0.5"], "kept": 3,
+      "packed": 0}),
     (agent_commands.read, agent_commands.EndJob(job="job-1", attempt=2),
      {"do": "end job", "job": "job-1", "attempt": 2}),
     (agent_commands.read, agent_commands.BeginDask(
@@ -291,6 +292,10 @@ def test_what_earlier_versions_left_out_is_as_it_was() -> None:
     stepping = said(chief_messages.read_from_worker, do="stepping", loss=None)  # a loss that is no number
     assert stepping == chief_messages.Stepping(loss=None, samples=0, speed=0.0, gpu=False)
     assert said(chief_messages.read_first, do="files", token="t") == chief_messages.Files(token="t", what="records")
+    begun = {"job": "job-1", "attempt": 2, "rank": 0, "addresses": ["10.0.0.5"]}
+    assert said(agent_commands.read, do="begin job", **begun) == agent_commands.BeginJob(
+        job="job-1", attempt=2, rank=0, addresses=("10.0.0.5",), kept=0, packed=0
+    )
     assert said(agent_commands.read, do="warm", **ROLE) == agent_commands.Warm(**ROLE)
 
 

@@ -99,8 +99,13 @@ async def test_its_folder_is_packed_as_it_changes_and_restored_in_the_next_attem
         await agent.begin(BeginJob(job="job-1", attempt=2, rank=0, addresses=ADDRESSES, kept=1))
         second = job.folder / layout.job_events(2)
         await until(lambda: second.exists() and "job.exited" in second.read_text())
+        # A newer archive than the one that it goes on from was told of, and lost with its machine.
+        await agent.begin(BeginJob(job="job-1", attempt=3, rank=0, addresses=ADDRESSES, kept=1, packed=4))
+        third = job.folder / layout.job_events(3)
+        await until(lambda: third.exists() and "job.exited" in third.read_text())
     assert (job.folder / layout.OUTPUT / layout.output(2, 0)).read_text() == "step\n"
     assert '"number":2' in second.read_text()
+    assert '"number":5' in third.read_text()
 
 
 async def test_who_is_told_to_end_saves_what_it_has_and_that_is_packed(tmp_path: Path) -> None:

@@ -165,8 +165,9 @@ class Fork(Message):
 class BeginJob(Message):
     """Run a job, whose files are here, for the `attempt`-th time, as that `rank` of the VMs at `addresses`.
 
-    `kept` is the number of the archive with which its folder begins (0: there is none). The same again changes
-    nothing, another attempt takes the place of the one before.
+    `kept` is the number of the archive with which its folder begins (0: there is none), `packed` that of the last one
+    that was told of, behind which those of this attempt are numbered: it is another one where that was lost with its
+    machine. The same again changes nothing, another attempt takes the place of the one before.
     """
 
     job: Name
@@ -174,6 +175,7 @@ class BeginJob(Message):
     rank: Count
     addresses: tuple[str, ...]
     kept: Count = 0
+    packed: Count = 0
 
 
 @message("end job")

@@ -211,6 +211,8 @@ class _Part:
         self._folder = jobs.folder(job.name)
         self._kept = newest(self._folder, job.kept.number) if job.kept else 0
         """The archive that it goes on from (0: none): the last one that came, unless that was lost with its machine."""
+        self._packed = job.kept.number if job.kept else 0
+        """The last one that came, be it lost: a later one has a number behind it, or would count for an old one."""
         self._since = int(job.declared_at * 1e9)
         self._heard = 0
         self._refusals = Refusals(f"{vm}, about {job.name}", lambda what: jobs.note(job.name, what))
@@ -235,6 +237,7 @@ class _Part:
                 rank=self._rank,
                 addresses=self._addresses,
                 kept=self._kept,
+                packed=self._packed,
             )
             await link.ask(given)
 

@@ -110,7 +110,7 @@ class Runner:
             ready.touch()
         (self._folder / layout.KEPT).mkdir(exist_ok=True, mode=0o700)
         there = [int(each.stem) for each in (self._folder / layout.KEPT).glob("*.tar") if each.stem.isdecimal()]
-        self._number = max([self._begin.kept, *there])
+        self._number = max([self._begin.kept, self._begin.packed, *there])
         packages = RunFolder(self._folder)
         provide(packages)
         return self._environment(packages.packages)
