@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from playwright.sync_api import Browser
@@ -23,9 +23,23 @@ def running_lab(tmp_path_factory: pytest.TempPathFactory, chrome: Browser) -> It
         yield lab
 
 
+_ENDED = pytest.StashKey[bool]()
+"""Whether the test itself ended well."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_ENDED] = not report.failed
+    return report
+
+
 @pytest.fixture
-def lab(running_lab: Lab) -> Iterator[Lab]:
-    """JupyterLab, in its light theme; pages are closed after each test."""
+def lab(running_lab: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """JupyterLab, in its light theme; pages are closed after each test, and tell what they saw where it failed."""
     running_lab.theme("light")
     yield running_lab
+    if not request.node.stash.get(_ENDED, True):
+        print(running_lab.told())
     running_lab.close_pages()

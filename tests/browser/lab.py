@@ -36,6 +36,7 @@ THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
 _ATTEMPTS = 3
+_MOST_TOLD = 8_000
 _IS_READY = """() => {
     const book = [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].find(
         each => each.context?.sessionContext?.session?.kernel?.status == 'idle');
@@ -58,6 +59,7 @@ class Lab:
         self._token = token
         self._context = browser.new_context()  # one: each would fetch and compile all of JupyterLab anew
         self._pages: list[Page] = []
+        self._console: list[str] = []
 
     def notebook(self, name: str, *cells: str) -> Path:
         """Write a notebook with these code cells."""
@@ -88,6 +90,8 @@ class Lab:
         page = self._context.new_page()
         page.set_viewport_size({"width": width, "height": height})
         page.set_default_timeout(PATIENCE)
+        page.on("console", lambda message: self._console.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self._console.append(f"not caught: {error.stack or error}"))
         self._pages.append(page)
         page.goto(
             f"{self.url}/lab/workspaces/{secrets.token_hex(4)}/tree/{name}.ipynb?token={self._token}",
@@ -136,10 +140,18 @@ class Lab:
         """Save the notebook; it is on disk then."""
         page.evaluate("async () => { await jupyterapp.commands.execute('docmanager:save'); }")
 
+    def told(self) -> str:
+        """What the open pages and their kernels have told: for a test that failed."""
+        pages = [each.inner_text() for page in self._pages for each in page.locator(".jp-Notebook").all()]
+        log = (self.home / "lab.log").read_text(errors="replace")
+        parts = {"notebooks": "\n----\n".join(pages), "console": "\n".join(self._console), "JupyterLab": log}
+        return "\n".join(f"=== {name}\n{text[-_MOST_TOLD:]}" for name, text in parts.items())
+
     def close_pages(self) -> None:
         for page in self._pages:
             page.close()
         self._pages.clear()
+        self._console.clear()
 
 
 @contextmanager

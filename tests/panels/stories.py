@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,12 @@ class StoryFeed:
     def _going_on(self, run: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         """Have it run on the thread; what is returned ends it, and nothing else."""
         tasks: list[asyncio.Task[None]] = []
-        self.call(lambda: tasks.append(self._loop.create_task(run())))
+
+        def start() -> None:
+            tasks.append(self._loop.create_task(run()))
+            tasks[0].add_done_callback(_tell_why)
+
+        self.call(start)
         return lambda: self.call(lambda: [task.cancel() for task in tasks])
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -234,6 +240,11 @@ class StoryFeed:
 
     def at_end(self, function: Callable[[], Any]) -> Callable[[], None]:
         return lambda: None  # nobody waits for this thread when the program ends
+
+
+def _tell_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        traceback.print_exception(error)
 
 
 def tell(path: Path, until: str = "deleted", *, pace: float = 0.0, steps: int = 600, after: str | None = None) -> None:
