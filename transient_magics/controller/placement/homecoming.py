@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ...errors import ForeignError
+from ...errors import ForeignError, TransientError
 from ...journal import ClusterState, Event, JobState, events
 from ...journal.bags.state import DeclaredBag
 from ...journal.declared import note_brought, run_folder
@@ -35,6 +35,8 @@ from ..studies.trial_folder import declared, make
 from .seat import Seat
 
 log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 5.0
 
 
 class Source(Protocol):
@@ -99,8 +101,17 @@ class Homecoming:
                 self._follow_metrics(run.name)
         for job in self._state.jobs.values():
             self._follow_outputs(job.name)
+        self._learnt.update(self._state.bags)
+        self._host.do("what jobs and bags left", self._keep_up)
+
+    async def _keep_up(self) -> None:
+        """Bring what jobs and bags left before the VM was reached, and now and then what did not come when it was told
+        of. Until cancelled."""
         there = OnVm(self._host.live, self._state.name)
-        self._host.do("what jobs and bags left", lambda: self.bring_all(there))
+        while True:
+            for what, bring in self._left(there).items():
+                self._host.do(what, bring)
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     def react(self, event: Event) -> None:
         """Bring what a line of the journal has just told of."""
@@ -133,14 +144,24 @@ class Homecoming:
 
     async def bring_all(self, source: Source) -> None:
         """Bring what jobs and bags have left and is not here. Raises what the source does."""
-        for job in self._state.jobs.values():
-            await self._bring_kept(job.name, source)
-            if job.over:
-                await self._bring_outputs(job.name, source)
-        for bag in self._state.bags.values() if can_read() else ():
-            await self._bring_arrays(bag.name, source)
-            self._learnt.add(bag.name)
-            await self._bring_surrogate(bag.name, source)
+        self._learnt.update(self._state.bags)
+        for bring in self._left(source).values():
+            await bring()
+
+    def _left(self, source: Source) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What jobs and bags have left and is not here, each under a name: nobody else brings it meanwhile."""
+        left: dict[str, Callable[[], Awaitable[None]]] = {}
+        for name, job in self._state.jobs.items():
+            if job.kept and not path_of(self._directory / layout.JOBS / name, job.kept.number).exists():
+                left[f"folder of {name}"] = partial(self._bring_kept, name, source)
+            if _outputs(job) - self._whole:
+                left[f"end of {name}"] = partial(self._bring_outputs, name, source)
+        for name, bag in self._state.bags.items() if can_read() else ():
+            if self._missing(bag):
+                left[f"arrays of {name}"] = partial(self._bring_arrays, name, source)
+            if name in self._learnt:
+                left[f"surrogate of {name}"] = partial(self._bring_surrogate, name, source)
+        return left
 
     # Runs
 
@@ -230,7 +251,10 @@ class Homecoming:
                 target = self._directory / relative
                 self._host.cancel(_following(name, target.name))
                 target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                await source.get(relative, target, most=MOST_OUTPUT)  # a process that never began has said nothing
+                try:
+                    await source.get(relative, target, most=MOST_OUTPUT)  # a process that never began has said nothing
+                except ForeignError as error:  # as much as came is here
+                    log.warning("what %s said was not taken: %s", name, error)
                 self._whole.add(relative)
 
     async def _bring_kept(self, name: str, source: Source) -> None:
@@ -287,6 +311,10 @@ class Homecoming:
                 try:
                     if await source.get(f"{layout.BAGS}/{name}/{each}", fresh, most=MOST_SURROGATE):
                         found.append(fresh.read_bytes())
+                except (TransientError, OSError) as error:
+                    if not isinstance(error, ForeignError):  # else another would be one, too
+                        self._learnt.add(name)
+                    raise
                 finally:
                     fresh.unlink(missing_ok=True)
             if len(found) == 2:
