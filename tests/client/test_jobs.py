@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +16,23 @@ from transient_magics import client, places
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import Cluster, Job, jobbing, text
 from transient_magics.client.declaring import specify
+from transient_magics.client.handles import job as handle_of_jobs
 from transient_magics.errors import ClusterError, DeclarationError
-from transient_magics.journal import Event, JobState, Journal, events
+from transient_magics.journal import Event, JobState, Journal, events, lock
 from transient_magics.panels.job import Drawn
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime.jobs.archive import pack
+from transient_magics.spec import CONTROLLER
 
 SPEC = JobSpec("job-1", "python train.py", keep="out")
+SEATED = (
+    events.VmRequested(
+        vm="controller-0", role=CONTROLLER, slot=0, zone="z", accelerator="", machine_type="e2-small",
+        provisioning_model="standard", hourly=0.02, on_demand_hourly=0.02,
+    ),
+    events.ControllerMoved(vm="controller-0"),
+)  # fmt: skip
 BEGAN = events.JobBegan(job="job-1", attempt=1, vms=("worker-0",))
 
 
@@ -77,6 +87,82 @@ def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path
         with pytest.raises(ClusterError, match="cannot be made"):
             job.fetch(tmp_path / "got")
         assert "7 bytes kept" in str(job)
+
+
+def kept(job: Job, said: str, number: int) -> events.JobKept:
+    """Have what it keeps here, as an archive, and the word of it."""
+    folder = job.directory.parent / f"of {number}"
+    folder.mkdir(parents=True)
+    (folder / "model").write_text(said)
+    (job.directory / layout.KEPT).mkdir(parents=True, exist_ok=True)
+    packed = pack(folder, job.directory / layout.KEPT / layout.archive(number))
+    return events.JobKept(
+        job="job-1", attempt=1, number=number, files=packed.files, bytes=packed.bytes, digest=packed.digest
+    )
+
+
+def later(do: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(0.5, do)
+    timer.start()
+    return timer
+
+
+def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_it(tmp_path: Path) -> None:
+    """With the controller on a VM, which says what there is and is then asked for it."""
+    with own_home():
+        job = job_with(*SEATED, BEGAN)
+        lock.take(job.cluster.directory)  # the program that follows the controller elsewhere is this test
+        (job.directory / layout.OUTPUT).mkdir(parents=True)
+        output, exited = job.directory / layout.OUTPUT / layout.output(1, 0), events.JobExited(
+            job="job-1", attempt=1, rank=0, code=0, seconds=1.0, noticed=False, reason="", tail="works\ndone at 312"
+        )  # fmt: skip
+        output.write_text("begins\nworks\n")
+        ended = events.JobEnded(job="job-1", state="finished", code=0, reason="", tail="")
+        told = [kept(job, "of 242", 1), kept(job, "of 312", 2), exited, ended]
+        newest = job.directory / layout.KEPT / layout.archive(2)
+        there = newest.rename(tmp_path / "there")
+        with Journal(job.cluster.directory / layout.JOURNAL) as journal:
+            for each in told:
+                journal.append(each)
+
+        def comes() -> None:
+            output.write_text("begins\nworks\ndone at 312\n")
+            there.rename(newest)
+
+        coming = later(comes)
+        assert "".join(job.stream(quiet=True)) == "begins\nworks\ndone at 312\n"
+        coming.join()
+        there = newest.rename(tmp_path / "there")
+        coming = later(comes)
+        job.wait(60)
+        assert newest.exists()
+        coming.join()
+        there = newest.rename(tmp_path / "there")
+        coming = later(comes)
+        assert (job.fetch(tmp_path / "got") / "model").read_text() == "of 312"
+        coming.join()
+        newest.unlink()
+        with Journal(job.cluster.directory / layout.JOURNAL) as journal:
+            journal.append(events.ControllerMoved(vm=""))
+        assert (job.fetch(tmp_path / "older") / "model").read_text() == "of 242", "the rest was lost with its machine"
+
+
+def test_what_does_not_come_from_the_vm_of_the_controller_is_no_older_state_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle_of_jobs, "HOME_SECONDS", 0.3)
+    with own_home():
+        job = job_with(*SEATED, BEGAN)
+        told = [kept(job, "of 242", 1), kept(job, "of 312", 2)]
+        (job.directory / layout.KEPT / layout.archive(2)).unlink()
+        with Journal(job.cluster.directory / layout.JOURNAL) as journal:
+            for each in told:
+                journal.append(each)
+            assert (job.fetch(tmp_path / "running") / "model").read_text() == "of 242", "the newest that is here"
+            journal.append(events.JobEnded(job="job-1", state="finished", code=0, reason="", tail=""))
+        with pytest.raises(ClusterError, match=r"The last of what job-1 kept is on controller-0 .*/1\.tar"):
+            job.fetch(tmp_path / "got")
+        assert not (tmp_path / "got").exists()
 
 
 @pytest.mark.parametrize("kind", ["run", "job", "bag", "study"])

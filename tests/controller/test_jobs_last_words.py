@@ -209,8 +209,8 @@ async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_
         jobs = Jobs(directory, cast("Recorder", journal), lambda _: link)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
-            jobs.look(tasks, time.time())
             while not told:
+                jobs.look(tasks, time.time())
                 await asyncio.sleep(0.05)
             tasks.cancel_all()
     acceptor.close()

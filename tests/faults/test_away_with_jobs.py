@@ -13,7 +13,6 @@ from tests.faults.test_controller_on_a_vm import api, governed_by_its_vm, place,
 from transient_magics import client
 from transient_magics.client import commands
 from transient_magics.journal import events
-from transient_magics.protocol import layout
 
 pytest.importorskip("distributed")
 pytest.importorskip("sklearn")
@@ -85,13 +84,12 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
 
     # Back: all of it comes home.
     patient.until(lambda state: state.jobs["counts"].attempt == 2, "goes on", 2 * PATIENCE)
-    patient.until(lambda state: state.bags["bag-1"].over, "the bag's end", 2 * PATIENCE)
-    assert bag.state.phase == "finished", bag.state.reason
-    until(lambda: bag.results()["arrays"].notna().all(), "arrays")
+    assert bag.wait(2 * PATIENCE).phase == "finished", bag.state.reason
     results = bag.results()
+    assert results["arrays"].notna().all()
     assert len(results) == 9
     assert results["y"].tolist() == [2 * x for x in results["x"].tolist()]
-    until(lambda: (bag.directory / layout.SURROGATE).exists(), "what was learnt")
+    assert bag.surrogate.models
     until(lambda: job.output().count("begins at") == 2, "its second attempt")
     until(lambda: "leaves at" in job.output(), "the last words of its first one")
     begun = [int(line.split()[-1]) for line in job.output().splitlines() if line.startswith("begins at")]
@@ -107,7 +105,7 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
     enough.touch()
     job.wait(2 * PATIENCE)
     got = job.fetch(tmp_path / "got")
-    assert int((got / "done").read_text()) == int(job.output().split()[-1])
+    assert int((got / "done").read_text()) == int(job.output().split()[-1]), job.output()
     cluster.delete(PATIENCE)
     assert not vms("afar")
 

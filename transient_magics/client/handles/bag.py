@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ...protocol.checks import all_plain
 from ...protocol.cluster_commands import StopBag
 from ...protocol.run import Value
 from .. import commands, text
+from ..following.home import HOME_SECONDS, until_home
 from ..shown import Log
 
 if TYPE_CHECKING:
@@ -176,11 +178,12 @@ class Bag:
         return Speedup(sequential, lookup, whole / len(taken), 0.0, len(taken))
 
     def wait(self, timeout: float | None = None) -> DeclaredBag:
-        """Block until the bag is over, and return how it is then.
+        """Block until the bag is over and its results are here, and return how it is then.
 
         Raises TrainingError where it failed, or is not over after `timeout` seconds. Interrupting the wait changes
         nothing: the bag goes on.
         """
+        began = time.monotonic()
         state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
@@ -189,6 +192,8 @@ class Bag:
             raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
         if bag.phase == "failed":
             raise TrainingError(f"{self.name} failed: {bag.reason.rstrip('.')}", where=self.cluster.name)
+        left = HOME_SECONDS if timeout is None else min(HOME_SECONDS, began + timeout - time.monotonic())
+        until_home(self.cluster, self._is_home, left)
         return bag
 
     def is_over(self, state: ClusterState) -> bool:
@@ -209,6 +214,17 @@ class Bag:
         state = self.cluster.state
         costs, bag = run_costs(state, now()), state.bags.get(self.name)
         return sum(costs.get(each, 0.0) for each in bag.dasks) if bag else 0.0
+
+    def _is_home(self) -> bool:
+        """Whether the arrays of its results, and its surrogate, are here, where anybody could read them."""
+        if find_spec("numpy") is None:
+            return True
+        bag = self.state.state
+        found = (job.result for job in bag.jobs.values())
+        files = [f"{layout.RESULTS}/{result.arrays}" for result in found if result and result.arrays]
+        if bag.learnt:
+            files += [layout.SURROGATE, layout.SURROGATE_ARRAYS]
+        return all((self.directory / each).exists() for each in files)
 
     def __str__(self) -> str:
         bag = self.cluster.state.bags.get(self.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ...protocol.cluster_commands import StopJob
 from ...runtime.jobs.archive import newest, path_of, unpack
 from .. import commands, text
 from ..following.follower import follower
+from ..following.home import HOME_SECONDS, until_home
 from ..shown import Log
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ class Job:
         end, read = follower().subscribe(self.cluster.name, see), dict[str, int]()
         try:
             while True:
-                last = over.is_set()
+                if last := over.is_set():
+                    until_home(self.cluster, self._has_said_all, HOME_SECONDS)
                 said = "".join(block.decode(errors="replace") for _, block in self.blocks(read))
                 if said or (quiet and changed.is_set()):
                     changed.clear()
@@ -90,17 +93,20 @@ class Job:
             end()
 
     def wait(self, timeout: float | None = None) -> JobState:
-        """Block until the job is over, and return how it is then.
+        """Block until the job is over and what it left is here, and return how it is then.
 
         Raises TrainingError where it failed, with its last lines, or is not over after `timeout` seconds. Interrupting
         the wait changes nothing: the job goes on.
         """
+        began = time.monotonic()
         state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
         job = state.jobs.get(self.name)
         if job is None:
             raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
+        left = HOME_SECONDS if timeout is None else min(HOME_SECONDS, began + timeout - time.monotonic())
+        until_home(self.cluster, lambda: self._has_said_all() and self._has_kept_all(), left)
         if job.phase == "failed":
             last = text.plain(job.tail).strip()
             what = f"{self.name} failed: {job.reason.rstrip('.')}" + (f". It said last:\n{last}" if last else "")
@@ -127,15 +133,21 @@ class Job:
     def fetch(self, folder: str | Path) -> Path:
         """Put what it keeps, as it was brought here last, into `folder`, which must not be there or be empty.
 
-        Raises ClusterError where there is nothing yet, or the folder cannot be made.
+        Raises ClusterError where there is nothing yet, where it is over and the last of it does not come here from the
+        VM of the controller, or the folder cannot be made.
         """
         target = Path(folder).expanduser()
-        kept = self.state.kept
-        # With the controller on a VM an archive comes here after the word of it.
-        here = newest(self.directory, kept.number) if kept else 0
+        home = until_home(self.cluster, self._has_kept_all, HOME_SECONDS)
+        job = self.state
+        here = newest(self.directory, job.kept.number) if job.kept else 0
         if not here:
-            why = "nothing of it is here yet" if self.state.spec.keep else "it was declared without --keep"
+            why = "nothing of it is here yet" if job.spec.keep else "it was declared without --keep"
             raise ClusterError(f"{self.name} has nothing to fetch: {why}", where=self.cluster.name)
+        cluster = self.cluster.state
+        if not home and job.over and cluster.seat and not cluster.over:
+            what = f"The last of what {self.name} kept is on {cluster.seat} and has not come here"
+            fix = f"Try again in a moment; {path_of(self.directory, here)} has what came last."
+            raise ClusterError(what, where=self.cluster.name, fix=fix)
         try:
             if target.is_dir():
                 target.rmdir()
@@ -146,6 +158,17 @@ class Job:
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             raise ClusterError(f"{target} cannot be made: {why}", fix="Name a folder that is not there yet.") from error
         return target
+
+    def _has_kept_all(self) -> bool:
+        """Whether the archive that was told of last is here."""
+        job = self.cluster.state.jobs.get(self.name)
+        return job is None or job.kept is None or path_of(self.directory, job.kept.number).exists()
+
+    def _has_said_all(self) -> bool:
+        """Whether the last lines of rank 0 are here, once it has ended."""
+        job = self.cluster.state.jobs.get(self.name)
+        exited = job.exits.get(job.vms[0]) if job and job.vms else None
+        return exited is None or all_plain(self.output()).rstrip().endswith(all_plain(exited.tail).rstrip())
 
     def __str__(self) -> str:
         job = self.cluster.state.jobs.get(self.name)
