@@ -7,6 +7,7 @@
  * widget by itself, there is no picture in the page, and nothing to do.
  */
 
+import { hear } from "./hearing.js";
 import { element } from "./page.js";
 
 const OUTPUT = ".jp-OutputArea-output";
@@ -28,6 +29,7 @@ function store({ widget_manager: manager }, place, picture) {
 export function mount({ model, signal }, render) {
   const place = model.get("place");
   if (!place) return undefined;
+  hear(model);
   const pictures = document.getElementsByClassName(place);
   const shown = new Map();
 

@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 from tests.panels import stories
 
 from .lab import Lab
-from .test_panel import SHOW_RUN, journal, opened, shots
+from .test_panel import SHOW, SHOW_RUN, journal, opened, shots
 
 __all__ = ["journal", "shots"]
 pytestmark = pytest.mark.browser
@@ -120,3 +120,25 @@ def test_the_panel_of_a_cluster_that_somebody_else_deleted_offers_nothing(lab: L
         for output in cell["outputs"]
     ]
     assert all("As of" in "".join(picture) and "went on" not in "".join(picture) for picture in pictures)
+
+
+BUSY = """() => {
+    const address = URL.createObjectURL;
+    URL.createObjectURL = (content) => {
+        for (const until = performance.now() + 2500; content.type === "text/javascript" && performance.now() < until;);
+        return address.call(URL, content);
+    };
+}"""
+"""The page does nothing else for longer than anywidget waits for the code of a panel, before it loads each."""
+
+
+def test_a_panel_whose_page_was_busy_while_its_code_was_loaded_follows(lab: Lab, journal: Path) -> None:
+    stories.tell(journal, "short")
+    lab.notebook("busy", SHOW.format(path=str(journal)))
+    page = lab.open("busy")
+    page.evaluate(BUSY)
+    lab.run_all(page)
+    panel = page.locator(".transient-panel")
+    expect(panel.get_by_role("button", name="Delete cluster")).to_be_visible()
+    stories.tell(journal, "deleted", after="short")
+    expect(panel).to_contain_text("deleted: asked by the user")

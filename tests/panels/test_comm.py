@@ -36,6 +36,7 @@ def test_a_widget_that_is_asked_for_its_state_says_which_wish_it_answers(
     kernel.execute(SHOW.format(path=str(tmp_path / "journal.jsonl")))
     opened = whole(kernel, "comm_open")
     widget = opened["content"]["comm_id"]
+    assert opened["content"]["data"]["state"]["place"] == f"transient-{widget}", "by it a page finds the model"
     wish = kernel.session.msg("comm_msg", {"comm_id": widget, "data": {"method": "request_state"}})
     kernel.shell_channel.send(wish)
     answer = whole(kernel, "comm_msg")

@@ -65,14 +65,16 @@ def _kernel() -> Any:
 class Panel(anywidget.AnyWidget):
     """A panel in the page. `ask(message)` is called with what the reader asks for.
 
-    `place`: the class of its static pictures, before which a page of JupyterLab draws it (widgets/mount.js).
+    `place`: the class of its static pictures, before which a page of JupyterLab draws it (widgets/mount.js); named
+    after the model, which the page finds by it (widgets/hearing.js).
     """
 
     _css = assets.path("panel.css")
     place = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, ask: Callable[[Mapping[str, Any]], None], **state: Any) -> None:
-        super().__init__(place=f"transient-{uuid.uuid4().hex}", **state)
+        model_id = uuid.uuid4().hex
+        super().__init__(model_id=model_id, place=f"transient-{model_id}", **state)
         self.on_msg(lambda _widget, content, _buffers: ask(content) if isinstance(content, Mapping) else None)
 
     def open(self) -> None:
@@ -80,6 +82,7 @@ class Panel(anywidget.AnyWidget):
         if self.comm is None and hasattr(_kernel(), "iopub_socket"):
             self.comm = CellFreeComm(
                 target_name="jupyter.widget",
+                comm_id=self._model_id,
                 data={"state": self.get_state(), "buffer_paths": []},
                 metadata={"version": ipywidgets.__protocol_version__},
             )
