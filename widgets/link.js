@@ -2,9 +2,13 @@
  *
  * It is lost at once where the page is told (the channel was closed, JupyterLab says what became of the kernel), else
  * when it stays silent longer than its heartbeat allows, or does not answer a click. Whatever it says revives it.
+ *
+ * The kernel falls silent too when the cluster is over. Its last words may be lost as any others, so who has not heard
+ * that it is over asks for them.
  */
 
 const SILENT_SECONDS = 20;
+const ASK_SECONDS = 10;
 const ANSWER_SECONDS = 10;
 const ENDED = ["restarting", "autorestarting", "terminating", "dead"];
 const WORDLESS = ["resync", "pace"];
@@ -21,9 +25,14 @@ export function kernelLink(model, changed, { beats = true } = {}) {
   let count = 0;
   let gone = false;
   let lost = false;
+  let patience = ASK_SECONDS;
   const since = (moment) => (performance.now() - moment) / 1000;
 
   function look() {
+    if (beats && !gone && since(heard) > patience && !model.get("view")?.over) {
+      patience *= 2;  // the questions to a kernel that is busy for long are answered all at once
+      model.send({ do: "resync" });
+    }
     const unheard = asked !== null && since(asked.at) > ANSWER_SECONDS && heard < asked.at;
     const now = gone || (beats && (since(heard) > SILENT_SECONDS || unheard));
     if (now === lost) return;
@@ -56,6 +65,7 @@ export function kernelLink(model, changed, { beats = true } = {}) {
     /** A snapshot has come. */
     hears(view) {
       heard = performance.now();
+      patience = ASK_SECONDS;
       gone = false;
       if (asked && view?.heard === asked.name) asked = null;
       look();
