@@ -40,14 +40,21 @@ export function mount({ model, signal }, render) {
   }
   function show(output) {
     const host = element("div", { class: "transient-host" });
+    const panel = { host, end: undefined };
+    shown.set(output, panel);
     output.before(host);
-    shown.set(output, { host, end: render({ model, el: host }) });
+    try {
+      panel.end = render({ model, el: host });
+    } catch (error) {
+      host.remove();  // the picture is seen instead
+      console.error(error);
+    }
   }
   function hide(output) {
     const { host, end } = shown.get(output);
     shown.delete(output);
-    end?.();
     host.remove();
+    end?.();
   }
 
   const onPicture = () => store(model, place, model.get("picture"));
