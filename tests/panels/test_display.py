@@ -174,6 +174,24 @@ def test_many_events_make_few_frames(journal: Path, monkeypatch: pytest.MonkeyPa
     assert 1 < len(frames) <= 12 * (time.monotonic() - began) + 2
 
 
+def test_a_snapshot_that_cannot_be_made_is_not_the_last(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stories.tell(journal, "ready")
+    _, page = displayed(journal)
+    (panel,) = widgets_of(page)
+    view, failed = transient_magics.panels.display.view, threading.Event()
+
+    def fails(*_: object) -> None:
+        failed.set()
+        raise ValueError("this state cannot be drawn")
+
+    monkeypatch.setattr(transient_magics.panels.display, "view", fails)
+    stories.tell(journal, "training", after="ready")
+    assert failed.wait(60)
+    monkeypatch.setattr(transient_magics.panels.display, "view", view)
+    stories.tell(journal, "deleted", after="training")
+    eventually(lambda: panel.view["over"])
+
+
 def test_what_the_page_asks_for_is_done_elsewhere(journal: Path) -> None:
     done_by: list[str] = []
 

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,8 +103,9 @@ class Display:
         self._state = known(cluster)
         self._notice: dict[str, str] = {}
         self._question: dict[str, str] = {}
-        self._measured = Measured(cluster.directory, feed.rows, self._draw_curves_soon)
-        self._beside = Beside(cluster.directory, feed.rows, self._draw_curves_soon)
+        drawn = partial(feed.call, self._draw_curves_soon)
+        self._measured = Measured(cluster.directory, feed.rows, drawn)
+        self._beside = Beside(cluster.directory, feed.rows, drawn)
         self._outlook = Outlook(cluster.name, forecasts, feed.call, self._draw_soon)
         self._curves_of: object = None
         self._speeds_of: object = ()
@@ -231,8 +233,7 @@ class Display:
         if state.spec is None or state.seq < self._state.seq:
             return
         self._state = state
-        self._follow_run()
-        self._draw_soon()
+        self._feed.call(self._beat)  # a mistake in drawing must not end the following
 
     def _beat(self) -> None:
         self._follow_run()  # its folder may have come to be
