@@ -29,3 +29,26 @@ async def test_a_foreseen_error_in_a_task_of_a_task_ends_nobody_else() -> None:
         ended.set()
     assert ended.is_set()
     assert told == [("run", "The channel was refused.")] * 2
+
+
+async def test_what_is_asked_for_at_the_end_of_the_same_is_done_once_more() -> None:
+    """Whom the last word of a task wakes is there before the task itself counts as done."""
+    begun, word = list[int](), asyncio.Event()
+
+    async def says_a_last_word() -> None:
+        begun.append(len(begun))
+        await asyncio.sleep(0)
+        word.set()
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        tasks = Tasks(group, lambda: None, lambda *_: None)
+        for _ in range(3):
+            tasks.do("run", says_a_last_word)
+            await word.wait()
+            word.clear()
+        tasks.do("run", says_a_last_word)
+        tasks.cancel("run")
+        tasks.do("run", says_a_last_word)
+        await asyncio.sleep(0.01)
+        tasks.do("run", says_a_last_word)
+    assert begun == [0, 1, 2, 3], "and what was cancelled before it began, is begun when it is asked for again"

@@ -32,7 +32,7 @@ class Tasks:
             return
         task = self._group.create_task(self._guarded(key, work), name=key)
         self._tasks[key] = task
-        task.add_done_callback(lambda _: self._done(key))
+        task.add_done_callback(lambda task: self._done(key, task))
 
     async def finished(self, key: str, timeout: float) -> None:
         """Wait until nothing is under way under `key`, at most `timeout` seconds."""
@@ -49,13 +49,17 @@ class Tasks:
         for task in self._tasks.values():
             task.cancel()
 
-    def _done(self, key: str) -> None:
-        self._tasks.pop(key, None)
+    def _done(self, key: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:  # cancelled before it began
+            del self._tasks[key]
         self._changed()
 
     async def _guarded(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work()
+            try:
+                await work()
+            finally:  # who asks from here on, before the task itself is done, means once more
+                self._tasks.pop(key, None)
         except* (TransientError, OSError) as group:  # as work that has tasks of its own raises them
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
