@@ -16,7 +16,7 @@ from tests.panels.stories import declaration
 from transient_magics.controller.bags import conduct
 from transient_magics.controller.bags.conduct import Bags, _Follower
 from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, decide
-from transient_magics.errors import ForeignError, JournalError
+from transient_magics.errors import ConnectionLostError, ForeignError, JournalError
 from transient_magics.journal import ClusterState, Event, events, fold, replay
 from transient_magics.journal.bags import events as e
 from transient_magics.protocol.bag import events as b
@@ -148,6 +148,38 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
     assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]
     assert recording.state.bags["bag-1"].phase == "failed", "more of it is not taken, and nobody would hear of its end"
     assert stopped == [("bag-1-1", recording.state.bags["bag-1"].reason)]
+
+
+async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "_TRY_AGAIN_SECONDS", 0.0)
+    (tmp_path / "bags" / "bag-1").mkdir(parents=True)
+    taken, tries = list[tuple[bytes, bytes]](), list[str]()
+    monkeypatch.setattr(conduct, "take_surrogate", lambda folder, *both: taken.append(both))
+    learnt = {**b.BagLearnt(bag="bag-1", batch=0, results=1, model="gp").to_dict(), "time": time.time_ns()}
+
+    class Connection:
+        async def follow(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[tuple[int, bytes]]:
+            if not offset:
+                yield 1, json.dumps(learnt).encode()
+            raise ForeignError("that was all")
+
+        async def get(self, path: str, local: Path, *, most: int) -> None:
+            tries.append(path)
+            if len(tries) == 2:
+                raise ConnectionLostError("The connection to ps-0 was lost")
+            local.write_bytes(path.rpartition("/")[2].encode())
+
+    async def connection() -> Connection:
+        return Connection()
+
+    state = state_of(*dask(1), *COMPUTED[:5])
+    recorder = SimpleNamespace(state=state, record=lambda event: True, note=lambda source, what: None)
+    link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(stop=lambda *told: None)
+    bags = Bags(tmp_path, cast("Any", recorder), cast("Any", dasks), lambda vm: cast("Any", link))
+    await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
+    assert taken == [(b"surrogate.json", b"surrogate.npz")]
 
 
 async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(

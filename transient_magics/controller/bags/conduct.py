@@ -237,8 +237,8 @@ class _Follower:
         if isinstance(event, b.BagResult) and event.arrays and self._bags.counts(self._bag, event):
             await self._arrays(event)
         elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
-            self._learnt = event.results
             await self._surrogate()
+            self._learnt = event.results
         if not self._bags.take(self._bag, event):
             self._refusals.add(line, ValueError("it does not follow on what was told before"))
 
