@@ -133,6 +133,10 @@ class ForeignError(RemoteError):
     """A VM says or holds what is not taken from one: too much of it, or under a name that leads elsewhere."""
 
 
+class RoomError(ForeignError):
+    """What a VM holds is not taken yet: the disk of this machine has no room for it."""
+
+
 class CommandError(RemoteError):
     """A command on a VM ended with a failure."""
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
+from transient_magics.controller.jobs import archives
 from transient_magics.controller.placement import homecoming
+from transient_magics.controller.placement.copies import Copies
 from transient_magics.controller.placement.homecoming import Homecoming
 from transient_magics.controller.tasks import Tasks
 from transient_magics.errors import ConnectionLostError
 from transient_magics.journal import ClusterState, Event, events, fold
+from transient_magics.journal.declared import declared_run
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
+from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.runtime.jobs.archive import pack, path_of
 
 SPEC = specify(Declaration("cpux2", name="afar", purpose="jobs"))
@@ -28,23 +35,44 @@ class There:
     """The VM of the controller: its folder of the cluster, and a connection that is lost at the first tries."""
 
     def __init__(self, folder: Path, lost: int) -> None:
-        self.folder, self.lost, self.tries, self.at_once = folder, lost, 0, 0
+        self.folder, self.lost, self.tries, self.coming = folder, lost, 0, set[Path]()
 
     def _of(self, path: str) -> Path:
         return self.folder / path.partition(f"clusters/{SPEC.name}/")[2]
+
+    async def run(self, command: str) -> str:
+        folder = self._of(command.split()[2])
+        return "".join(f"{each.name} {each.stat().st_size}\n" for each in folder.iterdir())
 
     async def exists(self, path: str) -> bool:
         return self._of(path).exists()
 
     async def get(self, path: str, target: Path, *, most: int) -> None:
-        self.tries, self.at_once = self.tries + 1, self.at_once + 1
-        assert self.at_once == 1, "brought twice at once, into one file"
+        assert target not in self.coming, "brought twice at once, into one file"
+        self.coming.add(target)
+        self.tries, content = self.tries + 1, self._of(path).read_bytes()
         lost = self.tries <= self.lost
         await asyncio.sleep(0.1)
-        self.at_once -= 1
+        self.coming.remove(target)
         if lost:
             raise ConnectionLostError("The connection to controller-0 was lost")
-        target.write_bytes(self._of(path).read_bytes())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+    async def get_tree(self, path: str, target: Path, *, without: Collection[str] = ()) -> None:
+        names = sorted(str(each.relative_to(self._of(path))) for each in self._of(path).rglob("*") if each.is_file())
+        for name in sorted(set(names) - set(without), key=lambda name: name != layout.RUN):
+            await self.get(f"{path}/{name}", target / name, most=2**20)
+
+    async def follow(
+        self, path: str, offset: int = 0, *, allowance: object = None
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
+        while True:
+            content = self._of(path).read_bytes() if self._of(path).exists() else b""
+            for line in content[offset:].splitlines():
+                offset += len(line) + 1
+                yield offset, line
+            await asyncio.sleep(0.01)
 
 
 class Here:
@@ -68,7 +96,7 @@ class Here:
         self.tasks.cancel(what)
 
     def append(self, what: str, path: Path, lines: bytes) -> None:
-        raise AssertionError(f"{what} is not followed here")
+        path.open("ab").write(lines)
 
     def hears(self, event: Event) -> Event:
         self.seq += 1
@@ -81,6 +109,12 @@ async def soon() -> AsyncIterator[None]:
     while True:
         yield
         await asyncio.sleep(0.01)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async for _ in soon():
+        if true():
+            return
 
 
 def kept(folder: Path, number: int) -> events.JobKept:
@@ -112,9 +146,151 @@ async def test_the_last_archive_of_a_job_comes_though_nothing_tells_of_it_again(
         await asyncio.sleep(0)
         home.react(host.hears(kept(there.folder, 2)))
         newest = path_of(directory / layout.JOBS / "job-1", 2)
-        async for _ in soon():
-            if newest.exists():
-                break
+        await until(newest.exists)
         host.tasks.cancel_all()
     assert newest.read_bytes() == path_of(there.folder / layout.JOBS / "job-1", 2).read_bytes()
     assert not path_of(newest.parents[1], 1).exists()
+
+
+async def test_an_archive_waits_for_room_on_the_disk_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    left = [0, 0, 0]
+    monkeypatch.setattr(archives, "room", lambda folder: left.pop() if left else 2**40)
+    there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host = Here(there, group)
+        home = Homecoming(directory, SPEC, host)
+        host.hears(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", keep="out").to_dict()))
+        host.hears(kept(there.folder, 1))
+        home.catch_up()
+        await until(path_of(directory / layout.JOBS / "job-1", 1).exists)
+        host.tasks.cancel_all()
+    assert not left
+
+
+def declared(folder: Path, *names: str) -> Path:
+    """The folder of run-1 below that one, with these files and its declaration."""
+    run = folder / layout.RUNS / "run-1"
+    for name in (*names, layout.RUN):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(f'{{"name": 1, "{name}": 2}}\n')
+    return run
+
+
+RUN = RunSpec("s", 10, eval_steps=10)
+DECLARED = events.TrainDeclared(run="run-1", spec=RUN.without_token())
+STARTED = events.TrainStarted(run="run-1", step=0)
+FINISHED = events.TrainFinished(run="run-1", step=10)
+
+
+@pytest.mark.parametrize("told", ["while it is followed", "before the program began"])
+async def test_the_results_of_a_run_come_though_nothing_tells_of_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    there, directory = There(tmp_path / "there", lost=2), tmp_path / "here"
+    parts = [f"checkpoints/model.ckpt-10.{each}" for each in ("data-00000-of-00001", "index")]
+    left = declared(there.folder, layout.METRICS, layout.EVENTS, layout.MODEL, *parts)
+    here = declared(directory)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host = Here(there, group)
+        home = Homecoming(directory, SPEC, host)
+        saved = events.TrainCheckpoint(run="run-1", step=10, path="checkpoints/model.ckpt-10")
+        for each in (DECLARED, STARTED, saved):
+            host.hears(each)
+        if told == "while it is followed":
+            home.catch_up()
+            await asyncio.sleep(0.1)
+            home.react(host.hears(FINISHED))
+        else:
+            host.hears(FINISHED)
+            home.catch_up()
+        await until((here / layout.HOME).exists)
+        host.tasks.cancel_all()
+    for name in (layout.METRICS, layout.EVENTS, *parts):
+        assert (here / name).read_bytes() == (left / name).read_bytes()
+    assert json.loads((here / layout.MODEL).read_text()) == {"name": 1, layout.MODEL: 2}
+
+
+async def test_a_trace_comes_though_the_connection_was_lost_while_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    there, directory = There(tmp_path / "there", lost=2), tmp_path / "here"
+    traces = [layout.trace_of(worker) for worker in ("worker-0", "worker-1")]
+    declared(there.folder, *traces)
+    here = declared(directory)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host = Here(there, group)
+        home = Homecoming(directory, SPEC, host)
+        for each in (DECLARED, STARTED):
+            host.hears(each)
+        home.catch_up()
+        for worker in ("worker-0", "worker-1"):
+            home.react(host.hears(events.TrainTraced(run="run-1", worker=worker)))
+        await until(lambda: all((here / each).exists() for each in traces))
+        host.tasks.cancel_all()
+
+
+async def test_a_run_of_another_machine_comes_whole_and_each_row_of_its_metrics_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    there, directory = There(tmp_path / "there", lost=2), tmp_path / "here"
+    left = declared(there.folder, layout.CELL, layout.METRICS)
+    here = directory / layout.RUNS / "run-1"
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host = Here(there, group)
+        home = Homecoming(directory, SPEC, host)
+        for each in (DECLARED, STARTED):
+            host.hears(each)
+        home.catch_up()
+        for row in range(20):
+            with (left / layout.METRICS).open("a") as file:
+                file.write(f"{row}\n")
+            await asyncio.sleep(0.05)
+            assert not (here / layout.RUN).exists() or (here / layout.CELL).exists(), "what counts comes last"
+        await until((here / layout.RUN).exists)
+        whole = (left / layout.METRICS).read_bytes()
+        await until(
+            lambda: (here / layout.METRICS).exists() and len((here / layout.METRICS).read_bytes()) >= len(whole)
+        )
+        host.tasks.cancel_all()
+    assert (here / layout.METRICS).read_bytes() == whole
+    assert (here / layout.CELL).exists()
+
+
+async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_path: Path) -> None:
+    """While nobody was here: a trial that trains yet is one that this machine can go on with, too."""
+    directory, bucket = tmp_path / "here", tmp_path / "bucket"
+    here = declared(directory)
+    (bucket / "run-1").mkdir(parents=True)
+    (bucket / "run-1" / layout.METRICS).write_text("whole\n")
+
+    class Storage:
+        async def list(self, bucket_: str, name: str, *, most: int) -> list[Any]:
+            path = bucket / name.removeprefix("afar/")
+            return [SimpleNamespace(name=name, size=path.stat().st_size, generation=1)] if path.exists() else []
+
+        async def download(self, bucket_: str, name: str, target: Path, *, generation: int) -> None:
+            target.write_bytes((bucket / name.removeprefix("afar/")).read_bytes())
+
+    study = StudySpec("s", RUN, "max accuracy", parse_space("lr=0.1,0.2"), trials=2, sampler="grid")
+    (directory / layout.STUDIES / "s").mkdir(parents=True)
+    (directory / layout.STUDIES / "s" / layout.STUDY).write_text(json.dumps(study.to_dict()))
+    trial = study.run_name(0)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host = Here(There(tmp_path / "gone", lost=0), group)
+        home = Homecoming(directory, SPEC, host)
+        for each in (
+            DECLARED,
+            STARTED,
+            FINISHED,
+            events.StudyDeclared(study="s", spec=study.to_dict()),
+            events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial,)),
+            events.TrainDeclared(run=trial, spec=RUN.without_token()),
+        ):
+            host.hears(each)
+        await home.bring_all(Copies(cast("Any", Storage()), "gs://mine/afar"))
+    assert (here / layout.METRICS).read_text() == "whole\n"
+    assert declared_run(directory, host.state.runs[trial]).spec.params == {"lr": 0.1}

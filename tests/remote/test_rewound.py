@@ -16,8 +16,10 @@ from tests.processes import until
 from transient_magics import places
 from transient_magics.client import commands
 from transient_magics.client.following.follower import follower
+from transient_magics.controller.placement import mirror as mirror_module
 from transient_magics.controller.placement.mirror import LOST, Mirror
 from transient_magics.controller.placement.seat import Seat
+from transient_magics.errors import RoomError
 from transient_magics.journal import ClusterState, Event, Journal, events, kept
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
@@ -90,3 +92,25 @@ async def test_the_copy_goes_on_from_what_both_have(
     assert len(asked) == len(set(asked)), "nobody is told anything twice"
     assert {*vms, "worker-4"} <= set(asked)
     assert mirror._known_trouble.startswith("The journal on ps-0 has lost its end")
+
+
+async def test_the_copy_waits_for_room_for_a_file_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_module, "_ROOM_SECONDS", 0.0)
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
+        journal.append(events.VmRequested(vm="ps-0", role="ps", **VM))
+        journal.append(events.ControllerMoved(vm="ps-0"))
+    mirror, said = Mirror(tmp_path), list[str]()
+
+    async def bring() -> None:
+        said.append(mirror._known_trouble)
+        if len(said) < 3:
+            raise RoomError("1.tar on ps-0 has 7 bytes, for which this machine's disk has no room")
+
+    await mirror._with_room("folder of job-1", bring)
+    assert said[0] == mirror._known_trouble == ""
+    assert said[1] == said[2]
+    assert said[1].startswith(
+        "The folder of job-1 cannot be copied to this machine: 1.tar on ps-0 has 7 bytes, for which"
+    )

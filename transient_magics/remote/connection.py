@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import posixpath
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -206,13 +206,14 @@ class Connection:
     async def get(self, path: str, local: Path, *, most: int | None = None) -> None:
         """Copy a file from the VM; `local` is replaced when all of it is here and on disk.
 
-        Raises ForeignError where it is no regular file, has more than `most` bytes, or would fill the disk here.
+        Raises ForeignError where it is no regular file, has more than `most` bytes, or (RoomError) would fill the disk.
         """
         await self._transfer.get(path, local, most)
 
-    async def get_tree(self, path: str, local: Path) -> list[str]:
-        """Copy a folder from the VM, file by file like `get`; returns the relative paths of what was copied."""
-        return await self._transfer.get_tree(path, local)
+    async def get_tree(self, path: str, local: Path, *, without: Collection[str] = ()) -> list[str]:
+        """Copy a folder from the VM, but for the relative paths in `without`, file by file like `get`; returns the
+        relative paths of what was copied."""
+        return await self._transfer.get_tree(path, local, without)
 
     async def remove(self, path: str) -> None:
         """Remove a file; there being none is success."""

@@ -5,7 +5,7 @@ disk, before it takes its name, because the VM may be deleted right after.
 
 What a VM says of its files is a stranger's word. Only regular files are taken, no links, under names that lead nowhere
 else, no more than `MOST_FILES` at once, none larger than `LARGEST_FILE`, and not so much that the disk here would be
-full; all else raises ForeignError.
+full; all else raises ForeignError, the last of these RoomError.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import posixpath
 import secrets
 import shutil
 import stat
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
 import asyncssh
 
-from ..errors import ForeignError, RemoteError
+from ..errors import ForeignError, RemoteError, RoomError
 from ..protocol.names import checked_file
 from .failures import explained
 
@@ -70,7 +70,7 @@ class Transfer:
         async with self._slots, self._sftp(f"fetching {path}") as sftp:
             await self._get(sftp, path, local, most)
 
-    async def get_tree(self, path: str, local: Path) -> list[str]:
+    async def get_tree(self, path: str, local: Path, without: Collection[str]) -> list[str]:
         found: list[str] = []
         async with self._sftp(f"listing {path}") as sftp:
             folders = [path]
@@ -95,7 +95,7 @@ class Transfer:
                     await self._get(sftp, posixpath.join(path, relative), _below(local, relative))
                     copied.append(relative)
 
-        await _all(copy(relative) for relative in found)
+        await _all(copy(relative) for relative in found if relative not in without)
         return sorted(copied)
 
     async def remove(self, path: str) -> None:
@@ -165,7 +165,7 @@ class Transfer:
     def _look_for_room(self, path: str, size: int, to_come: int, local: Path) -> None:
         if to_come > room(local.parent):
             what = f"{path} on {self._name} has {size:,} bytes, for which this machine's disk has no room"
-            raise ForeignError(what, where=str(local.parent), fix="Free some of it.")
+            raise RoomError(what, where=str(local.parent), fix="Free some of it.")
 
     async def _size(self, sftp: asyncssh.SFTPClient, path: str, most: int) -> int:
         """The size of a regular file as it is now; what is appended meanwhile is not taken."""

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from ...errors import ForeignError
+from ...errors import ForeignError, RoomError
 from ...journal.events import JobKept, JobPacked
 from ...protocol.job import MOST_KEPT_BYTES
 from ...remote import room
@@ -25,13 +25,13 @@ async def bring(folder: Path, told: JobPacked | JobKept, get: Callable[[Path], A
     """Have the archive that was told of in the folder of its job; False where `get`, which writes it to a path, finds
     none.
 
-    Raises ForeignError or ValueError where it is not what was told, or this machine has no room for it.
+    Raises ForeignError or ValueError where it is not what was told, and RoomError where this machine has no room.
     """
     target = path_of(folder, told.number)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if told.bytes > room(target.parent):
         what = f"this machine's disk has no room for {told.bytes:,} bytes more"
-        raise ForeignError(what, where=str(target.parent))
+        raise RoomError(what, where=str(target.parent))
     arriving = target.with_name(f".{target.name}")
     try:
         if not await get(arriving):

@@ -53,8 +53,11 @@ class Copies:
             del self._there[name]
 
     async def get(self, name: str, target: Path, *, most: int) -> bool:
-        """Bring one as `target`; False where it is not there, or larger than `most` bytes. Raises CloudError."""
-        full = f"{self._path}{name}"
+        """Bring one as `target`; False where it is not there, or larger than `most` bytes. Raises CloudError.
+
+        What a run left lies in the run's own place, which has the run's name.
+        """
+        full = f"{self._path}{name.removeprefix(f'{layout.RUNS}/')}"
         found = await self._storage.list(self._bucket, full, most=1)
         if not found or found[0].name != full or found[0].size > most:
             return False
@@ -63,6 +66,9 @@ class Copies:
         except GoneError:
             return False
         return True
+
+    async def checkpoints(self, run: str, target: Path) -> None:
+        """None of those are here that no bucket took."""
 
 
 async def keep_copies(copies: Copies, directory: Path) -> None:

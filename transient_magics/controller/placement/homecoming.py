@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ...errors import ForeignError, TransientError
+from ...errors import ClusterError, ForeignError, RoomError, TransientError
 from ...journal import ClusterState, Event, JobState, events
 from ...journal.bags.state import DeclaredBag
 from ...journal.declared import note_brought, run_folder
@@ -29,6 +29,8 @@ from ..bags.arrivals import MOST_SURROGATE, can_read, take_arrays, take_surrogat
 from ..dask import certificates
 from ..jobs import archives
 from ..jobs.conduct import MOST_OUTPUT
+from ..runs.checking import take_counts
+from ..runs.checkpoint_copy import copy_checkpoints
 from ..runs.results import thin_metrics
 from ..runs.training import MOST_METRICS
 from ..studies.trial_folder import declared, make
@@ -37,6 +39,9 @@ from .seat import Seat
 log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 5.0
+_FOLDER_SECONDS = 0.5
+_FOLLOWED = (layout.METRICS, layout.EVENTS)
+"""Files of a run that grow as long as it trains, and are whole at its end."""
 
 
 class Source(Protocol):
@@ -44,6 +49,10 @@ class Source(Protocol):
 
     async def get(self, name: str, target: Path, *, most: int) -> bool:
         """Have the file of that name in the folder as `target`; False where there is none."""
+        ...
+
+    async def checkpoints(self, run: str, target: Path) -> None:
+        """Have the checkpoints of a run in the folder `target` that are in that one, because no bucket took them."""
         ...
 
 
@@ -60,6 +69,11 @@ class OnVm:
             return False
         await connection.get(there, target, most=most)
         return True
+
+    async def checkpoints(self, run: str, target: Path) -> None:
+        """As `Source` says. Raises RemoteError, ForeignError or OSError."""
+        there = f"{self._folder}/{layout.RUNS}/{run}/{layout.CHECKPOINTS}"
+        await copy_checkpoints(await self._live(), there, target)
 
 
 class Host(Protocol):
@@ -88,6 +102,8 @@ class Homecoming:
         """Files of what jobs have said that are all here."""
         self._learnt: set[str] = set()
         """Bags whose surrogate is to be brought."""
+        self._traced: set[tuple[str, str]] = set()
+        """Runs with a worker whose trace is to be brought."""
 
     @property
     def _state(self) -> ClusterState:
@@ -96,19 +112,22 @@ class Homecoming:
     def catch_up(self) -> None:
         """Bring what was told of before the VM was reached, and follow what goes on there."""
         for run in self._state.runs.values():
-            self._have_run(run.name)
             if run.phase == "running":
                 self._follow_metrics(run.name)
-        for job in self._state.jobs.values():
+            if (told := run.traced) and not (self._folder(run.name) / layout.trace_of(told.worker)).exists():
+                self._note_traced(told)
+        for job in self._state.active_jobs:
             self._follow_outputs(job.name)
         self._learnt.update(self._state.bags)
-        self._host.do("what jobs and bags left", self._keep_up)
+        self._host.do("what was left", self._keep_up)
 
     async def _keep_up(self) -> None:
-        """Bring what jobs and bags left before the VM was reached, and now and then what did not come when it was told
-        of. Until cancelled."""
+        """Bring what was left before the VM was reached, and now and then what did not come when it was told of. Until
+        cancelled."""
         there = OnVm(self._host.live, self._state.name)
         while True:
+            for run in self._state.runs:
+                self._have_run(run)
             for what, bring in self._left(there).items():
                 self._host.do(what, bring)
             await asyncio.sleep(_AGAIN_SECONDS)
@@ -121,11 +140,13 @@ class Homecoming:
                 self._have_run(event.run)
             case events.TrainStarted():
                 self._follow_metrics(event.run)
-            case events.TrainTraced() if not event.reason:
-                self._host.do(f"trace of {event.run}", lambda: self._bring_trace(event.run, event.worker))
+            case events.TrainTraced():
+                self._note_traced(event)
+                what = _trace(event.run, event.worker)
+                self._host.do(what, lambda: self._bring_trace(event.run, event.worker, there))
             case events.TrainFinished() | events.TrainFailed():
                 self._host.cancel(f"progress of {event.run}")
-                self._host.do(f"result of {event.run}", lambda: self._bring_results(event.run))
+                self._host.do(_results(event.run), lambda: self._bring_results(event.run, there))
             case events.JobBegan():
                 self._follow_outputs(event.job)
             case events.JobKept():
@@ -143,14 +164,28 @@ class Homecoming:
                 pass
 
     async def bring_all(self, source: Source) -> None:
-        """Bring what jobs and bags have left and is not here. Raises what the source does."""
+        """Bring what was left and is not here, as far as there is room for it. Raises what the source does."""
+        for run in self._state.runs:
+            if not self._has_run(run):
+                try:
+                    self._is_own_trial(run)
+                except ClusterError as error:
+                    log.warning("%s", error)
         self._learnt.update(self._state.bags)
-        for bring in self._left(source).values():
-            await bring()
+        for what, bring in self._left(source).items():
+            try:
+                await bring()
+            except RoomError as error:
+                log.warning("the %s does not come: %s", what, error)
 
     def _left(self, source: Source) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What jobs and bags have left and is not here, each under a name: nobody else brings it meanwhile."""
+        """What was left and is not here, each under a name: nobody else brings it meanwhile."""
         left: dict[str, Callable[[], Awaitable[None]]] = {}
+        for name, run in self._state.runs.items():
+            if run.over and not (self._folder(name) / layout.HOME).exists():
+                left[_results(name)] = partial(self._bring_results, name, source)
+        for name, worker in self._traced:
+            left[_trace(name, worker)] = partial(self._bring_trace, name, worker, source)
         for name, job in self._state.jobs.items():
             if job.kept and not path_of(self._directory / layout.JOBS / name, job.kept.number).exists():
                 left[f"folder of {name}"] = partial(self._bring_kept, name, source)
@@ -165,17 +200,31 @@ class Homecoming:
 
     # Runs
 
+    def _folder(self, run: str) -> Path:
+        return run_folder(self._directory, run)
+
+    def _has_run(self, run: str) -> bool:
+        return (self._folder(run) / layout.RUN).exists()
+
+    async def _until_there(self, run: str) -> None:
+        while True:
+            if self._has_run(run):
+                return
+            await asyncio.sleep(_FOLDER_SECONDS)
+
     def _have_run(self, run: str) -> None:
         """The folder of a run that another machine declared."""
-        folder = run_folder(self._directory, run)
 
         async def bring() -> None:
             if self._is_own_trial(run):
                 return
             note_brought(self._directory, run)
-            await (await self._host.live()).get_tree(f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", folder)
+            there, folder = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", self._folder(run)
+            connection = await self._host.live()
+            await connection.get_tree(there, folder, without=(layout.RUN, layout.HOME, *_FOLLOWED))
+            await connection.get(f"{there}/{layout.RUN}", folder / layout.RUN, most=LONGEST_LINE)
 
-        if not (folder / layout.RUN).exists():
+        if not self._has_run(run):
             self._host.do(f"folder of {run}", bring)
 
     def _is_own_trial(self, run: str) -> bool:
@@ -194,10 +243,11 @@ class Homecoming:
         return False
 
     def _follow_metrics(self, run: str) -> None:
-        path, what = run_folder(self._directory, run) / layout.METRICS, f"progress of {run}"
+        path, what = self._folder(run) / layout.METRICS, f"progress of {run}"
 
         async def follow() -> None:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            await self._until_there(run)
+            (path.parent / layout.HOME).unlink(missing_ok=True)
             if path.exists():
                 cut_torn_line(path)
             size = path.stat().st_size if path.exists() else 0
@@ -210,17 +260,39 @@ class Homecoming:
 
         self._host.do(what, follow)
 
-    async def _bring_trace(self, run: str, worker: str) -> None:
-        there, path = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", layout.trace_of(worker)
-        await (await self._host.live()).get(f"{there}/{path}", run_folder(self._directory, run) / path, most=MOST_BYTES)
+    def _note_traced(self, told: events.TrainTraced) -> None:
+        if not told.reason:
+            self._traced.add((told.run, told.worker))
 
-    async def _bring_results(self, run: str) -> None:
-        """The run's own files as they are at its end; its checkpoints are in the bucket."""
-        connection, there = await self._host.live(), f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}"
-        for name in (layout.METRICS, layout.EVENTS):
-            if await connection.exists(f"{there}/{name}"):  # a run without a step has no metrics
-                await connection.get(f"{there}/{name}", run_folder(self._directory, run) / name, most=MOST_METRICS)
-        await thin_metrics(run_folder(self._directory, run))
+    async def _bring_trace(self, run: str, worker: str, source: Source) -> None:
+        relative = layout.trace_of(worker)
+        while (run, worker) in self._traced:
+            self._traced.discard((run, worker))
+            try:
+                await source.get(f"{layout.RUNS}/{run}/{relative}", self._folder(run) / relative, most=MOST_BYTES)
+            except (TransientError, OSError) as error:
+                if not isinstance(error, ForeignError) or isinstance(error, RoomError):
+                    self._traced.add((run, worker))
+                raise
+
+    async def _bring_results(self, run: str, source: Source) -> None:
+        """The run's own files as they are at its end, and checkpoints that are not in the bucket."""
+        folder, state = self._folder(run), self._state.runs[run]
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            for name in _FOLLOWED:  # a run without a step has no metrics
+                await source.get(f"{layout.RUNS}/{run}/{name}", folder / name, most=MOST_METRICS)
+            counted = folder / f".{layout.MODEL}.part"
+            if await source.get(f"{layout.RUNS}/{run}/{layout.MODEL}", counted, most=LONGEST_LINE):
+                take_counts(counted, folder)
+            if _step(state.checkpoint_step) > _step(state.shipped_step):
+                await source.checkpoints(run, folder / layout.CHECKPOINTS)
+        except RoomError:
+            raise
+        except ForeignError as error:  # as much as came is here
+            log.warning("what %s left was not taken: %s", run, error)
+        await thin_metrics(folder)
+        (folder / layout.HOME).touch(mode=0o600)
 
     # Jobs
 
@@ -253,6 +325,8 @@ class Homecoming:
                 target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 try:
                     await source.get(relative, target, most=MOST_OUTPUT)  # a process that never began has said nothing
+                except RoomError:
+                    raise
                 except ForeignError as error:  # as much as came is here
                     log.warning("what %s said was not taken: %s", name, error)
                 self._whole.add(relative)
@@ -268,6 +342,8 @@ class Homecoming:
                     if self._state.jobs[name].kept == told:
                         return  # none, or another one by the next word of it
                     continue
+            except RoomError:
+                raise
             except (ForeignError, ValueError) as error:
                 self._refused.add(relative)
                 log.warning("the folder of %s was not taken: %s", name, error)
@@ -287,6 +363,8 @@ class Homecoming:
                         self._refused.add(relative)
                         continue
                     await asyncio.to_thread(take_arrays, fresh, target, digest)
+                except RoomError:
+                    raise
                 except (ForeignError, ValueError) as error:
                     self._refused.add(relative)
                     log.warning("%s was not taken: %s", relative, error)
@@ -312,7 +390,7 @@ class Homecoming:
                     if await source.get(f"{layout.BAGS}/{name}/{each}", fresh, most=MOST_SURROGATE):
                         found.append(fresh.read_bytes())
                 except (TransientError, OSError) as error:
-                    if not isinstance(error, ForeignError):  # else another would be one, too
+                    if not isinstance(error, ForeignError) or isinstance(error, RoomError):
                         self._learnt.add(name)
                     raise
                 finally:
@@ -337,6 +415,18 @@ def _outputs(job: JobState) -> set[str]:
     over = job.attempt if job.over or not job.vms else job.attempt - 1
     names = (layout.output(attempt, rank) for attempt in range(1, over + 1) for rank in range(job.spec.workers))
     return {f"{layout.JOBS}/{job.name}/{layout.OUTPUT}/{each}" for each in names}
+
+
+def _step(saved: int | None) -> int:
+    return -1 if saved is None else saved
+
+
+def _results(run: str) -> str:
+    return f"result of {run}"
+
+
+def _trace(run: str, worker: str) -> str:
+    return f"trace of {run} on {worker}"
 
 
 def _following(job: str, name: str) -> str:

@@ -27,6 +27,7 @@ from ...errors import (
     GoneError,
     JournalError,
     RemoteError,
+    RoomError,
     TransientError,
     granted,
 )
@@ -322,10 +323,11 @@ class Mirror:
             while True:
                 try:
                     return await work()
-                except OSError as error:
-                    if error.errno not in _NO_ROOM:
+                except (OSError, RoomError) as error:
+                    if isinstance(error, OSError) and error.errno not in _NO_ROOM:
                         raise
-                    self._no_room[what] = f"The {what} cannot be copied to this machine: {error.strerror}"
+                    why = error.strerror if isinstance(error, OSError) else error
+                    self._no_room[what] = f"The {what} cannot be copied to this machine: {why}"
                     log.warning("%s", self._no_room[what])
                 await asyncio.sleep(_ROOM_SECONDS)
         finally:

@@ -108,6 +108,17 @@ def counts(folder: Path) -> dict[str, float]:
         return {}
 
 
+def take_counts(counted: Path, folder: Path) -> None:
+    """Have what a check elsewhere counted in the folder of the run, from a file that came from a VM, which goes."""
+    try:
+        model = _numbers(json.loads(counted.read_bytes()))
+        (folder / layout.MODEL).write_text(json.dumps(model))
+    except (ValueError, RecursionError) as error:
+        log.warning("what was counted of %s was not taken: %s", folder.name, error)
+    finally:
+        counted.unlink(missing_ok=True)
+
+
 def _reason(folder: Path, output: str, last_words: str) -> str:
     """What the process said: a line of JSON among whatever else."""
     for line in reversed(output.splitlines()):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ...errors import ForeignError
+from ...errors import ForeignError, RoomError
 from ...remote import MOST_FILES, Connection, room
 from ...runtime.files.checkpoints import BEST
 from ...runtime.files.vocabularies import MOST_BYTES, PREFIX
@@ -53,7 +53,7 @@ def _look_for_room(sizes: Mapping[str, int], new: Sequence[str], here: Path) -> 
         raise ForeignError(f"there are more than {MOST_FILES:,} files")
     if (size := sum(sizes[name] for name in new)) > room(here):
         what = f"this machine's disk has no room for {-(-size // 2**20):,} MiB more"
-        raise ForeignError(what, where=str(here), fix="Free some of it.")
+        raise RoomError(what, where=str(here), fix="Free some of it.")
 
 
 def _safe(line: str) -> bool:
