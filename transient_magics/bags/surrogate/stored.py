@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Mapping
@@ -46,6 +47,8 @@ class _Model:
 class _Header:
     space: tuple[Dimension, ...]
     models: tuple[_Model, ...]
+    arrays: str = ""
+    """SHA-256 of the npz that goes with it: there are two files, and each is replaced by itself."""
 
 
 def write(surrogate: Surrogate) -> tuple[bytes, bytes]:
@@ -67,7 +70,8 @@ def write(surrogate: Surrogate) -> tuple[bytes, bytes]:
                 arrays |= {f"{number}.{member}.{layer}.w": weight, f"{number}.{member}.{layer}.b": bias}
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
-    return json.dumps(asdict(_Header(surrogate.space, tuple(models)))).encode(), packed.getvalue()
+    header = _Header(surrogate.space, tuple(models), hashlib.sha256(packed.getvalue()).hexdigest())
+    return json.dumps(asdict(header)).encode(), packed.getvalue()
 
 
 def read(header: bytes, packed: bytes) -> Surrogate:
@@ -75,6 +79,8 @@ def read(header: bytes, packed: bytes) -> Surrogate:
     told = checks.built(_Header, checks.parsed_object(header))
     if not 0 < len(told.models) <= MOST_OUTPUTS or len({each.output for each in told.models}) < len(told.models):
         raise ValueError("a surrogate has some outputs, each once")
+    if told.arrays and told.arrays != hashlib.sha256(packed).hexdigest():
+        raise ValueError("its arrays are those of another surrogate")
     arrays = read_arrays(packed)
     if any(each.dtype != np.float64 or not np.isfinite(each).all() for each in arrays.values()):
         raise ValueError("a surrogate is made of finite numbers")

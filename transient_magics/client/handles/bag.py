@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, PlanError, TrainingError
 from ...journal import ClusterState, now, run_costs
-from ...journal.bags.state import DeclaredBag
+from ...journal.bags.state import BagState, DeclaredBag
 from ...protocol import layout
 from ...protocol.bag.spec import outputs_of
 from ...protocol.checks import all_plain
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 _LOOKUPS = 100
+_LOOKS, _LOOK_SECONDS = 5, 0.1
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,13 @@ class Bag:
         """What was learnt of the results so far, as it came home. Raises ClusterError where nothing was yet."""
         from ...bags.surrogate import stored
 
+        names = (layout.SURROGATE, layout.SURROGATE_ARRAYS)
         try:
-            header, arrays = ((self.directory / name).read_bytes()
-                              for name in (layout.SURROGATE, layout.SURROGATE_ARRAYS))  # fmt: skip
-            return stored.read(header, arrays)
+            for _ in range(_LOOKS):
+                with suppress(ValueError):
+                    return stored.read(*((self.directory / name).read_bytes() for name in names))
+                time.sleep(_LOOK_SECONDS)  # the two may just be replaced by those of the next one
+            return stored.read(*((self.directory / name).read_bytes() for name in names))
         except FileNotFoundError:
             none = self.state.spec.surrogate == "none"
             why = "it was declared with --surrogate none" if none else "too few results are there"
@@ -222,9 +227,14 @@ class Bag:
         bag = self.state.state
         found = (job.result for job in bag.jobs.values())
         files = [f"{layout.RESULTS}/{result.arrays}" for result in found if result and result.arrays]
-        if bag.learnt:
-            files += [layout.SURROGATE, layout.SURROGATE_ARRAYS]
-        return all((self.directory / each).exists() for each in files)
+        return all((self.directory / each).exists() for each in files) and self._has_learnt(bag)
+
+    def _has_learnt(self, bag: BagState) -> bool:
+        """Whether the surrogate that was told of last is here."""
+        try:
+            return not bag.learnt or len(self.surrogate.rows) >= bag.learnt[-1].results
+        except ClusterError:
+            return False
 
     def __str__(self) -> str:
         bag = self.cluster.state.bags.get(self.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ...protocol.names import is_path
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated
 from .. import commands, text
+from ..following.home import HOME_SECONDS, until_home
 from ..programs import fetch
 from ..shown import Log, displayed
 
@@ -115,10 +117,12 @@ class Run:
         return run.step
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Block until the run is over. Raises TrainingError when it failed or `timeout` seconds have passed.
+        """Block until the run is over and what it left is here.
 
+        Raises TrainingError when it failed or is not over after `timeout` seconds.
         Interrupting the wait changes nothing: the run goes on.
         """
+        began = time.monotonic()
 
         def over(state: ClusterState) -> bool:
             run = state.runs.get(self.name)
@@ -127,7 +131,14 @@ class Run:
         state = self.cluster.follow(over, timeout)
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
+        if self.name in state.runs:
+            left = HOME_SECONDS if timeout is None else min(HOME_SECONDS, began + timeout - time.monotonic())
+            until_home(self.cluster, self.is_home, left)
         return self._result(state)
+
+    def is_home(self) -> bool:
+        """Whether all that it left on the VM of a controller is here."""
+        return (self.directory / layout.HOME).exists()
 
     def __await__(self) -> Generator[Any, None, Result]:
         """`await run`: like `wait`, while the notebook's loop goes on."""
@@ -399,7 +410,7 @@ class Run:
         target.mkdir(parents=True, exist_ok=True)
         brought = is_brought(self.cluster.directory, self.name)
         for path in self.directory.iterdir():
-            if brought and path.name not in _OF_A_RUN:
+            if path.name == layout.HOME or (brought and path.name not in _OF_A_RUN):
                 continue  # a VM named it, and a folder may hold names that programs heed
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)

@@ -16,6 +16,7 @@ from ...protocol.cluster_commands import Delete, ExtendStudy, StopStudy
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from .. import commands, text
+from ..following.home import HOME_SECONDS, until_home
 from ..results.for_optuna import optuna_study
 from ..results.trials import Configurations, best_of, best_so_far, configurations
 from .run import Run
@@ -183,7 +184,9 @@ class Study:
         )
 
     def wait(self, timeout: float | None = None) -> Trial | None:
-        """Block until the study is over, on all of its clusters; its best trial, or None where none was complete.
+        """Block until the study is over, on all of its clusters, and what its runs left is here.
+
+        Returns its best trial, or None where none was complete.
 
         Raises TrainingError after `timeout` seconds, or where the study ended early without any complete trial.
         Interrupting the wait changes nothing: the study goes on.
@@ -200,7 +203,16 @@ class Study:
             if study and study.reason and self.best is None:
                 why = f"{self.name} ended without a complete trial: {study.reason}"
                 raise TrainingError(why, where=part.cluster.name)
+            left = HOME_SECONDS if deadline is None else min(HOME_SECONDS, deadline - time.monotonic())
+            until_home(part.cluster, part._is_home, left)
         return self.best
+
+    def _is_home(self) -> bool:
+        """Whether what its runs on this cluster left is here."""
+        state = self.cluster.state
+        study = state.studies.get(self.name)
+        names = [name for trial in study.trials.values() for name in trial.runs] if study else []
+        return all(Run(name, self.cluster).is_home() for name in names if name in state.runs)
 
     def is_over(self, state: ClusterState) -> bool:
         """Whether in this state of its cluster all of its trials there have ended, and it asks for no further one."""

@@ -23,6 +23,7 @@ from ...protocol import layout
 from ...protocol.cluster_commands import Profile
 from ...protocol.measures.trace import MOST_BYTES, Operation, Trace, unpacked
 from .. import commands
+from ..following.home import HOME_SECONDS, until_home
 from ..text import plain
 from .event_files import integer, message
 
@@ -37,7 +38,7 @@ _DEVICE = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)/device:(\w+:\d+)(.
 
 def profile(run: Run, file: Path, worker: str) -> Path:
     """Have a step of the worker traced and write it. Raises TrainingError or ClusterError."""
-    before = run.state.traced
+    before, had = run.state.traced, _written(run)
     commands.send(run.cluster.directory, Profile(run=run.name, worker=worker))
 
     def told(state: ClusterState) -> bool:
@@ -50,12 +51,20 @@ def profile(run: Run, file: Path, worker: str) -> Path:
         raise TrainingError(f"{run.name} ended, or made no step, before one could be traced", where=run.cluster.name)
     if found.reason:
         raise TrainingError(f"No step of {run.name} was traced: {found.reason}", where=run.cluster.name)
-    trace = read(run.directory / layout.trace_of(found.worker))
+    path = run.directory / layout.trace_of(found.worker)
+    if not until_home(run.cluster, lambda: _written(run).get(path) != had.get(path), HOME_SECONDS):
+        raise TrainingError("The trace has not come here from the VM of the controller", where=run.cluster.name)
+    trace = read(path)
     try:
         file.write_bytes(written(trace, file.name))
     except OSError as error:
         raise TrainingError(f"The trace cannot be written: {error.strerror}", where=str(file)) from error
     return file
+
+
+def _written(run: Run) -> dict[Path, int]:
+    """When each trace of the run that is here was written."""
+    return {path: path.stat().st_mtime_ns for path in (run.directory / layout.TRACES).glob("*.json.gz")}
 
 
 def read(path: Path) -> Trace:
