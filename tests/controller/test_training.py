@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from tests.processes import until
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.cloud import BoundedToken
-from transient_magics.controller.runs import checking, checkpoint_copy, shipments
+from transient_magics.controller.runs import checking, checkpoint_copy, shipments, training
 from transient_magics.controller.runs.bucket_token import NAME
 from transient_magics.controller.runs.checking import possible_here
 from transient_magics.controller.runs.training import Training
@@ -437,6 +437,31 @@ async def test_beside_a_controller_on_a_vm_nothing_is_built(tmp_path: Path, monk
     assert isinstance(failed, events.TrainFailed)
     assert failed.reason.startswith("--pip-build would run the packages' own code beside the controller")
     assert not possible_here(), "nor is a graph of the user's"
+
+
+@pytest.mark.parametrize("why", ["", "No matching distribution found for left-pad"])
+async def test_a_run_that_is_taken_back_has_its_packages_for_new_vms_and_is_not_checked_again(
+    tmp_path: Path, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """They were gathered on the VM of a controller that was lost."""
+
+    async def gather(packages: Sequence[str], wheels: Path, *, build: bool) -> None:
+        if why:
+            raise TrainingError(why)
+        wheels.mkdir()
+        (wheels / f"{packages[0]}.whl").touch()
+
+    async def check(folder: Path) -> str:
+        raise AssertionError(f"{folder.name} trains already")
+
+    monkeypatch.setattr(training, "gather", gather)
+    monkeypatch.setattr(checking, "check", check)
+    run, machine = Conducted(tmp_path / "runs" / "run-1", pip=["left-pad"]), await start("ps-0")
+    await until(lambda: machine.assigned or run.on("ps-0", machine))
+    sent = run.training._workers_files()
+    assert ("wheels/left-pad.whl" in sent) == (not why)
+    assert run.trouble == ([f"New VMs of run-1 have none of its packages: {why}."] if why else [])
+    run.task.cancel()
 
 
 async def test_a_worker_is_told_which_gpu_it_has_to_have(

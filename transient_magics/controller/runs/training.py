@@ -56,7 +56,8 @@ _MOST_GIVEN_UP = 3
 _MOST_EVENTS, MOST_METRICS = 64 * 2**20, 4 * 2**30
 """Bytes of a run that are taken from its chief; of metrics a worker writes some 17 MB a day."""
 _LINES, _LAST, _HOME, _BUCKET, _TOKEN = "chief", "last checkpoint", "results", "results in bucket", "token"
-_PRESENT = (_LINES, CHECKPOINTS, _TOKEN)
+_PACKAGES = "packages"
+_PRESENT = (_LINES, CHECKPOINTS, _TOKEN, _PACKAGES)
 """Sources of trouble that are over with the run; the others are told until another one begins."""
 
 
@@ -109,7 +110,10 @@ class Training:
         self._may_build = run.spec.pip_build
         self._model = run.spec.model
         self._to_build = run.spec.check
-        self._checked = bool(run.started_at) or run.checked or not own
+        self._passed = bool(run.started_at) or run.checked or not own
+        # A controller elsewhere gathered its packages there, and no code comes here from a VM.
+        lacking = own and not here() and bool(run.spec.pip) and not (folder / layout.WHEELS).exists()
+        self._checked = self._passed and not lacking
         self._to_tell = run.spec.check and not (run.checked or run.started_at)
         self._since = int(run.declared_at * 1e9)
         self._refusals = Refusals(f"The chief of {run.name}", partial(note, _LINES))
@@ -314,16 +318,14 @@ class Training:
             if self._packages and self._may_build and here() and not (self.folder / layout.WHEELS).exists():
                 self.fail(_NOT_BUILT)
                 return
-            try:
-                await gather(self._packages, self.folder / layout.WHEELS, build=self._may_build)
-            except TrainingError as error:
-                self.fail(str(error))
+            if (lacking := await self._gathered()) and not self._passed:
+                self.fail(lacking)
                 return
-            except OSError as error:
-                self.fail(f"The packages could not be gathered: {error}")
-                return
+            if lacking:  # it goes on with the VMs that have them
+                self._trouble(_PACKAGES, f"New VMs of {self.name} have none of its packages: {lacking}")
             others = tuple(self._others())
-            to_build = self._to_build and not await asyncio.to_thread(found_alike, self.folder, self._spec, others)
+            to_build = self._to_build and not self._passed
+            to_build = to_build and not await asyncio.to_thread(found_alike, self.folder, self._spec, others)
             if to_build and (reason := await reason_against(self.folder, self._server_link, self._chiefs_files)):
                 self.fail(reason)
                 return
@@ -333,6 +335,16 @@ class Training:
             self._record(events.TrainChecked(run=self.name, **known))
         self._checked = True
         self._changed()
+
+    async def _gathered(self) -> str:
+        """Have its packages here; why not, or nothing."""
+        try:
+            await gather(self._packages, self.folder / layout.WHEELS, build=self._may_build)
+        except TrainingError as error:
+            return str(error)
+        except OSError as error:
+            return f"The packages could not be gathered: {error}"
+        return ""
 
     async def _keep_token(self) -> None:
         """The chief begins with what lies in the bucket: it is given its work once it can be given a token, too."""
