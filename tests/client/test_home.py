@@ -18,8 +18,10 @@ from transient_magics.bags.surrogate import stored
 from transient_magics.bags.surrogate.model import learn
 from transient_magics.client import Cluster, Declaration, Run, commands
 from transient_magics.client.declaring import specify
+from transient_magics.client.folders import KnownRun
 from transient_magics.client.handles import Bag, Study
 from transient_magics.client.handles import bag as handle_of_bags
+from transient_magics.client.planning import learning
 from transient_magics.client.results import profile
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.files import write_atomically
@@ -127,6 +129,25 @@ def test_a_trace_is_the_one_that_was_asked_for_and_not_that_of_last_time(
     )
     with pytest.raises(TrainingError, match="The trace has not come here from the VM of the controller"):
         run.profile(tmp_path / "step.json")
+
+
+def test_a_plan_looks_again_at_a_run_of_which_not_all_was_here(cluster: Cluster) -> None:
+    run = Run("run-1", cluster)
+    happen(
+        cluster, events.TrainDeclared(run="run-1", spec=RUN.without_token()), events.TrainStarted(run="run-1", step=0),
+        events.TrainEvaluated(run="run-1", step=10, metrics={"accuracy": 0.5}),
+        events.TrainFinished(run="run-1", step=10),
+    )  # fmt: skip
+    run.directory.mkdir(parents=True)
+    (run.directory / layout.CELL).touch()
+    known = KnownRun(cluster.directory, run.state)
+    store = learning.store_of(known)
+    over: list[bool] = []
+    for comes in (lambda: None, lambda: come(run)):
+        comes()
+        learning.learn(store, known)
+        over.append(store.records()[known.identity].over)
+    assert over == [False, True]
 
 
 def surrogate(results: int) -> tuple[bytes, bytes]:

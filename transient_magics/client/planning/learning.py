@@ -61,8 +61,15 @@ def learn(store: ModelStore, run: KnownRun) -> None:
         found = record(run, whole=True)
         if run.state.spec.per_vm > 1:  # it had a part of its VM, and the more the fewer trained there
             found = replace(found, observations=(), waits={})
+        if not _is_home(run):  # then it is looked at again
+            found = replace(found, over=False)
         if found.observations or found.evaluations:
             store.learn(run.identity, found)
+
+
+def _is_home(run: KnownRun) -> bool:
+    """Whether its metrics are here to their end, where they come from the VM of a controller."""
+    return (run.directory / layout.HOME).exists() or not kept(run.cluster / layout.JOURNAL).read().seat
 
 
 def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
