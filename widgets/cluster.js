@@ -203,9 +203,9 @@ function render({ model, el }) {
   function draws() {
     frame = 0;
     const began = performance.now();
-    if (due.has("curves")) curves = grown(model.get("curves") ?? {}, model.get("tail") ?? {});
+    if (due.has("curves")) whole.part("curves", () => { curves = grown(model.get("curves") ?? {}, model.get("tail") ?? {}); });
     draw();
-    if (due.has("curves")) whole.part("curves", () => training.draw(curves));
+    if (due.has("curves")) whole.part("curves", () => training.draw(curves), true);
     if (due.has("studies")) studied();
     if (due.has("bags")) bagged();
     due.clear();

@@ -274,6 +274,18 @@ def test_the_downloaded_picture_says_what_its_lines_and_marks_are(
         assert "▲ checkpoint" in said[-1]
 
 
+def test_curves_that_cannot_be_put_together_are_named_and_take_nothing_else_with_them(chrome: Browser) -> None:
+    state = stories.state_at("short", began=time.time() - 60)
+    whole = sent(state, state.recent[-1].at)
+    with bare(chrome, "cluster", whole) as page:
+        page.evaluate("() => model.set('tail', {keep: 1, time: 5})")
+        expect(page.get_by_role("alert").filter(has_text="could not be drawn in full: curves (")).to_be_visible()
+        page.evaluate("view => model.set('view', view)", {**whole["view"], "about": "and on it goes"})
+        expect(page.locator(".transient-about").first).to_have_text("and on it goes")
+        page.evaluate("() => model.set('tail', {})")
+        expect(page.get_by_role("alert").filter(has_text="could not be drawn")).to_have_count(0)
+
+
 def test_what_cannot_be_drawn_is_named_and_takes_nothing_else_with_it(chrome: Browser) -> None:
     state = stories.state_at("short", began=time.time() - 60)
     whole = sent(state, state.recent[-1].at)
