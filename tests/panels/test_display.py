@@ -174,6 +174,33 @@ def test_many_events_make_few_frames(journal: Path, monkeypatch: pytest.MonkeyPa
     assert 1 < len(frames) <= 12 * (time.monotonic() - began) + 2
 
 
+def test_a_cluster_that_is_over_is_followed_no_longer_each_time_it_is_shown(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transient_magics.panels.display, "_LAST_WORDS_SECONDS", 0.1)
+    followed: list[str] = []
+
+    class Feed(stories.StoryFeed):
+        def subscribe(self, cluster: str, callback: Callable[..., None]) -> Callable[[], None]:
+            followed.append(cluster)
+            end = super().subscribe(cluster, callback)
+
+            def ended() -> None:
+                followed.remove(cluster)
+                end()
+
+            return ended
+
+    stories.tell(journal)
+    display = Display(stories.StoryCluster(journal), None, feed := Feed(journal))
+    for _ in range(2):
+        Page(display)
+        began = threading.Event()
+        feed.call(began.set)
+        assert began.wait(60)
+        eventually(lambda: not followed)
+
+
 def test_a_snapshot_that_cannot_be_made_is_not_the_last(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stories.tell(journal, "ready")
     _, page = displayed(journal)

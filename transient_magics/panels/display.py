@@ -214,6 +214,7 @@ class Display:
         for end in self._ends:
             end()
         self._ends.clear()
+        self._ending = False  # it may be shown again
         self._measured.end()
         self._beside.end()
 
