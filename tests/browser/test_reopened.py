@@ -110,9 +110,10 @@ def test_the_panel_of_a_cluster_that_somebody_else_deleted_offers_nothing(lab: L
         expect(panel.get_by_role("button", name=name)).to_have_count(0)
     for name in ("Stop run", "Checkpoint now", "Evaluate now"):
         expect(of_run.get_by_role("button", name=name)).to_have_count(0)
-    page.wait_for_function(
-        "() => JSON.stringify(jupyterapp.shell.currentWidget.content.model.toJSON()).includes('accuracy 0.947')"
-    )
+    page.wait_for_function("""() => {
+        const stored = JSON.stringify(jupyterapp.shell.currentWidget.content.model.toJSON());
+        return stored.includes('accuracy 0.947') && !stored.includes('; the run went on');
+    }""")
     lab.save(page)
     pictures = [
         output["data"]["text/html"]
