@@ -109,7 +109,7 @@ class _Attempt:
                 what = f"The machine at {self._address} is not {self._name}: its host key is {shown}"
                 fix = "Delete this VM and let it be replaced; if it happens again, ask who answers at that address."
                 raise HostKeyError(what, where=self._address, fix=fix) from error
-            return Connection(ssh, watch, self._name, stack.pop_all())
+            return Connection(ssh, watch, self._name, stack.pop_all(), self)
 
     def is_worth_another(self, error: BaseException) -> bool:
         """Whether a VM that boots may answer better in a moment."""

@@ -1,7 +1,9 @@
 """One live SSH connection to one VM: run, leave running, copy, follow, talk to a socket, and know when it is gone.
 
 Made by `connect`. It never reconnects; when the VM dies, `closed` is set and every call under way raises
-ConnectionLostError. All paths are relative to the user's home on the VM unless they start with a slash.
+ConnectionLostError. A stock sshd allows ten sessions a connection, and whoever follows a file holds one for long: files
+that are too many for this one are followed on others beside it, which end with it. All paths are relative to the user's
+home on the VM unless they start with a slash.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from .transfer import Transfer
 _Connect = Callable[[str], Awaitable[tuple[asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]]]]
 """What asyncssh's way to a socket is, without an encoding."""
 
-_SESSIONS = 4  # commands at once; a stock sshd allows ten sessions, and followed files and SFTP need some too
+_SESSIONS, _FOLLOWED = 4, 3  # commands at once, and files that are followed; SFTP needs one, and one may just be ending
 _LONGEST_OUTPUT = 8 * 2**20
 
 
@@ -49,14 +51,20 @@ class Watch(asyncssh.SSHClient):
 
 
 class Connection:
-    """A connection to the VM `name`. Close it, or use it as an async context manager."""
+    """A connection to the VM `name`; `another` makes one more. Close it, or use it as an async context manager."""
 
-    def __init__(self, ssh: asyncssh.SSHClientConnection, watch: Watch, name: str, carrier: AsyncExitStack) -> None:
+    def __init__(
+        self, ssh: asyncssh.SSHClientConnection, watch: Watch, name: str, carrier: AsyncExitStack,
+        another: Callable[[], Awaitable[Connection]],
+    ) -> None:  # fmt: skip
         self.name = name
         self._ssh, self._watch, self._carrier = ssh, watch, carrier
         self._sessions = asyncio.Semaphore(_SESSIONS)
         self._transfer = Transfer(ssh, name)
         self._home = ""
+        self._another, self._opening = another, asyncio.Lock()
+        self._beside: list[Connection] = []
+        self._followed = 0
 
     @property
     def closed(self) -> asyncio.Event:
@@ -78,6 +86,8 @@ class Connection:
 
     async def close(self) -> None:
         """End the connection; processes started detached go on."""
+        beside, self._beside = self._beside, []
+        await asyncio.gather(*(each.close() for each in beside))
         self._ssh.close()
         try:
             async with asyncio.timeout(2):
@@ -157,7 +167,7 @@ class Connection:
         except ValueError as error:
             raise RemoteError(f"{self.name} did not say which process it started: {answer!r:.80}") from error
 
-    def follow(
+    async def follow(
         self, path: str, offset: int = 0, *, allowance: following.Allowance | None = None
     ) -> AsyncGenerator[tuple[int, bytes], None]:
         """Complete lines of a file, those that are there and those to come: (offset behind the line, line).
@@ -168,7 +178,34 @@ class Connection:
         are passed over.
         """
         allowance = allowance or following.Allowance(taken=offset)
-        return following.follow(self._ssh, self.name, path, offset, allowance)
+        carrier = await self._for_following()
+        try:
+            lines = following.follow(carrier._ssh, self.name, path, offset, allowance)
+            async with contextlib.aclosing(lines):
+                async for line in lines:
+                    yield line
+        finally:
+            carrier._followed -= 1
+
+    async def _for_following(self) -> Connection:
+        """The one that follows one file more from now on."""
+        async with self._opening:
+            self._beside = [each for each in self._beside if not each.closed.is_set()]
+            for each in (self, *self._beside):
+                if each._followed < _FOLLOWED:
+                    break
+            else:
+                try:
+                    with explained(self.name, "opening another connection"):
+                        each = await self._another()
+                except OSError as error:
+                    raise lost(self.name, str(error)) from error
+                if self.closed.is_set():
+                    await each.close()
+                    raise lost(self.name, self.reason)
+                self._beside.append(each)
+            each._followed += 1
+            return each
 
     async def open_socket(self, path: str) -> tuple[Reader, Writer]:
         """Connect to a Unix socket on the VM."""
