@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -11,7 +15,10 @@ from hypothesis import strategies as some
 
 from tests.controller.test_ledger import ROOM, after, cluster, ending, made, over, run, sized
 from transient_magics.controller.decisions.ledger import AHEAD_SECONDS, has_place, leases
+from transient_magics.controller.runs import conduct
+from transient_magics.controller.runs.conduct import Runs
 from transient_magics.controller.studies.decisions import Ask, decide
+from transient_magics.controller.tasks import Tasks
 from transient_magics.journal import ClusterState, RunState, StudyState, TrialState, events, fold
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
@@ -197,3 +204,27 @@ def test_places_of_one_vm_are_in_the_journal() -> None:
         ClusterState(), events.ClusterLeased(ports={"a": 0, "b": 1}, workers={"1": "a", str(place(1, 1)): "b"})
     )
     assert (state.slots_of("a"), state.slots_of("b")) == ({1}, {1})
+
+
+async def test_two_trials_on_one_vm_are_traced_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced = list[str]()
+
+    async def bring(connection: str, name: str, worker: str, folder: Path) -> None:
+        traced.append(f"{name} on {worker}")
+        await asyncio.sleep(0.05)
+
+    async def connection(name: str) -> str:
+        return name
+
+    monkeypatch.setattr(conduct, "bring", bring)
+    runs = {name: SimpleNamespace(name=name, workers={"worker-0": None}) for name in ("s-0", "s-1")}
+    recorder = SimpleNamespace(state=SimpleNamespace(runs=runs), record=lambda event: True)
+    fleet = SimpleNamespace(link=lambda vm: SimpleNamespace(connection=connection))
+    conducted = Runs(tmp_path, cast("Any", None), cast("Any", recorder))
+    async with asyncio.TaskGroup() as group:
+        conducted.take_charge(cast("Any", fleet), Tasks(group, lambda: None, lambda *_: None))
+        for name in runs:
+            conducted.trace(name, "worker-0")
+    assert traced == ["s-0 on worker-0", "s-1 on worker-0"]

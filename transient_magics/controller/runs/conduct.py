@@ -232,7 +232,7 @@ class Runs:
                 why = str(error).rstrip(".")
             self._recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
 
-        self._tasks.do(f"trace of {chosen}", trace)
+        self._tasks.do(f"trace of {name} on {chosen}", trace)
 
     def _known(self, name: str) -> RunState:
         if run := self._state.runs.get(name):
