@@ -146,7 +146,8 @@ class Homecoming:
                 self._host.do(what, lambda: self._bring_trace(event.run, event.worker, there))
             case events.TrainFinished() | events.TrainFailed():
                 self._host.cancel(f"progress of {event.run}")
-                self._host.do(_results(event.run), lambda: self._bring_results(event.run, there))
+                if self._has_run(event.run):  # else once its folder is here, which is made or brought as a whole
+                    self._host.do(_results(event.run), lambda: self._bring_results(event.run, there))
             case events.JobBegan():
                 self._follow_outputs(event.job)
             case events.JobKept():
@@ -182,7 +183,7 @@ class Homecoming:
         """What was left and is not here, each under a name: nobody else brings it meanwhile."""
         left: dict[str, Callable[[], Awaitable[None]]] = {}
         for name, run in self._state.runs.items():
-            if run.over and not (self._folder(name) / layout.HOME).exists():
+            if run.over and self._has_run(name) and not (self._folder(name) / layout.HOME).exists():
                 left[_results(name)] = partial(self._bring_results, name, source)
         for name, worker in self._traced:
             left[_trace(name, worker)] = partial(self._bring_trace, name, worker, source)
@@ -278,7 +279,6 @@ class Homecoming:
     async def _bring_results(self, run: str, source: Source) -> None:
         """The run's own files as they are at its end, and checkpoints that are not in the bucket."""
         folder, state = self._folder(run), self._state.runs[run]
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             for name in _FOLLOWED:  # a run without a step has no metrics
                 await source.get(f"{layout.RUNS}/{run}/{name}", folder / name, most=MOST_METRICS)
