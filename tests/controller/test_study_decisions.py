@@ -478,7 +478,9 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
         assert list(recorder.state.studies["s"].trials) == [0, 1]
         with pytest.raises(ClusterError, match="has no study t"):
             studies.stop("t")
-        studies.extend("s", 2)
+        for _ in range(2):  # the second time after a lost answer
+            studies.extend("s", 1, "r1")
+        studies.extend("s", 1, "r2")
         assert recorder.state.studies["s"].wanted == 6
         studies.stop("s")
         stops = asyncio.run(settled(studies, recorder, places=2))

@@ -162,8 +162,8 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.StopStudy(study="lr"), {"do": "stop study", "study": "lr"}),
     (
         cluster_commands.read,
-        cluster_commands.ExtendStudy(study="lr", trials=5),
-        {"do": "extend study", "study": "lr", "trials": 5},
+        cluster_commands.ExtendStudy(study="lr", trials=5, request="r7"),
+        {"do": "extend study", "study": "lr", "trials": 5, "request": "r7"},
     ),
     (cluster_commands.read, cluster_commands.Move(run="run-3"), {"do": "move", "run": "run-3", "before": ""}),
     (cluster_commands.read, cluster_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
@@ -292,6 +292,8 @@ def test_what_earlier_versions_left_out_is_as_it_was() -> None:
     stepping = said(chief_messages.read_from_worker, do="stepping", loss=None)  # a loss that is no number
     assert stepping == chief_messages.Stepping(loss=None, samples=0, speed=0.0, gpu=False)
     assert said(chief_messages.read_first, do="files", token="t") == chief_messages.Files(token="t", what="records")
+    extended = cluster_commands.ExtendStudy(study="lr", trials=5, request="")
+    assert said(cluster_commands.read, do="extend study", study="lr", trials=5) == extended
     begun = {"job": "job-1", "attempt": 2, "rank": 0, "addresses": ["10.0.0.5"]}
     assert said(agent_commands.read, do="begin job", **begun) == agent_commands.BeginJob(
         job="job-1", attempt=2, rank=0, addresses=("10.0.0.5",), kept=0, packed=0

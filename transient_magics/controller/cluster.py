@@ -401,7 +401,7 @@ class Controller:
                 self._studies.stop(command.study)
             case ExtendStudy():
                 self._refuse_when_ending()
-                self._studies.extend(command.study, command.trials)
+                self._studies.extend(command.study, command.trials, command.request)
             case Save():
                 await self._runs.ask_chief(agent_commands.Save(run=command.run))
             case Evaluate():

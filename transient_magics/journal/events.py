@@ -595,10 +595,11 @@ class StudyTold(Event):
 
 @_event("study.extended")
 class StudyExtended(Event):
-    """The user wants so many `trials` more, also of a study that had ended."""
+    """The user wants so many `trials` more, also of a study that had ended; asked for by `request`."""
 
     study: Name
     trials: Annotated[int, at_least(1)]
+    request: NameOrNone = ""
 
 
 @_event("study.ended")

@@ -44,6 +44,8 @@ class StudyState:
     """When it asked for its last trial, or was ended; 0: it goes on."""
     reason: str = ""
     """Why it ended before all trials were done, a clause."""
+    requests: frozenset[str] = frozenset()
+    """By which it was extended."""
 
     @property
     def ended(self) -> bool:

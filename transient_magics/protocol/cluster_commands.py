@@ -52,10 +52,15 @@ class StopStudy(Message):
 
 @message("extend study")
 class ExtendStudy(Message):
-    """Have so many `trials` more, also of a study that has ended."""
+    """Have so many `trials` more, also of a study that has ended.
+
+    `request`: a word of the sender's own for this wish, which is told twice where an answer was lost; the second time
+    nothing is added.
+    """
 
     study: Name
     trials: Annotated[int, at_least(1)]
+    request: NameOrNone = ""
 
 
 @message("job")

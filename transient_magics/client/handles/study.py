@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -227,7 +228,8 @@ class Study:
         """Have so many trials more, also of a study that has ended. Raises ClusterError."""
         if trials < 1:
             raise ClusterError(f"A study is extended by one trial at least, not by {trials}")
-        commands.send(self.cluster.directory, ExtendStudy(study=self.name, trials=trials))
+        request = f"r{secrets.token_hex(8)}"
+        commands.send(self.cluster.directory, ExtendStudy(study=self.name, trials=trials, request=request))
 
     def stop(self) -> None:
         """Have no further trial, and end those that train, each with a last checkpoint. What is done is kept.

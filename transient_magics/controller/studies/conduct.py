@@ -63,16 +63,18 @@ class Studies:
         if not self._known(name).ended:
             self._recorder.record(events.StudyEnded(study=name, reason="stopped by the user"))
 
-    def extend(self, name: str, trials: int) -> None:
-        """Have so many trials more. Raises ClusterError where there can be none."""
+    def extend(self, name: str, trials: int, request: str = "") -> None:
+        """Have so many trials more, once for each `request`. Raises ClusterError where there can be none."""
         study = self._known(name)
+        if request and request in study.requests:
+            return
         if study.spec.sampler == "none":
             raise ClusterError(f"{name} has one point", fix="Only a study with --over is extended.")
         if study.spec.parts:
             raise ClusterError(f"{name} tries each of its points already, on {', '.join(study.spec.parts)}")
         if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
             raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
-        self._recorder.record(events.StudyExtended(study=name, trials=trials))
+        self._recorder.record(events.StudyExtended(study=name, trials=trials, request=request))
 
     def look(self, tasks: Tasks, slots: Mapping[int, str], at: float) -> list[StopRun]:
         """Write down and do what is due, with workers in these slots, each with its GPU; returns which runs are to be

@@ -40,7 +40,8 @@ def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
 def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
     study = state.studies[event.study]
     wanted = study.spec.bounded(study.wanted + event.trials)
-    return _with_study(state, event.study, wanted=wanted, ended_at=0.0, reason="")
+    requests = study.requests | {event.request}
+    return _with_study(state, event.study, wanted=wanted, requests=requests, ended_at=0.0, reason="")
 
 
 @rules.of(e.StudyEnded)
