@@ -19,10 +19,10 @@ from transient_magics.bags.surrogate.model import learn
 from transient_magics.client import Cluster, Declaration, Run, commands
 from transient_magics.client.declaring import specify
 from transient_magics.client.folders import KnownRun
+from transient_magics.client.following import home
 from transient_magics.client.handles import Bag, Study
 from transient_magics.client.handles import bag as handle_of_bags
 from transient_magics.client.planning import learning
-from transient_magics.client.results import profile
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.files import write_atomically
 from transient_magics.journal import Event, Journal, events, lock
@@ -123,7 +123,7 @@ def test_a_trace_is_the_one_that_was_asked_for_and_not_that_of_last_time(
     assert '"worker-3"' in run.profile(tmp_path / "step.json").read_text()
     assert "moved by" in (tmp_path / "step.json").read_text(), "the later one"
     coming[0].join()
-    monkeypatch.setattr(profile, "HOME_SECONDS", 0.3)
+    monkeypatch.setattr(home, "HOME_SECONDS", 0.3)
     monkeypatch.setattr(
         commands, "send", lambda *_: happen(cluster, events.TrainTraced(run="run-1", worker="worker-3"))
     )

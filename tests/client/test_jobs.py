@@ -16,7 +16,7 @@ from transient_magics import client, places
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import Cluster, Job, jobbing, text
 from transient_magics.client.declaring import specify
-from transient_magics.client.handles import job as handle_of_jobs
+from transient_magics.client.following import home
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, JobState, Journal, events, lock
 from transient_magics.panels.job import Drawn
@@ -150,7 +150,7 @@ def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_
 def test_what_does_not_come_from_the_vm_of_the_controller_is_no_older_state_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle_of_jobs, "HOME_SECONDS", 0.3)
+    monkeypatch.setattr(home, "HOME_SECONDS", 0.3)
     with own_home():
         job = job_with(*SEATED, BEGAN)
         told = [kept(job, "of 242", 1), kept(job, "of 312", 2)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.processes import until
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.controller.jobs import archives
@@ -105,18 +106,6 @@ class Here:
         return known
 
 
-async def soon() -> AsyncIterator[None]:
-    while True:
-        yield
-        await asyncio.sleep(0.01)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async for _ in soon():
-        if true():
-            return
-
-
 def kept(folder: Path, number: int) -> events.JobKept:
     """An archive of job-1 below the folder, and the word of it."""
     target = path_of(folder / layout.JOBS / "job-1", number)
@@ -129,6 +118,16 @@ def kept(folder: Path, number: int) -> events.JobKept:
     )
 
 
+def reached(there: There, directory: Path, group: asyncio.TaskGroup) -> tuple[Here, Homecoming]:
+    """The VM is reached, and an archive of job-1 was told of before."""
+    host = Here(there, group)
+    home = Homecoming(directory, SPEC, host)
+    host.hears(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", keep="out").to_dict()))
+    host.hears(kept(there.folder, 1))
+    home.catch_up()
+    return host, home
+
+
 @pytest.mark.parametrize("lost", [0, 2])
 async def test_the_last_archive_of_a_job_comes_though_nothing_tells_of_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
@@ -138,11 +137,7 @@ async def test_the_last_archive_of_a_job_comes_though_nothing_tells_of_it_again(
     monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
     there, directory = There(tmp_path / "there", lost), tmp_path / "here"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        host = Here(there, group)
-        home = Homecoming(directory, SPEC, host)
-        host.hears(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", keep="out").to_dict()))
-        host.hears(kept(there.folder, 1))
-        home.catch_up()
+        host, home = reached(there, directory, group)
         await asyncio.sleep(0)
         home.react(host.hears(kept(there.folder, 2)))
         newest = path_of(directory / layout.JOBS / "job-1", 2)
@@ -158,11 +153,7 @@ async def test_an_archive_waits_for_room_on_the_disk_here(tmp_path: Path, monkey
     monkeypatch.setattr(archives, "room", lambda folder: left.pop() if left else 2**40)
     there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        host = Here(there, group)
-        home = Homecoming(directory, SPEC, host)
-        host.hears(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", keep="out").to_dict()))
-        host.hears(kept(there.folder, 1))
-        home.catch_up()
+        host, _ = reached(there, directory, group)
         await until(path_of(directory / layout.JOBS / "job-1", 1).exists)
         host.tasks.cancel_all()
     assert not left

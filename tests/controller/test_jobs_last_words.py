@@ -155,65 +155,52 @@ async def test_what_does_not_come_in_time_is_taken_from_the_exit(
     assert (await conducted(Silent, noticed)).endswith("works\ndone at 208\n")
 
 
-async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conduct, "_MOST_EVENTS", 1000)
-    home, key, directory, journal, told = (
-        tmp_path / "vm",
-        tmp_path / "key",
-        tmp_path / "here",
-        Journal(),
-        list[object](),
-    )
-    there = home / layout.job_on_vm("job-1")
-    there.mkdir(parents=True)
-    (directory / layout.JOBS / "job-1" / layout.OUTPUT).mkdir(parents=True)
-    (there / layout.job_events(1)).write_text("what nobody reads\n" * 100)
-    acceptor, host_key = await ssh_server.serve(home, generate_key(key))
+async def told_to_the_vm(tmp_path: Path, journal: Journal, enough: Callable[[list[object]], bool]) -> list[object]:
+    """What the agent on the VM is told of its job, until that is `enough`; the folders are those of `tmp_path`."""
+    told = list[object]()
 
     class Told(Answering):
-        async def ask(self, _: object) -> None:
-            told.append(_)
+        async def ask(self, command: object) -> None:
+            told.append(command)
 
-    async with await Vm(home, key, acceptor.get_port(), host_key).connect() as connection:
+    acceptor, host_key = await ssh_server.serve(tmp_path / "vm", generate_key(tmp_path / "key"))
+    async with await Vm(tmp_path / "vm", tmp_path / "key", acceptor.get_port(), host_key).connect() as connection:
         link = cast("Link", Told(connection))
-        jobs = Jobs(directory, cast("Recorder", journal), lambda _: link)
+        jobs = Jobs(tmp_path / "here", cast("Recorder", journal), lambda _: link)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
-            while not (job := journal.state.jobs["job-1"]).over:
+            while not enough(told):
                 jobs.look(tasks, time.time())
                 await asyncio.sleep(0.05)
             tasks.cancel_all()
     acceptor.close()
+    return told
+
+
+async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conduct, "_MOST_EVENTS", 1000)
+    home, directory, journal = tmp_path / "vm", tmp_path / "here", Journal()
+    there = home / layout.job_on_vm("job-1")
+    there.mkdir(parents=True)
+    (directory / layout.JOBS / "job-1" / layout.OUTPUT).mkdir(parents=True)
+    (there / layout.job_events(1)).write_text("what nobody reads\n" * 100)
+    told = await told_to_the_vm(tmp_path, journal, lambda _: journal.state.jobs["job-1"].over)
+    job = journal.state.jobs["job-1"]
     assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
     assert EndJob(job="job-1", attempt=1) in told
 
 
 async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_lost(tmp_path: Path) -> None:
-    home, key, directory, journal = tmp_path / "vm", tmp_path / "key", tmp_path / "here", Journal()
+    home, journal = tmp_path / "vm", Journal()
     home.mkdir()
-    here, told = directory / layout.JOBS / "job-1", list[object]()
+    here = tmp_path / "here" / layout.JOBS / "job-1"
     (here / layout.KEPT).mkdir(parents=True)
     (here / layout.JOB).write_text(json.dumps(JobSpec("job-1", "true").to_dict()))
     (here / layout.KEPT / layout.archive(2)).write_bytes(b"what it keeps")
     journal.record(events.JobKept(job="job-1", attempt=1, number=3, files=1, bytes=13, digest="0" * 64))
     journal.record(events.JobInterrupted(job="job-1", attempt=1, reason="worker-0 was revoked"))
     journal.record(events.JobBegan(job="job-1", attempt=2, vms=("worker-0",)))
-    acceptor, host_key = await ssh_server.serve(home, generate_key(key))
-
-    class Told(Answering):
-        async def ask(self, _: object) -> None:
-            told.append(_)
-
-    async with await Vm(home, key, acceptor.get_port(), host_key).connect() as connection:
-        link = cast("Link", Told(connection))
-        jobs = Jobs(directory, cast("Recorder", journal), lambda _: link)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
-            while not told:
-                jobs.look(tasks, time.time())
-                await asyncio.sleep(0.05)
-            tasks.cancel_all()
-    acceptor.close()
+    told = await told_to_the_vm(tmp_path, journal, bool)
     there = home / layout.job_on_vm("job-1") / layout.KEPT
     assert [path.name for path in there.iterdir()] == [layout.archive(2)]
     assert told == [BeginJob(job="job-1", attempt=2, rank=0, addresses=("127.0.0.1",), kept=2, packed=3)]

@@ -16,9 +16,13 @@ HOME_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
 
 
-def until_home(cluster: Cluster, is_home: Callable[[], bool], seconds: float) -> bool:
-    """Block until `is_home`, while it may come, for at most so many seconds; whether it is."""
-    deadline = time.monotonic() + seconds
+def until_home(cluster: Cluster, is_home: Callable[[], bool], *, deadline: float | None = None) -> bool:
+    """Block until `is_home`, while it may come, for at most HOME_SECONDS; whether it is.
+
+    `deadline`: until when the caller waits in any case, on the monotonic clock.
+    """
+    longest = time.monotonic() + HOME_SECONDS
+    deadline = longest if deadline is None else min(deadline, longest)
     while not (home := is_home()) and _may_come(cluster) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
     return home

@@ -21,7 +21,7 @@ from ...protocol.checks import all_plain
 from ...protocol.cluster_commands import StopBag
 from ...protocol.run import Value
 from .. import commands, text
-from ..following.home import HOME_SECONDS, until_home
+from ..following.home import until_home
 from ..shown import Log
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Bag:
         Raises TrainingError where it failed, or is not over after `timeout` seconds. Interrupting the wait changes
         nothing: the bag goes on.
         """
-        began = time.monotonic()
+        deadline = None if timeout is None else time.monotonic() + timeout
         state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
@@ -197,8 +197,7 @@ class Bag:
             raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
         if bag.phase == "failed":
             raise TrainingError(f"{self.name} failed: {bag.reason.rstrip('.')}", where=self.cluster.name)
-        left = HOME_SECONDS if timeout is None else min(HOME_SECONDS, began + timeout - time.monotonic())
-        until_home(self.cluster, self._is_home, left)
+        until_home(self.cluster, self._is_home, deadline=deadline)
         return bag
 
     def is_over(self, state: ClusterState) -> bool:

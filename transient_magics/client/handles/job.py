@@ -17,7 +17,7 @@ from ...protocol.cluster_commands import StopJob
 from ...runtime.jobs.archive import newest, path_of, unpack
 from .. import commands, text
 from ..following.follower import follower
-from ..following.home import HOME_SECONDS, until_home
+from ..following.home import until_home
 from ..shown import Log
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Job:
         try:
             while True:
                 if last := over.is_set():
-                    until_home(self.cluster, self._has_said_all, HOME_SECONDS)
+                    until_home(self.cluster, self._has_said_all)
                 said = "".join(block.decode(errors="replace") for _, block in self.blocks(read))
                 if said or (quiet and changed.is_set()):
                     changed.clear()
@@ -98,15 +98,14 @@ class Job:
         Raises TrainingError where it failed, with its last lines, or is not over after `timeout` seconds. Interrupting
         the wait changes nothing: the job goes on.
         """
-        began = time.monotonic()
+        deadline = None if timeout is None else time.monotonic() + timeout
         state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
         job = state.jobs.get(self.name)
         if job is None:
             raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
-        left = HOME_SECONDS if timeout is None else min(HOME_SECONDS, began + timeout - time.monotonic())
-        until_home(self.cluster, lambda: self._has_said_all() and self._has_kept_all(), left)
+        until_home(self.cluster, lambda: self._has_said_all() and self._has_kept_all(), deadline=deadline)
         if job.phase == "failed":
             last = text.plain(job.tail).strip()
             what = f"{self.name} failed: {job.reason.rstrip('.')}" + (f". It said last:\n{last}" if last else "")
@@ -137,7 +136,7 @@ class Job:
         VM of the controller, or the folder cannot be made.
         """
         target = Path(folder).expanduser()
-        home = until_home(self.cluster, self._has_kept_all, HOME_SECONDS)
+        home = until_home(self.cluster, self._has_kept_all)
         job = self.state
         here = newest(self.directory, job.kept.number) if job.kept else 0
         if not here:

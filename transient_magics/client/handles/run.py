@@ -20,7 +20,7 @@ from ...protocol.names import is_path
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated
 from .. import commands, text
-from ..following.home import HOME_SECONDS, until_home
+from ..following.home import until_home
 from ..programs import fetch
 from ..shown import Log, displayed
 
@@ -122,7 +122,7 @@ class Run:
         Raises TrainingError when it failed or is not over after `timeout` seconds.
         Interrupting the wait changes nothing: the run goes on.
         """
-        began = time.monotonic()
+        deadline = None if timeout is None else time.monotonic() + timeout
 
         def over(state: ClusterState) -> bool:
             run = state.runs.get(self.name)
@@ -132,8 +132,7 @@ class Run:
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
         if self.name in state.runs:
-            left = HOME_SECONDS if timeout is None else min(HOME_SECONDS, began + timeout - time.monotonic())
-            until_home(self.cluster, self.is_home, left)
+            until_home(self.cluster, self.is_home, deadline=deadline)
         return self._result(state)
 
     def is_home(self) -> bool:

@@ -17,7 +17,7 @@ from ...protocol.cluster_commands import Delete, ExtendStudy, StopStudy
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from .. import commands, text
-from ..following.home import HOME_SECONDS, until_home
+from ..following.home import until_home
 from ..results.for_optuna import optuna_study
 from ..results.trials import Configurations, best_of, best_so_far, configurations
 from .run import Run
@@ -204,8 +204,7 @@ class Study:
             if study and study.reason and self.best is None:
                 why = f"{self.name} ended without a complete trial: {study.reason}"
                 raise TrainingError(why, where=part.cluster.name)
-            left = HOME_SECONDS if deadline is None else min(HOME_SECONDS, deadline - time.monotonic())
-            until_home(part.cluster, part._is_home, left)
+            until_home(part.cluster, part._is_home, deadline=deadline)
         return self.best
 
     def _is_home(self) -> bool:

@@ -23,7 +23,7 @@ from ...protocol import layout
 from ...protocol.cluster_commands import Profile
 from ...protocol.measures.trace import MOST_BYTES, Operation, Trace, unpacked
 from .. import commands
-from ..following.home import HOME_SECONDS, until_home
+from ..following.home import until_home
 from ..text import plain
 from .event_files import integer, message
 
@@ -52,7 +52,7 @@ def profile(run: Run, file: Path, worker: str) -> Path:
     if found.reason:
         raise TrainingError(f"No step of {run.name} was traced: {found.reason}", where=run.cluster.name)
     path = run.directory / layout.trace_of(found.worker)
-    if not until_home(run.cluster, lambda: _written(run).get(path) != had.get(path), HOME_SECONDS):
+    if not until_home(run.cluster, lambda: _written(run).get(path) != had.get(path)):
         raise TrainingError("The trace has not come here from the VM of the controller", where=run.cluster.name)
     trace = read(path)
     try:
