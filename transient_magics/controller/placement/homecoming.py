@@ -39,7 +39,6 @@ from .seat import Seat
 log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 5.0
-_FOLDER_SECONDS = 0.5
 _FOLLOWED = (layout.METRICS, layout.EVENTS)
 """Files of a run that grow as long as it trains, and are whole at its end."""
 
@@ -207,23 +206,18 @@ class Homecoming:
     def _has_run(self, run: str) -> bool:
         return (self._folder(run) / layout.RUN).exists()
 
-    async def _until_there(self, run: str) -> None:
-        while True:
-            if self._has_run(run):
-                return
-            await asyncio.sleep(_FOLDER_SECONDS)
-
     def _have_run(self, run: str) -> None:
         """The folder of a run that another machine declared."""
 
         async def bring() -> None:
-            if self._is_own_trial(run):
-                return
-            note_brought(self._directory, run)
-            there, folder = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", self._folder(run)
-            connection = await self._host.live()
-            await connection.get_tree(there, folder, without=(layout.RUN, layout.HOME, *_FOLLOWED))
-            await connection.get(f"{there}/{layout.RUN}", folder / layout.RUN, most=LONGEST_LINE)
+            if not self._is_own_trial(run):
+                note_brought(self._directory, run)
+                there, folder = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}", self._folder(run)
+                connection = await self._host.live()
+                await connection.get_tree(there, folder, without=(layout.RUN, layout.HOME, *_FOLLOWED))
+                await connection.get(f"{there}/{layout.RUN}", folder / layout.RUN, most=LONGEST_LINE)
+            if self._state.runs[run].phase == "running":
+                self._follow_metrics(run)
 
         if not self._has_run(run):
             self._host.do(f"folder of {run}", bring)
@@ -247,7 +241,6 @@ class Homecoming:
         path, what = self._folder(run) / layout.METRICS, f"progress of {run}"
 
         async def follow() -> None:
-            await self._until_there(run)
             (path.parent / layout.HOME).unlink(missing_ok=True)
             if path.exists():
                 cut_torn_line(path)
@@ -259,7 +252,8 @@ class Homecoming:
                     self._host.append(what, path, line + b"\n")
                     size = offset
 
-        self._host.do(what, follow)
+        if self._has_run(run):  # else once its folder is here
+            self._host.do(what, follow)
 
     def _note_traced(self, told: events.TrainTraced) -> None:
         if not told.reason:
