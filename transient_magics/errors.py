@@ -133,8 +133,8 @@ class ForeignError(RemoteError):
     """A VM says or holds what is not taken from one: too much of it, or under a name that leads elsewhere."""
 
 
-class RoomError(ForeignError):
-    """What a VM holds is not taken yet: the disk of this machine has no room for it."""
+class RoomError(RemoteError):
+    """What a VM holds cannot be taken yet: the disk of this machine has no room for it. To be tried again."""
 
 
 class CommandError(RemoteError):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
-from transient_magics.controller.jobs import conduct
+from transient_magics.controller.jobs import archives, conduct
 from transient_magics.controller.jobs.conduct import Jobs
 from transient_magics.controller.jobs.last_words import CUT, add_tail
 from transient_magics.controller.record import Recorder
@@ -25,6 +25,7 @@ from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginJob, EndJob
 from transient_magics.protocol.job import JobSpec
 from transient_magics.remote import Connection, generate_key
+from transient_magics.runtime.jobs import archive
 from transient_magics.spec import WORKER
 
 SAID = "begins\nworks\ndone at 208\n"
@@ -204,3 +205,35 @@ async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_
     there = home / layout.job_on_vm("job-1") / layout.KEPT
     assert [path.name for path in there.iterdir()] == [layout.archive(2)]
     assert told == [BeginJob(job="job-1", attempt=2, rank=0, addresses=("127.0.0.1",), kept=2, packed=3)]
+
+
+async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "_ROOM_SECONDS", 0.1)
+    there, kept = tmp_path / "vm" / layout.job_on_vm("job-1"), tmp_path / "kept"
+    (there / layout.KEPT).mkdir(parents=True)
+    kept.mkdir()
+    (kept / "state").write_text("step 7")
+    packed = archive.pack(kept, there / layout.KEPT / layout.archive(1))
+    about: dict[str, Any] = {"job": "job-1", "attempt": 1, "rank": 0, "time": time.time_ns()}
+    packing = about | {"number": 1, "files": packed.files, "bytes": packed.bytes, "digest": packed.digest}
+    exited = about | {"code": 0, "seconds": 1.0, "noticed": False, "reason": "", "tail": ""}
+    lines = [{"kind": "job.packed", **packing}, {"kind": "job.exited", **exited}]
+    (there / layout.job_events(1)).write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    (tmp_path / "here" / layout.JOBS / "job-1" / layout.OUTPUT).mkdir(parents=True)
+    journal, notes = Journal(), list[str]()
+    monkeypatch.setattr(journal, "note", lambda _, what: notes.append(what))
+
+    def room(_: Path) -> int:
+        assert not journal.state.jobs["job-1"].exits
+        return packed.bytes if len(notes) == 3 else 0
+
+    monkeypatch.setattr(archives, "room", room)
+    await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.jobs["job-1"].exits))
+    assert len(set(notes[:3])) == 1, "it says the same as long as it is so"
+    assert notes[0].startswith("The folder of job-1 is not here yet: this machine's disk has no room for ")
+    assert notes[0].endswith("Free some of it.")
+    assert notes[3:] == [""]
+    archive.unpack(tmp_path / "here" / layout.JOBS / "job-1" / layout.KEPT / layout.archive(1), tmp_path / "again")
+    assert (tmp_path / "again" / "state").read_text() == "step 7"

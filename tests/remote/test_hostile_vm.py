@@ -15,7 +15,7 @@ import pytest
 from ssh_server import serve
 from vms import Vm
 
-from transient_magics.errors import ForeignError, RemoteError
+from transient_magics.errors import ForeignError, RemoteError, RoomError
 from transient_magics.journal import metrics
 from transient_magics.protocol.checks import LONGEST_LINE
 from transient_magics.remote import Allowance, Connection, follow_across, generate_key, transfer
@@ -124,13 +124,11 @@ async def test_no_file_of_a_vm_fills_the_disk_here(tmp_path: Path, monkeypatch: 
     got = tmp_path / "got"
     got.mkdir()
     async with a_vm(tmp_path) as connection:
-        with pytest.raises(
-            ForeignError, match=r"large on .* has 3,145,728 bytes, for which this machine's disk has no"
-        ):
+        with pytest.raises(RoomError, match=r"large on .* has 3,145,728 bytes, for which this machine's disk has no"):
             await connection.get("large", got / "large")
         await connection.get("small", got / "small")
         free[:] = [transfer.KEPT_FREE + each * 2**20 for each in (3, 3, 1)]  # something else takes of it meanwhile
-        with pytest.raises(ForeignError, match="no room"):
+        with pytest.raises(RoomError, match="no room"):
             await connection.get("large", got / "large")
         with pytest.raises(ForeignError, match="has 1 bytes"):
             await connection.get("small", got / "more", most=0)

@@ -31,7 +31,7 @@ async def bring(folder: Path, told: JobPacked | JobKept, get: Callable[[Path], A
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if told.bytes > room(target.parent):
         what = f"this machine's disk has no room for {told.bytes:,} bytes more"
-        raise RoomError(what, where=str(target.parent))
+        raise RoomError(what, where=str(target.parent), fix="Free some of it.")
     arriving = target.with_name(f".{target.name}")
     try:
         if not await get(arriving):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
+from ...errors import ClusterError, ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import ClusterState, JobState, events, metrics, now
 from ...journal.declared import declared_below
 from ...protocol import checks, layout
@@ -38,6 +38,7 @@ from .last_words import add_tail
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_SECONDS = 1.0
+_ROOM_SECONDS = 5.0
 _LINK_SECONDS = 2.0
 _LAST_WORDS_SECONDS, _LEAVING_SECONDS = 20.0, 1.0
 """How long all of what a command said may take to come here at its end; where its VM leaves. Then its exit's tail has
@@ -321,8 +322,14 @@ class _Part:
             return True
 
         try:
-            if not await archives.bring(self._folder, told, get):
-                return  # a newer one follows
+            while True:
+                try:
+                    if not await archives.bring(self._folder, told, get):
+                        return  # a newer one follows
+                    break
+                except RoomError as error:  # its end is not heard before: the VM goes with that, and so would the work
+                    self._jobs.note(self._name, f"The folder of {self._name} is not here yet: {error}")
+                    await asyncio.sleep(_ROOM_SECONDS)
         except (ForeignError, ValueError) as error:
             self._jobs.note(self._name, f"The folder of {self._name} was not taken from {self._vm}: {error}")
             return

@@ -266,7 +266,7 @@ class Homecoming:
             try:
                 await source.get(f"{layout.RUNS}/{run}/{relative}", self._folder(run) / relative, most=MOST_BYTES)
             except (TransientError, OSError) as error:
-                if not isinstance(error, ForeignError) or isinstance(error, RoomError):
+                if not isinstance(error, ForeignError):
                     self._traced.add((run, worker))
                 raise
 
@@ -281,8 +281,6 @@ class Homecoming:
                 take_counts(counted, folder)
             if _step(state.checkpoint_step) > _step(state.shipped_step):
                 await source.checkpoints(run, folder / layout.CHECKPOINTS)
-        except RoomError:
-            raise
         except ForeignError as error:  # as much as came is here
             log.warning("what %s left was not taken: %s", run, error)
         await thin_metrics(folder)
@@ -319,8 +317,6 @@ class Homecoming:
                 target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 try:
                     await source.get(relative, target, most=MOST_OUTPUT)  # a process that never began has said nothing
-                except RoomError:
-                    raise
                 except ForeignError as error:  # as much as came is here
                     log.warning("what %s said was not taken: %s", name, error)
                 self._whole.add(relative)
@@ -336,8 +332,6 @@ class Homecoming:
                     if self._state.jobs[name].kept == told:
                         return  # none, or another one by the next word of it
                     continue
-            except RoomError:
-                raise
             except (ForeignError, ValueError) as error:
                 self._refused.add(relative)
                 log.warning("the folder of %s was not taken: %s", name, error)
@@ -357,8 +351,6 @@ class Homecoming:
                         self._refused.add(relative)
                         continue
                     await asyncio.to_thread(take_arrays, fresh, target, digest)
-                except RoomError:
-                    raise
                 except (ForeignError, ValueError) as error:
                     self._refused.add(relative)
                     log.warning("%s was not taken: %s", relative, error)
@@ -384,7 +376,7 @@ class Homecoming:
                     if await source.get(f"{layout.BAGS}/{name}/{each}", fresh, most=MOST_SURROGATE):
                         found.append(fresh.read_bytes())
                 except (TransientError, OSError) as error:
-                    if not isinstance(error, ForeignError) or isinstance(error, RoomError):
+                    if not isinstance(error, ForeignError):
                         self._learnt.add(name)
                     raise
                 finally:

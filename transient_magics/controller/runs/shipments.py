@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from ...errors import ForeignError, RemoteError, TrainingError
+from ...errors import ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import Event, events
 from ...protocol import layout
 from ...protocol.agent_commands import Save
@@ -98,7 +98,7 @@ class Shipments:
                 self._note(CHECKPOINTS, "")
             except (RemoteError, OSError) as error:
                 log.warning("%s: a checkpoint is not home yet: %s", self._name, error)
-                if isinstance(error, ForeignError):  # not for want of a connection, which comes back
+                if isinstance(error, ForeignError | RoomError):  # not for want of a connection, which comes back
                     self._note(CHECKPOINTS, f"Checkpoints of {self._name} do not come home: {error}")
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
                 self._to_ship.set()
