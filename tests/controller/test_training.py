@@ -369,6 +369,34 @@ async def test_checkpoints_come_home_only_where_all_of_them_have_room(
     await until(lambda: not run.trouble)
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_run_is_not_over_before_there_is_room_for_its_last_checkpoint(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    monkeypatch.setattr(shipments, "_TRY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(training, "_ROOM_SECONDS", 0.05)
+    monkeypatch.setattr(checkpoint_copy, "room", lambda _: 10)
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.asked = lambda: machine.saves(1000, asked=True)
+    run.on("ps-0", machine)
+    if stopped:
+        await run.training.stop(lambda: run.state.runs["run-1"])
+    else:
+        machine.saves(1000)
+        machine.tells("train.finished", step=1000, loss=0.1, seconds=9.0, checkpoint="checkpoints/model.ckpt-1000")
+    said = "The results of run-1 wait for room here: this machine's disk has no room for 1 MiB more ("
+    await until(lambda: [each for each in run.trouble if each.startswith(said)])
+    assert len(run.trouble) == 1
+    assert run.trouble[0].endswith("Free some of it.")
+    assert not run.state.runs["run-1"].over
+    monkeypatch.setattr(checkpoint_copy, "room", lambda _: 12)
+    await asyncio.wait_for(run.task, 30)
+    assert run.state.runs["run-1"].phase == "finished"
+    assert run.at_home() == {"model.ckpt-1000.index"}
+    assert not run.trouble
+
+
 async def test_what_was_in_the_way_of_a_run_is_told_no_longer_than_it_is(
     run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

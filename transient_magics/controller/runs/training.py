@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from ...cloud import CloudStorage
-from ...errors import CloudError, ForeignError, RemoteError, TrainingError
+from ...errors import CloudError, ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import Event, RunState, VmState, events, metrics, now, read
 from ...protocol import layout
 from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, Save
@@ -45,6 +45,7 @@ PARAMETER_SERVER_PORT, CHIEF_PORT = 2222, 2221
 _DISPATCHER_PORT = 2500
 """Of tf.data service; of each further run at the same time the next."""
 _TRY_AGAIN_SECONDS = 2.0
+_ROOM_SECONDS = 5.0
 _NOT_BUILT = (
     "--pip-build would run the packages' own code beside the controller, which has a VM for itself: build wheels on "
     "your machine (pip wheel) and name those with --pip"
@@ -273,6 +274,8 @@ class Training:
             try:
                 await self.save()
                 self._saved = not self._over.done()
+            except RoomError as error:  # it is saved there, and comes at the end, once there is room
+                log.warning("%s: the last checkpoint is not home yet: %s", self.name, error)
             except (RemoteError, TrainingError, OSError) as error:
                 self._tell_of_no_last_checkpoint(state(), error)
         run = state()  # with what was just saved
@@ -428,18 +431,29 @@ class Training:
                 log.warning("%s: metrics are lost: %s", self.name, error)
 
     async def _bring_home(self) -> None:
-        """The last checkpoint and the rest of the metrics, with a limit: the chief's VM may be gone."""
-        try:
-            self._chief.link()  # nothing is waited for where the VM is gone: the next one has only what is here
-            async with asyncio.timeout(SHIP_SECONDS):
-                await self._shipments.ship_the_last(saved=self._saved)
-                connection = await self._chief.connection()
-                measured = f"{layout.run_on_vm(self.name)}/{layout.METRICS}"
-                if await connection.exists(measured):  # a run without a step has none
-                    await connection.get(measured, self.folder / layout.METRICS, most=MOST_METRICS)
-        except (RemoteError, OSError) as error:
-            log.warning("%s: not everything is home: %s", self.name, error)
-            self._trouble(_HOME, f"Not all results of {self.name} could be brought home: {error}")
+        """The last checkpoint and the rest of the metrics, with a limit: the chief's VM may be gone. It is waited for
+        where this machine has no room for them: whoever hears that the run is over may let its VMs go."""
+        waited = False
+        while True:
+            try:
+                self._chief.link()  # nothing is waited for where the VM is gone: the next one has only what is here
+                async with asyncio.timeout(SHIP_SECONDS):
+                    await self._shipments.ship_the_last(saved=self._saved)
+                    connection = await self._chief.connection()
+                    measured = f"{layout.run_on_vm(self.name)}/{layout.METRICS}"
+                    if await connection.exists(measured):  # a run without a step has none
+                        await connection.get(measured, self.folder / layout.METRICS, most=MOST_METRICS)
+                if waited:
+                    self._trouble(_HOME, "")
+                return
+            except RoomError as error:
+                waited = True
+                self._trouble(_HOME, f"The results of {self.name} wait for room here: {error}")
+                await asyncio.sleep(_ROOM_SECONDS)
+            except (RemoteError, OSError) as error:
+                log.warning("%s: not everything is home: %s", self.name, error)
+                self._trouble(_HOME, f"Not all results of {self.name} could be brought home: {error}")
+                return
 
     async def _keep_results(self, last: Event) -> None:
         try:
