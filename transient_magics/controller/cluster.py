@@ -270,7 +270,7 @@ class Controller:
         store = cluster_store(self._declared)
         while here() and store and fleet.storage:
             self._copies = self._copies or Copies(fleet.storage, store)
-            await keep_copies(self._copies, self._directory)
+            self._recorder.note("copies", await keep_copies(self._copies, self._directory))
             if once:
                 return
             await asyncio.sleep(EVERY_SECONDS)

@@ -71,12 +71,14 @@ class Copies:
         """None of those are here that no bucket took."""
 
 
-async def keep_copies(copies: Copies, directory: Path) -> None:
-    """Renew them once. Where the bucket does not answer, the next time has to do: the work goes on."""
+async def keep_copies(copies: Copies, directory: Path) -> str:
+    """Renew them once; what was in the way, in a sentence, or nothing. The next time has to do then: work goes on."""
     try:
         await copies.renew(directory)
     except CloudError as error:
         log.warning("what jobs keep is not in the bucket: %s", error)
+        return f"What jobs and bags left is not in the bucket, and goes with the controller's VM: {error}"
+    return ""
 
 
 def _found(directory: Path) -> Iterator[tuple[str, tuple[int, int]]]:
