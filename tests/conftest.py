@@ -21,10 +21,12 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
+from xdist.scheduler import LoadFileScheduling
 
 from tests import processes
 from transient_magics import emulator
@@ -57,6 +59,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 Emulate = Callable[..., AbstractContextManager[str]]
 
 NOT_QUICK = ("training", "browser", "story")
+BROWSER = "tests/browser/"
 LONGEST = (
     "faults/test_controller_on_a_vm.py",
     "runtime/test_own_models.py",
@@ -144,8 +147,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.getoption("--quick") and collection_path in (TESTS / "browser", TESTS / "faults") else None
 
 
+class _Rooms(LoadFileScheduling):
+    """A file is one process's, and so is the room of the browser tests, for which JupyterLab starts only once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return BROWSER if nodeid.startswith(BROWSER) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Rooms | None:
+    """What `--dist loadfile` distributes."""
+    return _Rooms(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Browsers come last, because Playwright keeps an event loop running from its first page on; long files first."""
+    """What is long comes first: the room of the browser tests, then files."""
     unwanted = {name for name in NOT_QUICK if config.getoption("--quick")}
     if not config.getoption("--matrix"):
         unwanted.add("matrix")
@@ -157,7 +173,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def order(item: pytest.Item) -> tuple[bool, int]:
         name = item.path.relative_to(TESTS).as_posix()
-        return item.get_closest_marker("browser") is not None, ranks.get(name, len(ranks))
+        return item.get_closest_marker("browser") is None, ranks.get(name, len(ranks))
 
     items.sort(key=order)
 

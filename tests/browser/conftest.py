@@ -1,4 +1,4 @@
-"""JupyterLab and Chromium, started once for all browser tests."""
+"""JupyterLab and Chromium, started once for all browser tests and ended with them: other tests have event loops."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from playwright.sync_api import Browser
 from .lab import Lab, chromium, jupyterlab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chrome() -> Iterator[Browser]:
     with chromium() as browser:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running_lab(tmp_path_factory: pytest.TempPathFactory, chrome: Browser) -> Iterator[Lab]:
     home, folder = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("notebooks")
     with jupyterlab(home, folder, chrome) as lab:
@@ -37,9 +37,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def lab(running_lab: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """JupyterLab, in its light theme; pages are closed after each test, and tell what they saw where it failed."""
+    """JupyterLab, in its light theme; pages and kernels end with each test, and tell what they saw where it failed."""
     running_lab.theme("light")
     yield running_lab
     if not request.node.stash.get(_ENDED, True):
         print(running_lab.told())
     running_lab.close_pages()
+    running_lab.end_kernels()

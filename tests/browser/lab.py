@@ -153,6 +153,16 @@ class Lab:
         self._pages.clear()
         self._console.clear()
 
+    def end_kernels(self) -> None:
+        """End what pages that are closed have left running."""
+        for session in json.loads(self._ask("GET", "sessions")):
+            self._ask("DELETE", f"sessions/{session['id']}")
+
+    def _ask(self, method: str, what: str) -> bytes:
+        request = urllib.request.Request(f"{self.url}/api/{what}?token={self._token}", method=method)
+        with urllib.request.urlopen(request, timeout=PATIENCE / 1000) as answer:
+            return answer.read()
+
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
