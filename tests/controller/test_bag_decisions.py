@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +17,18 @@ import pytest
 from tests.panels.stories import declaration
 from transient_magics.controller.bags import conduct
 from transient_magics.controller.bags.conduct import Bags, _Follower
-from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, decide
+from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
+from transient_magics.controller.dask.conduct import Dasks
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.tasks import Tasks
 from transient_magics.errors import ConnectionLostError, ForeignError, JournalError
-from transient_magics.journal import ClusterState, Event, events, fold, replay
+from transient_magics.journal import ClusterState, Event, Journal, events, fold, replay
 from transient_magics.journal.bags import events as e
 from transient_magics.protocol.bag import events as b
 from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.protocol.job import JobSpec
+from transient_magics.protocol.names import is_name
 from transient_magics.protocol.study import parse_space
 
 SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_hours=2.0)
@@ -57,15 +64,26 @@ COMPUTED = [
 
 
 def test_it_begins_and_another_driver_takes_the_place_of_one_that_is_lost() -> None:
-    assert decided() == Begin("bag-1-1")
+    assert decided() == Begin("bag-1-d1")
     assert decided(*dask(1)) is None
     lost = dask(1, over=True)
     assert decided(*lost, now=5.5) is None, "not at once"
-    assert decided(*lost) == Begin("bag-1-2")
+    assert decided(*lost) == Begin("bag-1-d2")
+    half = dask(2)[:1]
+    assert decided(*lost, *half) == Begin("bag-1-2"), "its controller was killed before it had declared it"
     always = [event for number in range(1, MOST_DRIVERS + 1) for event in dask(number, over=True)]
     assert decided(*always, now=1000.0) == End(
         "failed", f"its driver was lost {MOST_DRIVERS} times, the last time: its VM is gone"
     )
+
+
+def test_its_dask_clusters_have_names_that_nothing_else_has() -> None:
+    def job(name: str) -> Event:
+        return events.JobDeclared(job=name, spec=JobSpec(name, "true").to_dict())
+
+    assert decided(job("bag-1-d1")) == Begin("bag-1-d2")
+    assert decided(*dask(1)[:1], job("bag-1-1")) == Begin("bag-1-d2")
+    assert is_name(dask_name("a" * 40, 20))
 
 
 def test_it_ends_when_its_driver_says_so_and_its_vms_are_free() -> None:
@@ -193,3 +211,45 @@ async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0")._room(tmp_path)
     assert ["no room" in each for each in noted] == [True, True, False], "and it is said as long as it is so"
     assert not left
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    """With a bag whose driver is on ps-0, and has told nothing yet."""
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, ClusterState())
+        vm = events.VmRequested(
+            vm="ps-0", role="ps", slot=0, zone="us-central1-a", accelerator="", machine_type="n1-standard-1",
+            provisioning_model="standard", hourly=0.1, on_demand_hourly=0.2,
+        )  # fmt: skip
+        for event in (
+            events.ClusterDeclared(spec=declaration("many", 2).to_dict()), vm,
+            events.VmRunning(vm="ps-0", address="10.0.0.2"), events.VmReady(vm="ps-0"),
+            e.BagDeclared(bag="bag-1", spec=SPEC.to_dict()),
+        ):  # fmt: skip
+            recorder.record(event)
+        yield recorder
+
+
+async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
+    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bags = Bags(tmp_path, recorder, Dasks(tmp_path, recorder, lambda vm: None, lambda: ""), lambda vm: None)
+    full = True
+
+    def write(path: Path, content: str) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        path.write_text(content)
+
+    monkeypatch.setattr(conduct, "write_atomically", write)
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, recorder.changed.set, recorder.note)
+        for _ in range(3):
+            bags.look(tasks, time.time())
+        assert recorder.trouble == "bag-1 cannot begin: No space left on device"
+        assert not recorder.state.bags["bag-1"].dasks
+        full = False
+        bags.look(tasks, time.time())
+    assert not recorder.trouble
+    assert [*recorder.state.dasks] == [*recorder.state.bags["bag-1"].dasks] == ["bag-1-d1"]

@@ -103,7 +103,7 @@ class Bags:
             costs = run_costs(self._state, at) if bag.spec.max_cost is not None else {}
             match decide(bag, self._state, sum(costs.get(each, 0.0) for each in bag.dasks), at):
                 case Begin(dask):
-                    self._begin(bag, dask)
+                    self._try_to_begin(bag, dask)
                 case Say(reason, limit):
                     self._recorder.record(events.BagEnding(bag=name, reason=reason, limit=limit))
                 case EndDask(dask, reason):
@@ -123,6 +123,16 @@ class Bags:
             self._recorder.record(events.BagEnded(bag=name, state="failed", reason=str(error)))
         self._gathered.add(name)
 
+    def _try_to_begin(self, bag: DeclaredBag, name: str) -> None:
+        """What stands in the way, as a full disk, is told, and tried again at the next look."""
+        try:
+            self._begin(bag, name)
+        except (OSError, ClusterError) as error:
+            why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            self._recorder.note(f"bag {bag.name}", f"{bag.name} cannot begin: {why}")
+        else:
+            self._recorder.note(f"bag {bag.name}", "")
+
     def _begin(self, bag: DeclaredBag, name: str) -> None:
         spec = self._recorder.spec
         workers = min(bag.spec.workers or spec.worker_count, spec.worker_count)
@@ -137,7 +147,8 @@ class Bags:
         lines = "".join(json.dumps(each.to_dict()) + "\n" for each in known)
         write_atomically(folder / layout.BAG_KNOWN, lines)
         write_atomically(folder / layout.DASK, json.dumps(declared.to_dict()))
-        self._recorder.record(events.BagBegan(bag=bag.name, dask=name))
+        if name not in bag.dasks:
+            self._recorder.record(events.BagBegan(bag=bag.name, dask=name))
         self._dasks.declare(name)
 
     def _follow(self, tasks: Tasks, bag: DeclaredBag) -> None:

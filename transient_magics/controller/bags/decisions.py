@@ -7,10 +7,12 @@ place and goes on with what the journal knows. It ends when its driver says so, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Literal
 
 from ...journal import ClusterState, DaskState
 from ...journal.bags.state import DeclaredBag
+from ...protocol.names import LONGEST_NAME
 
 MOST_DRIVERS = 20
 """That are begun one after the other."""
@@ -71,20 +73,20 @@ def decide(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> De
     if limit := _limit(bag, state, cost, now):
         return Say(limit, limit=True)
     if dask is None:
-        return Begin(dask_name(bag.name, 1))
-    return None if working else _again(bag, dask, now)
+        return Begin(_free_name(bag, state))
+    return None if working else _again(bag, dask, state, now)
 
 
 END_SECONDS = 10.0
 """After its driver has said that it is over: until its Dask cluster is told to end."""
 
 
-def _again(bag: DeclaredBag, dask: DaskState, now: float) -> Decision | None:
+def _again(bag: DeclaredBag, dask: DaskState, state: ClusterState, now: float) -> Decision | None:
     if len(bag.dasks) >= MOST_DRIVERS:
         return End("failed", f"its driver was lost {MOST_DRIVERS} times, the last time: {dask.reason}")
     if now - dask.ended_at < _PAUSE_SECONDS:
         return None
-    return Begin(dask_name(bag.name, len(bag.dasks) + 1))
+    return Begin(_free_name(bag, state))
 
 
 def _limit(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> str:
@@ -109,6 +111,15 @@ def _said(bag: DeclaredBag) -> str:
             return told.reason
 
 
+def _free_name(bag: DeclaredBag, state: ClusterState) -> str:
+    """What its next Dask cluster is called: leases know work by its name alone. One that was written down and not
+    declared, for its controller was killed in between, is meant again."""
+    taken = {*state.runs, *state.jobs, *state.dasks}
+    further = (dask_name(bag.name, number) for number in count(len(bag.dasks) + 1))
+    return next(name for name in chain(bag.dasks[-1:], further) if name not in taken)
+
+
 def dask_name(bag: str, number: int) -> str:
-    """What the bag's Dask cluster is called, its `number`-th one."""
-    return f"{bag}-{number}"
+    """What the bag's `number`-th Dask cluster is called: as no run of a study is, which ends in a number alone."""
+    end = f"-d{number}"
+    return bag[: LONGEST_NAME - len(end)].rstrip("-") + end
