@@ -6,7 +6,7 @@ import asyncio
 import errno
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +69,8 @@ def test_it_begins_and_another_driver_takes_the_place_of_one_that_is_lost() -> N
     lost = dask(1, over=True)
     assert decided(*lost, now=5.5) is None, "not at once"
     assert decided(*lost) == Begin("bag-1-d2")
+    state = state_of(*lost)
+    assert decide(state.bags["bag-1"], state, 0.0, 100.0, arriving=True) is None, "not before all is here that it told"
     half = dask(2)[:1]
     assert decided(*lost, *half) == Begin("bag-1-2"), "its controller was killed before it had declared it"
     always = [event for number in range(1, MOST_DRIVERS + 1) for event in dask(number, over=True)]
@@ -253,3 +255,65 @@ async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
         bags.look(tasks, time.time())
     assert not recorder.trouble
     assert [*recorder.state.dasks] == [*recorder.state.bags["bag-1"].dasks] == ["bag-1-d1"]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_told_still_comes(
+    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    monkeypatch.setattr(conduct, "_TRY_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(conduct, "_SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(conduct, "take_arrays", lambda fresh, target, digest: fresh.replace(target))
+    free = 0
+    monkeypatch.setattr(conduct, "room", lambda folder: free)
+    results = tmp_path / "bags" / "bag-1" / "results"
+    results.parent.mkdir(parents=True)
+    told = [
+        replace(each, arrays=f"{each.job}.npz", digest="0" * 64) if isinstance(each, b.BagResult) else each
+        for each in COMPUTED[: -1 if stopped else None]
+    ]
+
+    class Connection:
+        async def follow(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[tuple[int, bytes]]:
+            for number, each in enumerate(told[offset:], offset + 1):
+                yield number, json.dumps({**each.to_dict(), "time": time.time_ns()}).encode()
+            await asyncio.get_running_loop().create_future()
+
+        async def get(self, path: str, local: Path, *, most: int) -> None:
+            local.write_bytes(b"arrays")
+
+    async def connection() -> Connection:
+        return Connection()
+
+    link = SimpleNamespace(connection=connection)
+    for event in (
+        *dask(1), events.DaskBegan(dask="bag-1-1", vm="ps-0"),
+        events.DaskClosed(dask="bag-1-1", reason="its bag is over"),
+        *([e.BagEnding(bag="bag-1", reason="it was stopped")] if stopped else []),
+        events.DaskEnded(dask="bag-1-1", state="finished", reason="its bag is over"),
+    ):  # fmt: skip
+        recorder.record(event)
+    bags = Bags(
+        tmp_path, recorder, Dasks(tmp_path, recorder, lambda vm: None, lambda: ""), lambda vm: cast("Any", link)
+    )
+    bag = lambda: recorder.state.bags["bag-1"]  # noqa: E731
+    async with asyncio.TaskGroup() as group, asyncio.timeout(30):
+        tasks = Tasks(group, recorder.changed.set, recorder.note)
+
+        async def looks(over: Callable[[], bool]) -> None:
+            while not over():
+                bags.look(tasks, time.time() + 100)
+                await asyncio.sleep(0.01)
+
+        since = time.monotonic()
+        await looks(lambda: time.monotonic() - since > 1)
+        assert "no room for what bag-1 returns" in recorder.trouble
+        assert bag().dasks == ("bag-1-1",)
+        assert not bag().over
+        free = 2**40
+        await looks(lambda: bag().over)
+        tasks.cancel_all()
+    assert bag().phase == ("stopped" if stopped else "finished")
+    assert bag().dasks == ("bag-1-1",)
+    assert sorted(each.name for each in results.iterdir()) == ["0.npz", "1.npz"]
+    assert len(bag().state.counted) == 2

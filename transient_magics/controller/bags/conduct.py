@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
@@ -37,6 +39,9 @@ from .decisions import Begin, End, EndDask, Say, decide
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_SECONDS, _LINK_SECONDS = 1.0, 2.0
+_SILENT_SECONDS, _CLOSED_SECONDS = 5.0, 60.0
+"""Until nothing more is awaited of a driver that has ended; of one that ended by itself, so that its last word must be
+on its way, also over another connection."""
 _MOST_EVENTS = 256 * 2**20
 """Bytes that are taken of all its drivers."""
 
@@ -48,6 +53,10 @@ class Bags:
         self._directory, self._recorder, self._dasks, self._link = directory, recorder, dasks, link
         self._gathered: set[str] = set()
         self._allowances: dict[str, Allowance] = {}
+        self._over: dict[str, float] = {}
+        self._heard: dict[str, float] = {}
+        """When a Dask cluster was first seen to be over, and something of its driver came last, on the monotonic clock;
+        for ever while it comes."""
 
     @property
     def _state(self) -> ClusterState:
@@ -101,7 +110,8 @@ class Bags:
                 tasks.do(f"packages of {name}", lambda name=name: self._gather(name))
                 continue
             costs = run_costs(self._state, at) if bag.spec.max_cost is not None else {}
-            match decide(bag, self._state, sum(costs.get(each, 0.0) for each in bag.dasks), at):
+            cost, arriving = sum(costs.get(each, 0.0) for each in bag.dasks), self._arriving(bag)
+            match decide(bag, self._state, cost, at, arriving=arriving):
                 case Begin(dask):
                     self._try_to_begin(bag, dask)
                 case Say(reason, limit):
@@ -114,6 +124,16 @@ class Bags:
                 case None:
                     pass
             self._follow(tasks, self._state.bags[name])
+
+    def _arriving(self, bag: DeclaredBag) -> bool:
+        """Whether its last driver has ended, and what it told before may still come from its VM."""
+        dask = self._state.dasks.get(bag.dasks[-1]) if bag.dasks else None
+        vm = self._state.vms.get(dask.vm) if dask and dask.over else None
+        if dask is None or vm is None or not vm.living or self._state.phase == "deleting":
+            return False
+        patience = _CLOSED_SECONDS if dask.closed and not bag.ending else _SILENT_SECONDS
+        at = time.monotonic()
+        return at - max(self._over.setdefault(dask.name, at), self._heard.get(dask.name, 0.0)) < patience
 
     async def _gather(self, name: str) -> None:
         spec, cluster = self._state.bags[name].spec, self._recorder.spec
@@ -195,6 +215,15 @@ class Bags:
         self._dasks.stop(dask, reason)
         self._recorder.record(events.BagEnded(bag=bag, state="failed", reason=reason))
 
+    @contextmanager
+    def hearing(self, dask: str) -> Generator[None]:
+        """Something comes from the driver in the Dask cluster."""
+        self._heard[dask] = math.inf
+        try:
+            yield
+        finally:
+            self._heard[dask] = time.monotonic()
+
     def link(self, vm: str) -> Link | None:
         """The link of a VM."""
         return self._link(vm)
@@ -250,8 +279,9 @@ class _Follower:
         elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
             await self._surrogate()
             self._learnt = event.results
-        if not self._bags.take(self._bag, event):
-            self._refusals.add(line, ValueError("it does not follow on what was told before"))
+        with self._bags.hearing(self._dask):
+            if not self._bags.take(self._bag, event):
+                self._refusals.add(line, ValueError("it does not follow on what was told before"))
 
     async def _arrays(self, event: b.BagResult) -> None:
         """Bring what a job returned beside its numbers."""
@@ -263,8 +293,9 @@ class _Follower:
         fresh = target.with_name(f".{target.name}.part")
         connection = await self._connection()
         try:
-            await connection.get(f"{self._there}/{layout.RESULTS}/{event.arrays}", fresh, most=b.MOST_ARRAY_BYTES)
-            await asyncio.to_thread(take_arrays, fresh, target, event.digest)
+            with self._bags.hearing(self._dask):
+                await connection.get(f"{self._there}/{layout.RESULTS}/{event.arrays}", fresh, most=b.MOST_ARRAY_BYTES)
+                await asyncio.to_thread(take_arrays, fresh, target, event.digest)
         except (ForeignError, ValueError) as error:
             self._bags.note(self._bag, f"The arrays {target.name} of {self._bag} were not taken: {error}")
 
@@ -276,7 +307,8 @@ class _Follower:
         try:
             for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE):
                 fresh = folder / f".{name}.part"
-                await connection.get(f"{self._there}/{name}", fresh, most=MOST_SURROGATE)
+                with self._bags.hearing(self._dask):
+                    await connection.get(f"{self._there}/{name}", fresh, most=MOST_SURROGATE)
                 found[name] = fresh.read_bytes()
                 fresh.unlink()
             await asyncio.to_thread(take_surrogate, folder, found[layout.SURROGATE], found[layout.SURROGATE_ARRAYS])
@@ -289,7 +321,8 @@ class _Follower:
         while room(folder) < most:
             said = f"There is no room for what {self._bag} returns on the disk of this machine"
             self._bags.note(self._bag, said)
-            await asyncio.sleep(_TRY_AGAIN_SECONDS)
+            with self._bags.hearing(self._dask):
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
         if said:
             self._bags.note(self._bag, "")
 

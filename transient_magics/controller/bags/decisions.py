@@ -1,7 +1,8 @@
 """What is due for a bag: a pure function of it and of the state of its cluster.
 
 A bag has a Dask cluster of its own with its driver beside the scheduler. Where that is lost, another one takes its
-place and goes on with what the journal knows. It ends when its driver says so, or by a limit of its own.
+place and goes on with what the journal knows: not before all is there that the lost one has told, or jobs would be
+computed twice. It ends when its driver says so, or by a limit of its own.
 """
 
 from __future__ import annotations
@@ -54,8 +55,11 @@ class End:
 Decision = Begin | Say | EndDask | End
 
 
-def decide(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> Decision | None:
-    """What is to be done now. `cost`: what it has cost so far, in US dollars."""
+def decide(
+    bag: DeclaredBag, state: ClusterState, cost: float, now: float, *, arriving: bool = False
+) -> Decision | None:
+    """What is to be done now. `cost`: what it has cost so far, in US dollars. `arriving`: what its last driver told
+    before its end still comes."""
     if bag.over:
         return None
     dask = state.dasks.get(bag.dasks[-1]) if bag.dasks else None
@@ -67,6 +71,8 @@ def decide(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> De
     if bag.ending:
         if working:
             return None if working.stop else EndDask(working.name, bag.ending.reason)
+        if arriving:
+            return None
         return End("finished" if bag.ending.limit else "stopped", bag.ending.reason)
     if state.phase == "deleting":
         return Say(f"the cluster ends: {state.reason}")
@@ -74,7 +80,7 @@ def decide(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> De
         return Say(limit, limit=True)
     if dask is None:
         return Begin(_free_name(bag, state))
-    return None if working else _again(bag, dask, state, now)
+    return None if working or arriving else _again(bag, dask, state, now)
 
 
 END_SECONDS = 10.0
