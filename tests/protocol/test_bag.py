@@ -193,6 +193,20 @@ def test_revocations_never_count_as_failures_and_a_jobs_own_faults_do() -> None:
     assert state.to_propose == spec().begun, "a job that failed for good is made up for"
 
 
+def test_what_was_saved_on_the_vm_of_a_lost_driver_is_safe_no_more() -> None:
+    def saved(attempt: int, done: float) -> b.BagSaved:
+        return b.BagSaved(bag="bag-1", job=0, attempt=attempt, done=done)
+
+    state = replay(spec(), [proposed(0), started(0), saved(1, 500.0), lost(0)])
+    assert state.jobs[0].done == 500.0
+    state = fold(state, started(0, 2))
+    assert state.jobs[0].done == 0.0
+    state = replay(
+        spec(), [proposed(0), started(0), saved(1, 500.0), lost(0), started(0, 2), saved(2, 100.0), lost(0, 2)]
+    )
+    assert state.jobs[0].done == 100.0, "or a time-out would count what is computed again"
+
+
 @pytest.mark.parametrize(
     ("event", "why"),
     [

@@ -100,9 +100,8 @@ def _started(state: BagState, job: BagJobState, event: b.BagStarted) -> BagState
         return state
     if job.phase == "running":
         raise ValueError(f"job {job.number} runs on {job.vm} already")
-    return _with(
-        state, replace(job, phase="running", attempt=event.attempt, vm=event.vm, age=event.age, began_at=event.at)
-    )
+    job = replace(job, phase="running", attempt=event.attempt, vm=event.vm, age=event.age, began_at=event.at)
+    return _with(state, replace(job, done=event.done))  # less than was safe, where that was on the VM of a lost driver
 
 
 def _resulted(state: BagState, job: BagJobState, event: b.BagResult) -> BagState:
