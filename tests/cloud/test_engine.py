@@ -216,6 +216,39 @@ async def test_list_asks_for_labels_in_every_zone_and_page(api: Api, engine: Com
     assert [query["filter"] for query, _ in api.asked("GET", "aggregated/instances")] == ["(labels.cluster = c1)"] * 2
 
 
+UNREACHABLE: dict[str, Any] = {"warning": {"code": "UNREACHABLE", "message": "The scope could not be reached"}}
+FAR = "us-east1-c"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"items": {f"zones/{FAR}": UNREACHABLE}},
+        {"unreachables": [f"projects/{PROJECT}/zones/{FAR}"]},
+        {"warning": {"code": "PARTIAL_SUCCESS", "data": [{"key": "scope", "value": f"zones/{FAR}"}]}},
+    ],
+)
+async def test_a_zone_that_does_not_answer_has_not_lost_its_vms(
+    api: Api, engine: ComputeEngine, answer: dict[str, Any]
+) -> None:
+    items = {f"zones/{ZONE}": {"instances": [instance("a")]}, **answer.get("items", {})}
+    api.on("GET", "aggregated/instances", {**answer, "items": items})
+    for asked in (engine.list({"cluster": "c1"}), engine.list({"cluster": "c1"}, within=(ZONE, FAR))):
+        with pytest.raises(UnreachableError, match=f"does not tell what is in zone {FAR} now"):
+            await asked
+    assert [vm.name for vm in await engine.list({"cluster": "c1"}, within=(ZONE,))] == ["a"], "of no concern"
+    with pytest.raises(UnreachableError):
+        await engine.named("a", within=(FAR,))
+    with pytest.raises(UnreachableError):
+        await engine.witness.instances({"cluster": "c1"})
+
+
+async def test_a_list_that_does_not_say_what_it_lacks_may_lack_anything(api: Api, engine: ComputeEngine) -> None:
+    api.on("GET", "aggregated/instances", {"items": {}, "warning": {"code": "PARTIAL_SUCCESS"}})
+    with pytest.raises(UnreachableError, match="every zone"):
+        await engine.list({"cluster": "c1"}, within=(ZONE,))
+
+
 async def test_host_keys_are_awaited_until_the_vm_has_told_them(api: Api, engine: ComputeEngine) -> None:
     nothing = refusal(404, "notFound", "The resource 'hostkeys/' of type 'Guest Attribute' was not found.")
     items = [

@@ -12,8 +12,9 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -32,6 +33,7 @@ from .firewall import Firewall
 from .images import Images
 from .offers import zones_with
 from .power import Power
+from .scopes import scopes
 from .skus import list_prices
 from .translation import instance_of, labelled, moment_of, vm_of
 from .values import LEAVING, Life, Vm, VmRequest
@@ -168,9 +170,10 @@ class ComputeEngine:
 
         As many as can be had are made. Raises CloudError where the request as a whole was refused.
         """
-        first, where = requests[0], f"{len(requests)} VMs in zone {requests[0].zone}"
+        zone, where = requests[0].zone, f"{len(requests)} VMs in zone {requests[0].zone}"
+        bulk = BulkInsert(self._calls, self.project, partial(self.list, within=(zone,)))
         async with limit(timeout, "They did not start", where):
-            return await BulkInsert(self._calls, self.project, self.list).insert(requests, first.zone, where)
+            return await bulk.insert(requests, zone, where)
 
     async def get(self, zone: str, name: str) -> Vm | None:
         """The VM, or None if there is none of that name."""
@@ -181,23 +184,30 @@ class ComputeEngine:
         except GoneError:
             return None
 
-    async def list(self, labels: Mapping[str, str]) -> list[Vm]:
-        """All VMs of the project, in every zone, that have these labels."""
-        return [vm for vm in await self._list(labelled(labels)) if labels.items() <= vm.labels.items()]
+    async def list(self, labels: Mapping[str, str], *, within: Collection[str] | None = None) -> list[Vm]:
+        """All VMs of the project, in every zone, that have these labels.
 
-    async def named(self, pattern: str) -> list[Vm]:
-        """All VMs of the project, in every zone, whose whole name fits a regular expression (without quotes)."""
-        return [vm for vm in await self._list(f"name eq '{pattern}'") if re.fullmatch(pattern, vm.name)]
+        UnreachableError where a zone does not tell its VMs: one of `within`, or any if that is None.
+        """
+        return [vm for vm in await self._list(labelled(labels), within) if labels.items() <= vm.labels.items()]
 
-    async def _list(self, wanted: str) -> list[Vm]:
+    async def named(self, pattern: str, *, within: Collection[str] | None = None) -> list[Vm]:
+        """All VMs of the project, in every zone, whose whole name fits a regular expression (without quotes).
+
+        UnreachableError as of `list`.
+        """
+        return [vm for vm in await self._list(f"name eq '{pattern}'", within) if re.fullmatch(pattern, vm.name)]
+
+    async def _list(self, wanted: str, within: Collection[str] | None) -> list[Vm]:
         from google.cloud import compute_v1
 
         message = compute_v1.AggregatedListInstancesRequest(project=self.project, filter=wanted, max_results=500)
         instances = self._calls.clients.instances
 
         def all_pages() -> list[Vm]:
-            scopes = instances.aggregated_list(message, **PLAIN)
-            return [vm_of(instance) for _, scope in scopes for instance in scope.instances]
+            pages = instances.aggregated_list(message, **PLAIN).pages
+            found = scopes(pages, self._whole, within)
+            return [vm_of(instance) for _, scope in found for instance in scope.instances]
 
         return await self._calls.call(self._whole, all_pages)
 

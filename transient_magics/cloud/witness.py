@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .calling.calls import PLAIN, Calls
+from .scopes import scopes
 from .translation import labelled
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class Witness:
         client = self._calls.clients.instances
 
         def all_pages() -> list[compute_v1.Instance]:
-            return [each for _, scope in client.aggregated_list(message, **PLAIN) for each in scope.instances]
+            pages = client.aggregated_list(message, **PLAIN).pages
+            return [each for _, scope in scopes(pages, self._whole) for each in scope.instances]
 
         found = await self._calls.call(self._whole, all_pages)
         return [_instance(each) for each in found if labels.items() <= dict(each.labels).items()]
@@ -64,7 +66,8 @@ class Witness:
         client = self._calls.clients.disks
 
         def all_pages() -> list[compute_v1.Disk]:
-            return [each for _, scope in client.aggregated_list(message, **PLAIN) for each in scope.disks]
+            pages = client.aggregated_list(message, **PLAIN).pages
+            return [each for _, scope in scopes(pages, self._whole) for each in scope.disks]
 
         found = await self._calls.call(self._whole, all_pages)
         return [

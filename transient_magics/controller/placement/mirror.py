@@ -147,7 +147,9 @@ class Mirror:
         await self._complete_journal()
         await self._complete_work()
         gone = instance_name(self._spec, self._vm.name)
-        left = [vm for vm in await self._access.engine.list(labels(self._spec)) if vm.name != gone]
+        zones = {*self._spec.all_zones, *(vm.zone for vm in self.state.vms.values())}
+        found = await self._access.engine.list(labels(self._spec), within=zones)
+        left = [vm for vm in found if vm.name != gone]
         if left and (self._directory / ATTACHED).exists():
             await self._follow_another()
             return False

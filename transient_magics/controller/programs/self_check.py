@@ -22,7 +22,7 @@ async def check(spec: ClusterSpec) -> None:
     """Raises CloudError where Compute Engine or tokens cannot be had from here."""
     async with Access(spec) as access:
         await access.reopen()
-        await access.engine.list(labels(spec))
+        await access.engine.list(labels(spec), within=spec.all_zones)
         await access.try_token()
 
 

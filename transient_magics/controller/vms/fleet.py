@@ -200,7 +200,7 @@ class Fleet:
             await asyncio.sleep(_FIRST_WAIT)
             return
         try:
-            left = await self._listed()
+            left = await self._listed(whole=True)
             if self._charge({vm_name(self._spec, vm.name): vm for vm in left}):
                 return  # they are known again, and deleted as the others were
             for vm in sorted(left, key=self._is_ours):
@@ -216,9 +216,13 @@ class Fleet:
         if not left:
             self._recorder.record(events.ClusterDeleted())
 
-    async def _listed(self) -> list[Vm]:
-        """The cluster's VMs that Google has; of those told by name and owner (it has no id) only what we asked for."""
-        found = await self._access.engine.list(labels(self._spec))
+    async def _listed(self, *, whole: bool = False) -> list[Vm]:
+        """The cluster's VMs that Google has; of those told by name and owner (it has no id) only what we asked for.
+
+        UnreachableError where a zone is not told in which one was asked for, or (`whole`) where one may be.
+        """
+        places = {vm.zone for vm in self._state.vms.values()}.union(self._spec.all_zones if whole else ())
+        found = await self._access.engine.list(labels(self._spec), within=places)
         return found if self._spec.id else [vm for vm in found if vm_name(self._spec, vm.name) in self._state.vms]
 
     def _is_ours(self, vm: Vm) -> bool:

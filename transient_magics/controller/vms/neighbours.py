@@ -21,8 +21,8 @@ async def taken(spec: ClusterSpec, engine: ComputeEngine) -> str:
     """
     if not spec.id:
         return ""
-    labelled = await engine.list({LABEL: spec.name})
-    named = await engine.named(instance_name(spec, _ROLES))
+    labelled = await engine.list({LABEL: spec.name}, within=spec.all_zones)
+    named = await engine.named(instance_name(spec, _ROLES), within=spec.all_zones)
     # What is just being deleted, a cluster of before perhaps, holds its name for some seconds only.
     others = [vm for vm in (*labelled, *named) if vm.labels.get(ID_LABEL) != spec.id and vm.status != "STOPPING"]
     if not others:

@@ -1,0 +1,95 @@
+"""A zone that Compute Engine cannot reach for a while: its VMs are neither lost nor deleted, as far as is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from transient_magics.client import Declaration
+from transient_magics.client.declaring import specify
+from transient_magics.cloud import Vm
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.tasks import Tasks
+from transient_magics.controller.vms import fleet as fleets
+from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.fleet import Fleet
+from transient_magics.errors import UnreachableError
+from transient_magics.journal import Clock, ClusterState, Event, Journal, events, now, replay
+
+HERE, AWAY, UNUSED, ELSEWHERE = "us-central1-a", "us-east1-c", "us-west1-b", "europe-west4-a"
+SPEC = specify(Declaration("t4x2", name="one", zone=(HERE, AWAY, UNUSED)))
+
+
+class Cloud:
+    """It lists nothing, for the zone `out` cannot be reached."""
+
+    endpoint, ahead = "", 0.0
+
+    def __init__(self, out: str) -> None:
+        self.out = out
+
+    async def list(self, labels: Mapping[str, str], *, within: Collection[str] | None = None) -> list[Vm]:
+        if within is None or self.out in within:
+            raise UnreachableError(f"Compute Engine does not tell what is in zone {self.out} now")
+        return []
+
+    async def endings(self, zone: str) -> dict[str, Any]:
+        return {}
+
+
+def state(*more: Event) -> ClusterState:
+    line = SPEC.prices["t4"]
+    begin = [
+        events.ClusterDeclared(spec=SPEC.to_dict()),
+        events.VmRequested(
+            vm="worker-0", role="worker", slot=0, zone=AWAY, accelerator="t4", machine_type=line.machine_type,
+            provisioning_model="spot", hourly=line.hourly, on_demand_hourly=line.on_demand_hourly,
+        ),
+        events.VmRunning(vm="worker-0", address="10.0.0.2", vm_id="7"),
+    ]  # fmt: skip
+    return replay([replace(event, time=int(now() * 1e9)) for event in (*begin, *more)])
+
+
+async def fleet_at(out: str, recorder: Recorder, directory: Path, group: asyncio.TaskGroup) -> tuple[Fleet, Tasks]:
+    async def nothing() -> None: ...
+
+    async def weather() -> tuple[Clock, None]:
+        return Clock(), None
+
+    access = SimpleNamespace(engine=Cloud(out), reopen=nothing, unprotect=nothing, weather=weather)
+    tasks = Tasks(group, recorder.changed.set, recorder.note)
+    return Fleet(directory, recorder, cast(Access, access), tasks, lambda *_: None, lambda _: None), tasks
+
+
+@pytest.mark.parametrize(("out", "deleted"), [(AWAY, False), (UNUSED, False), (ELSEWHERE, True)])
+async def test_a_cluster_is_deleted_when_every_zone_says_that_it_has_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, deleted: bool
+) -> None:
+    monkeypatch.setattr(fleets, "_FIRST_WAIT", 0.0)
+    gone = events.ClusterDeleting(reason="r"), events.VmDeleted(vm="worker-0", reason="r")
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, state(*gone))
+        async with asyncio.TaskGroup() as group:
+            fleet, _ = await fleet_at(out, recorder, tmp_path, group)
+            await fleet.verify_gone()
+        assert recorder.state.over == deleted
+        assert (f"what is in zone {out}" in recorder.trouble) != deleted
+
+
+@pytest.mark.parametrize(("out", "seen"), [(AWAY, "booting"), (UNUSED, "revoked"), (ELSEWHERE, "revoked")])
+async def test_a_vm_is_lost_when_its_zone_says_so(tmp_path: Path, out: str, seen: str) -> None:
+    """A zone that none of its VMs is in keeps nobody from seeing that."""
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, state())
+        async with asyncio.TaskGroup() as group:
+            fleet, tasks = await fleet_at(out, recorder, tmp_path, group)
+            tasks.do("poll", fleet.poll)
+            await recorder.change(5.0)
+            tasks.cancel_all()
+        assert recorder.state.vms["worker-0"].state == seen
