@@ -551,8 +551,9 @@ def test_compute_engines_own_account_is_taken_only_if_it_is_typed() -> None:
 
 
 def test_the_controllers_vm_is_in_the_price_and_in_what_the_limit_on_money_buys() -> None:
-    local = specify(Declaration("t4x2", name="n", project="mine", controller="local", max_cost=1.0))
-    away = specify(Declaration("t4x2", name="n", project="mine", service_account="robot", max_cost=1.0))
+    here = Declaration("t4x2", name="n", project="mine", zone=("us-central1-a",), max_cost=1.0)
+    local = specify(replace(here, controller="local"))
+    away = specify(replace(here, service_account="robot"))
     (row,) = [row for row in Preview(away).rows if row["role"] == "controller"]
     assert (row["count"], row["machine_type"], row["model"]) == (1, "e2-small", "standard")
     assert 0.01 < row["hourly"] < 0.03

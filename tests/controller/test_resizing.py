@@ -22,10 +22,13 @@ from transient_magics.spec import ClusterSpec
 
 
 class Life:
-    """A cluster whose VMs come as soon as they are asked for, and go where the controller deletes them."""
+    """A cluster whose VMs come as soon as they are asked for, and go where the controller deletes them.
 
-    def __init__(self, spec: ClusterSpec) -> None:
-        self.now = spec.declared_at
+    With a `zone` workers come there alone: elsewhere they are sold out.
+    """
+
+    def __init__(self, spec: ClusterSpec, zone: str = "") -> None:
+        self.now, self._zone = spec.declared_at, zone
         self._seq = itertools.count(1)
         self.state = ClusterState()
         self.happens(events.ClusterDeclared(spec=spec.to_dict()))
@@ -41,13 +44,20 @@ class Life:
 
     def governed(self) -> None:
         """What its controller decides now is done."""
+        sold_out = False
         for each in decide(Situation(self.now, self.state)):
-            if isinstance(each, RequestVm):
+            if isinstance(each, RequestVm) and each.role == "worker" and self._zone not in ("", each.zone):
+                self.happens(requested(self.spec, each))
+                self.happens(events.VmRefused(vm=each.vm, reason="sold out", cause="stockout"))
+                sold_out = True
+            elif isinstance(each, RequestVm):
                 self.happens(requested(self.spec, each))
                 self.happens(events.VmRunning(vm=each.vm, address="10.0.0.1"))
                 self.happens(events.VmReady(vm=each.vm))
             elif isinstance(each, DeleteVm):
                 self.happens(events.VmDeleted(vm=each.vm, reason=each.reason))
+        if sold_out:
+            self.governed()
 
     def resize(self, text: str) -> None:
         """As the user's command does; everything that was there is checked for its end."""
@@ -60,6 +70,9 @@ class Life:
     def cost_at_the_end(self) -> float:
         """Nobody is in charge any more until Compute Engine ends the VMs."""
         return bill(self.state, self.spec.ends_at).total
+
+
+HERE = ("us-central1-a",)
 
 
 def declare(spec: str, **options: object) -> Life:
@@ -80,12 +93,23 @@ def test_more_workers_than_the_money_lasts_for_are_refused_in_a_sentence() -> No
 
 
 def test_with_max_workers_there_may_be_as_many_from_the_first_moment_on_and_the_end_is_early() -> None:
-    early, late = declare("t4x4", max_workers=8), declare("t4x4")
-    eight = declare("t4x8")
+    early, late = declare("t4x4", max_workers=8, zone=HERE), declare("t4x4", zone=HERE)
+    eight = declare("t4x8", zone=HERE)
     assert early.spec.ends_at - early.now == pytest.approx(eight.spec.ends_at - eight.now)
     assert early.spec.ends_at < late.spec.ends_at
     early.resize("t4x8")
     assert early.cost_at_the_end() == pytest.approx(10.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("fallback", [None, 600.0])
+def test_the_money_lasts_also_where_all_but_the_dearest_zone_is_sold_out(fallback: float | None) -> None:
+    spec = declare("t4x4", fallback_seconds=fallback).spec
+    dearest = max(spec.zones_for("t4"), key=lambda zone: spec.price("t4", zone).hourly)
+    assert spec.price("t4", dearest).hourly > 1.3 * spec.price("t4", spec.zones[0]).hourly
+    life = Life(spec, zone=dearest)
+    assert {vm.zone for vm in life.state.living if vm.role == "worker"} == {dearest}
+    assert len(life.state.living) == 5
+    assert life.cost_at_the_end() <= 10.0
 
 
 def test_where_hours_end_the_cluster_first_the_money_may_be_used_up() -> None:

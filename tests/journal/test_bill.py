@@ -190,7 +190,7 @@ def test_a_run_is_projected_at_its_speed_while_it_goes_on(run: RunState, project
 
 
 def test_what_a_cluster_will_have_cost_when_compute_engine_ends_it() -> None:
-    spec = replace(SPEC, max_seconds=20 * HOUR)  # of which ten are left, at 0.625 an hour
+    spec = replace(SPEC, zones=(HOME,), max_seconds=20 * HOUR)  # of which ten are left, at 0.625 an hour
     assert at_the_end(cluster(vm()), spec, NOW) == pytest.approx(0.5 + 6.25, abs=1e-9)
     assert at_the_end(cluster(vm(running_at=NOW - 15)), spec, NOW) == pytest.approx(round(0.25 * 15 / 3600 + 6.25, 6))
     assert at_the_end(cluster(vm(running_at=NOW - 15)), spec, NOW) == round(0.25 * 15 / 3600 + 6.25, 6)

@@ -65,6 +65,11 @@ def test_the_money_ends_a_cluster_as_if_all_were_there_that_a_resize_may_bring()
     late = replace(SPEC, reserved_workers=8, fallback_seconds=600.0).with_end()
     assert late.end_hourly == 4.125 + 5 * 2.0, "on demand where it may come to that"
     assert replace(SPEC, end_hourly=4.25, max_cost=2.125).ends_at == 1000 + 1800, "and there it stays"
+    far = replace(SPEC, candidates={"k80": (HOME, BESIDE)}, groups=SPEC.groups[:1])
+    assert (far.hourly, far.most_hourly) == (2 * 0.25 + 0.125, 2 * 0.5 + 0.125), "in the dearest zone where it may be"
+    servers = {"parameter-server@us-west1-a": PriceLine("custom-4-16384", 9.0, 0.25, "a table")}
+    assert replace(far, prices={**far.prices, **servers}).most_hourly == 2 * 0.5 + 0.25
+    assert replace(far, prices={**far.prices, **servers}, parameter_server_zone=HOME).most_hourly == 2 * 0.5 + 0.125
     free = {kind: replace(line, hourly=0.0, on_demand_hourly=0.0) for kind, line in SPEC.prices.items()}
     assert replace(SPEC, prices=free, max_cost=1.0).ends_at == SPEC.ends_at
 

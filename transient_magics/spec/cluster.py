@@ -193,17 +193,16 @@ class ClusterSpec:
 
     @property
     def most_hourly(self) -> float:
-        """What it costs per hour at most: with a fallback every worker may come to cost the price on demand, and runs
-        may have all of their preparation VMs."""
-        line = self.price(CPU, self.home_zone) if self.preparation else None
-        if self.fallback_seconds is None:
-            return self.hourly + (self.preparation * line.hourly if line else 0.0)
-        return self.on_demand_hourly + (self.preparation * line.on_demand_hourly if line else 0.0)
+        """What it costs per hour at most: each VM may come to be in the dearest of its zones, where others are sold
+        out, with a fallback every worker may come to cost the price on demand, and runs may have all of their
+        preparation VMs."""
+        workers = sum(group.count * self._most(group) for group in self.groups)
+        prepared = self.preparation * self._rate(CPU, self.home_zone) if self.preparation else 0.0
+        return workers + prepared + self._servers_most_hourly
 
     def with_end(self) -> Self:
         """The same, with the end that follows from its prices. For before the first VM: later it stays."""
-        lines = [self._line(group) for group in self.groups]
-        dearest = max(each.hourly if self.fallback_seconds is None else each.on_demand_hourly for each in lines)
+        dearest = max(self._most(group) for group in self.groups)
         more = max(self.reserved_workers - self.worker_count, 0)
         return replace(self, end_hourly=self.most_hourly + more * dearest)
 
@@ -226,6 +225,24 @@ class ClusterSpec:
         """Of the VMs on demand that are no workers."""
         hourly = self.parameter_servers * self.price("parameter-server", self.home_zone).on_demand_hourly
         return hourly + (self.price(CONTROLLER, self.home_zone).on_demand_hourly if self.controller_vm else 0.0)
+
+    @property
+    def _servers_most_hourly(self) -> float:
+        """The same in the dearest zones where they may be."""
+        zones = (self.parameter_server_zone,) if self.parameter_server_zone else self.all_zones
+        hourly = self.parameter_servers * max(self.price("parameter-server", each).on_demand_hourly for each in zones)
+        seats = (self.price(CONTROLLER, each).on_demand_hourly for each in self.all_zones)
+        return hourly + (max(seats) if self.controller_vm else 0.0)
+
+    def _most(self, group: WorkerGroup) -> float:
+        """What a worker of the group costs per hour in the dearest zone where it may be."""
+        zones = (group.zone,) if group.zone else self.zones_for(group.accelerator)
+        return max(self._rate(group.accelerator, zone) for zone in zones)
+
+    def _rate(self, kind: str, zone: str) -> float:
+        """What a VM of this kind may come to cost per hour in this zone."""
+        line = self.price(kind, zone)
+        return line.hourly if self.fallback_seconds is None else line.on_demand_hourly
 
     def _line(self, group: WorkerGroup) -> PriceLine:
         return self.price(group.accelerator, group.zone or self.zones_for(group.accelerator)[0])
