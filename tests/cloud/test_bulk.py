@@ -9,7 +9,14 @@ import pytest
 from scripted_api import PROJECT, ZONE, Api, instance, operation, refusal
 
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest
-from transient_magics.errors import AlreadyExistsError, CloudError, GoneError, QuotaError, StockoutError
+from transient_magics.errors import (
+    AccessError,
+    AlreadyExistsError,
+    CloudError,
+    GoneError,
+    QuotaError,
+    StockoutError,
+)
 
 BULK = f"zones/{ZONE}/instances/bulkInsert"
 OPERATIONS = f"zones/{ZONE}/operations"
@@ -120,3 +127,30 @@ async def test_a_missing_image_is_no_vm_that_went(api: Api, engine: ComputeEngin
     with pytest.raises(CloudError, match="What the VM needs is not there") as raised:
         await engine.insert(many[0])
     assert not isinstance(raised.value, GoneError)
+
+
+@pytest.mark.parametrize("waits", [operation(**GROUP), operation(status="RUNNING", progress=66, **GROUP)])
+async def test_one_that_does_not_start_takes_none_of_the_others_along(
+    api: Api, engine: ComputeEngine, many: list[VmRequest], waits: dict[str, Any]
+) -> None:
+    api.on("POST", BULK, operation(**GROUP))
+    api.on("POST", WAIT, waits)
+    api.on("GET", OPERATIONS, {"items": [failed_insert("c1-worker-3", "ZONE_RESOURCE_POOL_EXHAUSTED")]})
+    api.on("GET", ALL, listed(instance("c1-worker-1"), instance("c1-worker-2", status="STAGING")))
+    made = await engine.insert_many(many, timeout=1.0)
+    assert isinstance(made["c1-worker-1"], Vm)
+    assert isinstance(made["c1-worker-2"], CloudError)
+    assert "did not start within 1 s" in str(made["c1-worker-2"])
+    assert isinstance(made["c1-worker-3"], StockoutError if waits["status"] == "DONE" else CloudError)
+
+
+async def test_a_list_that_is_refused_later_takes_those_that_run_along_no_more(
+    api: Api, engine: ComputeEngine, many: list[VmRequest]
+) -> None:
+    api.on("POST", BULK, operation(**GROUP))
+    api.on("POST", WAIT, operation(**GROUP))
+    api.on("GET", OPERATIONS, {"items": []})
+    started = listed(instance("c1-worker-1"), instance("c1-worker-2"), instance("c1-worker-3", status="STAGING"))
+    api.on("GET", ALL, started, refusal(403, "forbidden", "Required 'compute.instances.list' permission"))
+    made = await engine.insert_many(many)
+    assert [type(each) for each in made.values()] == [Vm, Vm, AccessError]

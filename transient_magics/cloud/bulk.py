@@ -27,8 +27,10 @@ class BulkInsert:
     def __init__(self, calls: Calls, project: str, list_vms: Lister) -> None:
         self._calls, self._project, self._list = calls, project, list_vms
 
-    async def insert(self, requests: Sequence[VmRequest], zone: str, where: str) -> dict[str, Vm | CloudError]:
-        """As `ComputeEngine.insert_many`."""
+    async def insert(
+        self, requests: Sequence[VmRequest], zone: str, where: str, outcome: dict[str, Vm | CloudError]
+    ) -> None:
+        """As `ComputeEngine.insert_many`; what is known of each is in `outcome` as soon as it is known."""
         from google.cloud import compute_v1
 
         message = compute_v1.BulkInsertInstanceRequest(
@@ -43,18 +45,17 @@ class BulkInsert:
             ),
         )
         instances = self._calls.clients.instances
-        failed: dict[str, CloudError] = {}
         whole: CloudError | None = None
         try:
             operation = await self._calls.call(where, lambda: instances.bulk_insert_unary(message, **PLAIN))
             operation = await self._calls.finished(zone, where, operation)
             whole = self._calls.failure(operation, where)
-            failed = await self._failures(zone, where, operation)
+            outcome.update(await self._failures(zone, where, operation))
         except AlreadyExistsError as error:
             whole = error  # an attempt whose answer was lost made them, and they have our labels; or they are not ours
         except GoneError as error:
             whole = CloudError(f"What the VMs need is not there: {error.what}", where=where)
-        return await self._outcome(requests, failed, whole)
+        await self._settled(requests, whole, outcome)
 
     async def _failures(self, zone: str, where: str, operation: compute_v1.Operation) -> dict[str, CloudError]:
         """By name, why VMs of this operation's group were not made."""
@@ -76,23 +77,19 @@ class BulkInsert:
                 failed[name] = error
         return failed
 
-    async def _outcome(
-        self, requests: Sequence[VmRequest], failed: Mapping[str, CloudError], whole: CloudError | None
-    ) -> dict[str, Vm | CloudError]:
+    async def _settled(
+        self, requests: Sequence[VmRequest], whole: CloudError | None, outcome: dict[str, Vm | CloudError]
+    ) -> None:
         """Wait until each VM runs or is known not to."""
-        outcome: dict[str, Vm | CloudError] = dict(failed)
         absent: dict[str, int] = {}
 
         async def settled() -> bool | None:
-            found = {vm.name: vm for vm in await self._list(requests[0].labels)}
+            found = await self.look(requests, outcome)
             for request in requests:
                 name, vm = request.name, found.get(request.name)
-                if name in outcome or (vm and vm.status not in ("RUNNING", *LEAVING)):
+                if name in outcome or (vm and vm.status not in LEAVING):
                     continue
-                if vm and vm.status == "RUNNING":
-                    taken = f"The name is taken: {name} runs and is not what was asked for"
-                    outcome[name] = vm if vm.made_by(request) else AlreadyExistsError(taken, where=f"zone {vm.zone}")
-                elif vm is None and absent.setdefault(name, 0) < _SIGHTINGS and whole is None:
+                if vm is None and absent.setdefault(name, 0) < _SIGHTINGS and whole is None:
                     absent[name] += 1
                 else:
                     gone = GoneError(f"{name} was taken away before it ran", where=f"zone {request.zone}")
@@ -100,4 +97,13 @@ class BulkInsert:
             return True if len(outcome) == len(requests) else None
 
         await until(settled)
-        return outcome
+
+    async def look(self, requests: Sequence[VmRequest], outcome: dict[str, Vm | CloudError]) -> dict[str, Vm]:
+        """The VMs that there are, by name; those that run are an `outcome`."""
+        found = {vm.name: vm for vm in await self._list(requests[0].labels)}
+        for request in requests:
+            name, vm = request.name, found.get(request.name)
+            if vm and vm.status == "RUNNING" and name not in outcome:
+                taken = f"The name is taken: {name} runs and is not what was asked for"
+                outcome[name] = vm if vm.made_by(request) else AlreadyExistsError(taken, where=f"zone {vm.zone}")
+        return found

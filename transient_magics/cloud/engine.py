@@ -13,6 +13,7 @@ import re
 import threading
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -49,6 +50,7 @@ _ENDINGS = ("compute.instances.preempted", "delete", "stop")
 """What operations are called that take a VM out of RUNNING."""
 _START = "start"
 """The one that has a VM run that was stopped."""
+_LAST_LOOK_SECONDS = 10.0
 
 
 def preload() -> threading.Thread:
@@ -168,12 +170,23 @@ class ComputeEngine:
     async def insert_many(self, requests: Sequence[VmRequest], *, timeout: float = 600.0) -> dict[str, Vm | CloudError]:
         """Make VMs that differ in nothing but their names with one request; each that runs, or why it does not.
 
-        As many as can be had are made. Raises CloudError where the request as a whole was refused.
+        As many as can be had are made. One that is not known to run or not, after `timeout` or because nobody answers,
+        takes none of the others along. Raises CloudError where nothing is known of any.
         """
         zone, where = requests[0].zone, f"{len(requests)} VMs in zone {requests[0].zone}"
         bulk = BulkInsert(self._calls, self.project, partial(self.list, within=(zone,)))
-        async with limit(timeout, "They did not start", where):
-            return await bulk.insert(requests, zone, where)
+        outcome: dict[str, Vm | CloudError] = {}
+        try:
+            async with limit(timeout, "They did not start", where):
+                await bulk.insert(requests, zone, where, outcome)
+        except CloudError as error:
+            with suppress(CloudError):  # the operation may wait for one while the others run
+                async with limit(_LAST_LOOK_SECONDS, "They are not listed", where):
+                    await bulk.look(requests, outcome)
+            if not outcome:
+                raise
+            return {each.name: outcome.get(each.name, error) for each in requests}
+        return outcome
 
     async def get(self, zone: str, name: str) -> Vm | None:
         """The VM, or None if there is none of that name."""
