@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from scripted_api import PROJECT, Api
+from scripted_api import PROJECT, ZONE, Api, refusal
 
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.calling.clock import Heard
@@ -24,11 +24,14 @@ from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import Situation
 from transient_magics.controller.opening import Opening
 from transient_magics.controller.programs import preflight
+from transient_magics.controller.programs.measure import _look
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
+from transient_magics.errors import AccessError
 from transient_magics.journal import Journal, events, read, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.spec.measurement import LIFE_SECONDS, MeasureSpec
 
 HOUR = 3600.0
 PRICE = PriceLine("n1-standard-4", 0.2, 0.7, "test")
@@ -117,3 +120,25 @@ def test_answers_are_heard_in_threads_while_somebody_asks_for_the_clock() -> Non
         for thread in threads:
             thread.join()
         sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
+async def test_a_vm_that_measures_capacity_ends_by_compute_engines_clock(
+    api: Api, engine: ComputeEngine, ahead: float
+) -> None:
+    api.ahead = ahead
+    api.on("GET", "", {"name": PROJECT})
+    api.on("POST", f"zones/{ZONE}/instances", refusal(403, "forbidden", "Required 'compute.instances.create'"))
+    spec = MeasureSpec(
+        name="t4-1", gpu="t4", zones=(ZONE,), hourly={ZONE: 0.3}, budget=1.0, every_seconds=600.0, max_seconds=3600.0,
+        declared_at=1000.0, id="a1",
+    )  # fmt: skip
+    opened = SimpleNamespace(engine=engine, reopen=_nothing)
+    with pytest.raises(AccessError):
+        await _look(cast(Access, opened), spec)
+    ((_, body),) = api.asked("POST", f"zones/{ZONE}/instances")
+    ends = datetime.fromisoformat(body["scheduling"]["terminationTime"]).timestamp()
+    assert ends == pytest.approx(time.time() + ahead + LIFE_SECONDS, abs=30)
+
+
+async def _nothing() -> None: ...

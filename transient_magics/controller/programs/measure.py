@@ -85,6 +85,7 @@ async def _stopped(folder: Path, until: float) -> bool:
 async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
     try:
         await access.reopen()
+        await access.engine.check()  # it tells how far this machine's clock is from Compute Engine's, too
         marks = {**await whose(access.engine), MEASURE_LABEL: spec.id}
     except (AccessError, CredentialsError):
         raise
@@ -104,10 +105,11 @@ async def _probe(engine: ComputeEngine, spec: MeasureSpec, zone: str, marks: dic
     gpu, began = accelerator(spec.gpu), time.time()
     attached = gpu.compute_engine_name if not gpu.bundled else ""
     name = f"{spec.name}-{spec.zones.index(zone)}-{int(began)}"
+    ends = datetime.fromtimestamp(began - engine.ahead + LIFE_SECONDS, UTC)
     request = VmRequest(
         name=name, zone=zone, machine_type=gpu.machine_type, ssh_public_key="", accelerator=attached,
         accelerator_count=1 if attached else 0, provisioning_model=spec.provisioning_model, labels=marks,
-        disk_gb=DISK_GB, external_ip=False, termination_time=datetime.fromtimestamp(began + LIFE_SECONDS, UTC),
+        disk_gb=DISK_GB, external_ip=False, termination_time=ends,
         request_id=request_id(spec.id, name),
     )  # fmt: skip
     try:
