@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,6 +20,7 @@ from transient_magics.bags.surrogate.stopping import LEAST_JUDGED
 from transient_magics.journal.bags.fold import fold
 from transient_magics.journal.bags.state import BagState
 from transient_magics.planner.lifetimes.parametric import Bathtub
+from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
 from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.study import parse_space
@@ -161,6 +166,25 @@ def test_no_vm_is_given_up_for_one_that_would_come_as_old_as_it_is() -> None:
     slow = Core(at_once)
     slow.moves(state, [Free("fresh", 5.0, fresh=True)])
     assert slow.moves(state, free("old", age=23.0)).given_up == ()
+
+
+@pytest.mark.parametrize(("limit", "told"), [(None, 0.0), (600.0, 610.0), (0.5, 10.5)])
+def test_a_job_is_told_when_its_process_ends_that_does_not_hear_of_its_time_out(
+    tmp_path: Path, limit: float | None, told: float
+) -> None:
+    pytest.importorskip("distributed")
+    from transient_magics.bags.driver.driver import Driver
+
+    spec = replace(SPEC, timeout_seconds=limit)
+    for name, content in ((layout.BAG, spec.to_dict()), (layout.LIFETIMES, REVOKED.to_dict())):
+        (tmp_path / name).write_text(json.dumps(content))
+    (tmp_path / layout.CELL).write_text("def job(x): return {'y': x}")
+    driver, submitted = Driver(tmp_path), list[tuple[Any, ...]]()
+    driver.state = proposed(spec, 1)
+    here = SimpleNamespace(workers={"a": SimpleNamespace(name="worker-0", address="tls://a")}, born={})
+    client = SimpleNamespace(submit=lambda *given, **how: submitted.append(given))
+    driver._begin(0, "worker-0", (), cast("Any", here), cast("Any", client))
+    assert submitted[0][-1] == told
 
 
 def test_what_a_job_takes_is_what_was_declared_else_what_three_have_taken() -> None:

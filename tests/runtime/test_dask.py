@@ -226,6 +226,55 @@ async def test_a_bags_worker_that_does_not_come_up_is_told_of_once_with_its_last
     assert len(reason) < 500
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which Dask is set to give up silent workers after seconds, where it takes five minutes by itself."""
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s")
+
+
+def hold(path: str) -> str:
+    """Hold the interpreter for as long, as compiled code does that a job calls."""
+    import ctypes
+
+    with open(path, "a") as file:
+        file.write("once ")
+    ctypes.PyDLL(None).sleep(9)
+    return "held"
+
+
+@pytest.mark.story
+async def test_a_worker_whose_task_holds_the_interpreter_is_waited_for(
+    tmp_path: Path, impatient: None, room: Room
+) -> None:
+    await room.vm("worker-0").begin(room.place)
+    async with room.client() as client:
+        await room.workers(client, {"worker-0"})
+        assert await asyncio.wait_for(client.submit(hold, str(tmp_path / "computed")), 60) == "held"
+    assert (tmp_path / "computed").read_text() == "once "
+
+
+@pytest.mark.story
+async def test_a_job_that_holds_the_interpreter_past_its_time_ends_with_its_process(room: Room) -> None:
+    from distributed import KilledWorker
+
+    from transient_magics.runtime.dask.bag_task import compute
+
+    def asked(source: str) -> list[Any]:
+        return [f"import ctypes, time\ndef job(): {source}", {}, 0, 0, 1, 0.0, b"", (), 2.0]
+
+    vm = room.vm("worker-0")
+    await vm.begin(room.place)
+    async with room.client() as client:
+        await room.workers(client, {"worker-0"})
+        assert (await client.submit(compute, *asked("return {'y': 1.0}"), pure=False))["returned"] == {"y": 1.0}
+        await asyncio.sleep(2.5)
+        assert not vm.told("dask.crashed"), "no other job's process is ended for it"
+        held = client.submit(compute, *asked("ctypes.PyDLL(None).sleep(1000)"), pure=False)
+        with pytest.raises(KilledWorker):
+            await asyncio.wait_for(held, PATIENCE)
+    assert {each["reason"] for each in vm.told("dask.crashed")} == {"signal 14"}
+
+
 async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room: Room) -> None:
     os.kill(room.scheduler.process, signal.SIGKILL)
     await until(lambda: room.scheduler.told("dask.crashed"))

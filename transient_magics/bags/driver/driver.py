@@ -51,6 +51,8 @@ GRACE_SECONDS = 15.0
 REPLACED_SECONDS = 60.0
 """A VM that was given up and is there so long after that is not replaced (the cluster ends soon): it has jobs again."""
 _ABORT_SECONDS = 3.0
+_DEAF_SECONDS = 10.0
+"""After its time is over: until the process of a job ends that does not hear so."""
 _SAVED = "saved"
 
 
@@ -214,9 +216,11 @@ class Driver:
         done = known.done if saved else 0.0
         attempt = known.attempt + 1
         self._tell(b.BagStarted(bag=spec.name, job=job, attempt=attempt, vm=vm, age=self._age(here, vm), done=done))
+        limit = spec.timeout_seconds
+        most = 0.0 if limit is None else max(limit - done, 0.0) + _DEAF_SECONDS
         future = client.submit(
             bag_task.compute, self._source, dict(known.point), spec.job_seed(job), job, attempt, done, saved, saves,
-            key=f"{spec.name}-{job}-{attempt}", workers=[worker], allow_other_workers=False, pure=False,
+            most, key=f"{spec.name}-{job}-{attempt}", workers=[worker], allow_other_workers=False, pure=False,
         )  # fmt: skip
         self._attempts[job] = _Attempt(job, attempt, worker, future, time.monotonic(), done)
 

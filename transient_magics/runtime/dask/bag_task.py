@@ -34,6 +34,8 @@ _RARELY = 50.0
 _LEAST_SECONDS = 10.0
 _MOST_REASON = 2000
 _ANSWER_SECONDS = 0.5
+_LONGEST_SECONDS = 1e9
+"""That a timer can have."""
 _NAME = "job"
 _made: dict[str, ModuleType] = {}
 
@@ -96,12 +98,21 @@ class Checkpoint:
 
 def compute(
     source: str, point: Mapping[str, Any], seed: int, job: int, attempt: int, done: float, state: bytes,
-    saves: Sequence[float],
+    saves: Sequence[float], most: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
     """Call the cell's function at the point. `seconds` of computing, the last that it `said`; and either what it
-    `returned`, with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`."""
+    `returned`, with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`.
+
+    After `most` seconds (0: never) the kernel ends this process: nobody else is heard in it, not `abort` either, while
+    the function is in compiled code that holds the interpreter.
+    """
     said.begin(_folder())
-    return {**_computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done), "said": printed()}
+    signal.setitimer(signal.ITIMER_REAL, min(most, _LONGEST_SECONDS))
+    try:
+        found = _computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return {**found, "said": printed()}
 
 
 def printed() -> str:

@@ -12,6 +12,7 @@ SETTINGS: dict[str, Any] = {
     "distributed.comm.require-encryption": True,
     "distributed.comm.timeouts.tcp": "15s",
     "distributed.comm.timeouts.connect": "20s",
+    "distributed.scheduler.worker-ttl": None,  # silent is one whose task holds the interpreter: its agent knows better
     "distributed.scheduler.active-memory-manager.start": True,
     "distributed.scheduler.active-memory-manager.interval": "200ms",  # of 20 s that there are to move results
     "distributed.worker.memory.terminate": False,  # the agent does, which sees also what holds the interpreter
