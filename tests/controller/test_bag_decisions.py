@@ -54,7 +54,7 @@ def decided(*told: Event, cost: float = 0.0, now: float = 100.0) -> object:
     return decide(state.bags["bag-1"], state, cost, now)
 
 
-COMPUTED = [
+COMPUTED: list[b.BagEvent] = [
     b.BagProposed(bag="bag-1", job=0, point={"x": 0.0}),
     b.BagProposed(bag="bag-1", job=1, point={"x": 1.0}),
     *(b.BagStarted(bag="bag-1", job=job, attempt=1, vm="worker-0", age=0.0) for job in (0, 1)),
@@ -119,6 +119,25 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
     over = state_of(*dask(1), *COMPUTED, e.BagEnded(bag="bag-1", state="finished", reason="done"))
     assert over.active_bags == []
     assert over.bags["bag-1"].over
+
+
+def test_another_driver_is_heard_though_the_clock_of_the_one_before_was_ahead(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    bags = Bags(tmp_path, recorder, cast("Any", None), lambda vm: None)
+    moment = time.time_ns()
+    bag = lambda: recorder.state.bags["bag-1"]  # noqa: E731
+    for event in dask(1, over=True):
+        recorder.record(event)
+    ahead = replace(COMPUTED[0], time=moment + 60 * 10**9)
+    assert bags.take("bag-1", ahead)
+    for event in dask(2):
+        recorder.record(event)
+    for place, each in enumerate(COMPUTED[:-1], 1):
+        for _ in range(2):  # by the controller that follows on this one, once more
+            assert bags.take("bag-1", replace(each, time=moment + place))
+    assert len(bag().state.results) == 2
+    assert bag().heard == moment + len(COMPUTED) - 1
 
 
 async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,17 @@ def test_events_wait_in_order_until_the_disk_takes_them(tmp_path: Path):
     place.parent.mkdir()
     waiting.flush()
     assert [line["kind"] for line in lines(place)] == ["first", "second"]
+
+
+def test_each_event_is_later_than_those_before_also_where_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    moments = [100, 40, 41, 300]
+    monkeypatch.setattr(time, "time_ns", lambda: moments.pop(0))
+    told = Lines(tmp_path / "events.jsonl")
+    for kind in ("first", "second", "third", "fourth"):
+        told.write(kind, {})
+    assert [line["time"] for line in lines(tmp_path / "events.jsonl")] == [100, 101, 102, 300]
 
 
 def test_a_file_is_replaced_whole_and_only_for_us(tmp_path: Path):

@@ -127,7 +127,7 @@ class DeclaredBag:
     dasks: tuple[str, ...] = ()
     """The Dask clusters whose workers were the bag's, one after the other."""
     heard: int = 0
-    """The moment (ns) of the last that its driver told. Who follows it anew hears all of it again."""
+    """The moment (ns) of the last that its present driver told. Who follows it anew hears all of it again."""
     ending: BagEnding | None = None
     ended_at: float = 0.0
     reason: str = ""

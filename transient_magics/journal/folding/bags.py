@@ -29,8 +29,13 @@ def _with_bag(state: ClusterState, name: str, /, **changes: object) -> ClusterSt
 @rules.of(e.BagBegan)
 def _(state: ClusterState, event: e.BagBegan) -> ClusterState:
     bag = state.bags[event.bag]
-    dasks = bag.dasks if event.dask in bag.dasks else (*bag.dasks, event.dask)
-    return _with_bag(state, event.bag, phase="running", dasks=dasks, began_at=bag.began_at or event.at)
+    began_at = bag.began_at or event.at
+    if event.dask in bag.dasks:
+        return _with_bag(state, event.bag, phase="running", began_at=began_at)
+    dasks = (*bag.dasks, event.dask)
+    return _with_bag(
+        state, event.bag, phase="running", dasks=dasks, began_at=began_at, heard=0
+    )  # by a clock of its own
 
 
 @rules.of(e.BagEnding)
