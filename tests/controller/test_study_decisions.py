@@ -443,6 +443,33 @@ async def settled(studies: Studies, recorder: Recorder, places: int) -> list[Sto
     return stops
 
 
+def test_a_trial_that_was_measured_while_no_controller_was_there_is_pruned_by_the_next_one(tmp_path: Path) -> None:
+    spec = study(pruner="median", trials=6)
+    folder = tmp_path / layout.STUDIES / "s"
+    folder.mkdir(parents=True)
+    (tmp_path / layout.RUNS).mkdir()
+    (folder / layout.CELL).write_text("model = lr")
+    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()))
+    journal, recorder, studies = hands(tmp_path)
+    with journal:
+        studies.declare_waiting()
+        asyncio.run(settled(studies, recorder, places=6))
+        for number in range(5):
+            for step in (10, 20):
+                measured = events.TrainEvaluated(run=f"s-{number}", step=step, metrics={"accuracy": 0.9})
+                recorder.record(measured)
+            recorder.record(events.TrainFinished(run=f"s-{number}", step=100))
+        asyncio.run(settled(studies, recorder, places=6))
+        for step in (10, 20):
+            recorder.record(events.TrainEvaluated(run="s-5", step=step, metrics={"accuracy": 0.1}))
+    journal, recorder, studies = hands(tmp_path)
+    with journal:
+        stops = asyncio.run(settled(studies, recorder, places=6))
+    trials = recorder.state.studies["s"].trials
+    assert [each.state for each in trials.values()] == ["complete"] * 5 + ["pruned"]
+    assert stops == [StopRun("s-5", save=False)]
+
+
 def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller_that_follows(tmp_path: Path) -> None:
     spec = study(sampler="tpe", pruner="median", trials=4, seed=1)
     folder = tmp_path / layout.STUDIES / "s"

@@ -73,7 +73,8 @@ class Twin:
         )
 
     def catch_up(self, study: StudyState, runs: Mapping[str, RunState]) -> set[int]:
-        """Follow what has happened since, and return the numbers of trials that the pruner would end now."""
+        """Follow what has happened since, and return the numbers of trials that the pruner would end now, by the last
+        evaluation of each."""
         to_end: set[int] = set()
         happened: list[tuple[float, int, int, Any]] = []
         for trial in study.trials.values():
@@ -89,6 +90,7 @@ class Twin:
             if kind == _ASKED:
                 self._ask(what)
             elif kind == _REPORTED:
+                to_end.discard(number)
                 if self._report(number, *what):
                     to_end.add(number)
             else:

@@ -36,6 +36,8 @@ class Studies:
         self._recorder = recorder
         self._store = store
         self._twins: dict[str, Twin] = {}
+        self._due: dict[str, set[int]] = {}
+        """Trials that the pruner would end, found as a twin was made: they were measured while no controller was."""
 
     @property
     def _state(self) -> ClusterState:
@@ -118,11 +120,11 @@ class Studies:
         if study.name not in self._twins:
             tasks.do(f"twin of {study.name}", lambda: self._make_twin(study.name))
             return set()
-        return self._twins[study.name].catch_up(study, self._state.runs)
+        return self._twins[study.name].catch_up(study, self._state.runs) | self._due.pop(study.name, set())
 
     async def _make_twin(self, name: str) -> None:
         state = self._state
-        self._twins[name] = await asyncio.to_thread(_twin, state.studies[name], state.runs)
+        self._twins[name], self._due[name] = await asyncio.to_thread(_twin, state.studies[name], state.runs)
 
     def _ask(self, tasks: Tasks, name: str, number: int) -> None:
         params = point(self._state.studies[name].spec, number)
@@ -170,7 +172,6 @@ def _has_twin(spec: StudySpec) -> bool:
     return spec.sampler in ("tpe", "gp") or spec.pruner != "none"
 
 
-def _twin(study: StudyState, runs: Mapping[str, RunState]) -> Twin:
+def _twin(study: StudyState, runs: Mapping[str, RunState]) -> tuple[Twin, set[int]]:
     twin = Twin(study.spec)
-    twin.catch_up(study, runs)
-    return twin
+    return twin, twin.catch_up(study, runs)
