@@ -26,7 +26,7 @@ from transient_magics.controller.decisions.core import (
 from transient_magics.controller.decisions.moving import CAPACITY_SECONDS, meant, patience
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
-from transient_magics.journal import ClusterState, Event, VmState, bill, events, replay
+from transient_magics.journal import ClusterState, Event, VmState, at_the_end, bill, events, replay
 from transient_magics.journal.bags import events as bags
 from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.dask.spec import DaskSpec
@@ -351,6 +351,35 @@ def test_the_money_lasts_for_both_places_or_the_end_is_earlier_or_it_does_not_mo
     poor = World(max_cost=0.5)
     with pytest.raises(ClusterError, match=r"both places are paid meanwhile"):
         poor.move()
+
+
+@pytest.mark.parametrize(("hours", "move"), [(24.0, {"gpu": "v100"}), (24.0, {"gpu": "p100"}), (28.0, {"servers": 3})])
+def test_the_money_lasts_for_vms_that_stay_and_end_when_they_would_have_without_the_move(
+    hours: float, move: dict[str, Any]
+) -> None:
+    world = World(max_cost=20.0, max_hours=hours)
+    before, there = world.spec.ends_at, {vm.name for vm in world.state.living}
+    new = world.move(zone="", **move)
+    world.all_come(rounds=1)
+    world.now += patience(new) - 60  # as late as it may be
+    world.round()
+    world.round()
+    world.is_whole()
+    assert new.ends_at < before - 600
+    stayed = [vm for vm in world.state.living if vm.name in there]
+    assert stayed
+    assert {vm.ends for vm in stayed} == {before}
+    later = sum(vm.hourly for vm in stayed) * (before - new.ends_at) / 3600
+    assert 19.0 < bill(world.state, new.ends_at).total + later <= 20.0 + 1e-6, "though nobody is in charge any more"
+    whole = bill(world.state, new.ends_at).total + later
+    assert at_the_end(world.state, world.spec, world.now) == pytest.approx(whole, abs=0.01), "a resize knows of them"
+
+
+def test_a_move_is_refused_where_vms_that_stay_will_have_spent_the_money() -> None:
+    with pytest.raises(
+        ClusterError, match=r"VMs that stay until the end that they have, which Compute Engine does not"
+    ):
+        World("k80x4", max_cost=20.0).move(zone="", servers=3)
 
 
 def test_data_that_were_exchanged_before_a_move_keep_the_price_that_they_had() -> None:

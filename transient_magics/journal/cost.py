@@ -90,11 +90,12 @@ def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
     """US dollars, to a millionth, that the cluster will have cost when Compute Engine ends its VMs, as `spec` from now.
 
     So nobody has to be in charge until then. Data transfer that is still to come is not in it, nor what is left of the
-    first minute of VMs that a resize sends away.
+    first minute of VMs that a resize sends away. VMs that stayed where a move has had the others end sooner end later.
     """
     left = spec.ends_at - spec.declared_at - state.clock.between(spec.declared_at, now)
     minutes = sum((_billed(state, vm, now) - _uptime(state, vm, now)) / 3600 * vm.hourly for vm in state.living)
-    return round(bill(state, now).total - minutes + spec.most_hourly * max(left, 0.0) / 3600, 6)
+    later = sum(max(vm.ends - spec.ends_at, 0.0) / 3600 * vm.hourly for vm in state.living)
+    return round(bill(state, now).total - minutes + spec.most_hourly * max(left, 0.0) / 3600 + later, 6)
 
 
 def cost_between(state: ClusterState, begin: float, end: float) -> float:

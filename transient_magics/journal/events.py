@@ -195,6 +195,7 @@ class VmRequested(Event):
     """A VM was asked for. Prices are US dollars per hour; `replaces` names the VM whose place it takes.
 
     `slot` is the place in the cluster that it fills: the parameter server's number, or the how-many-th declared worker.
+    `ends`: the moment at which Compute Engine is to end it, in seconds since 1970; 0 where that was not told.
     """
 
     vm: Name
@@ -207,6 +208,7 @@ class VmRequested(Event):
     hourly: Amount
     on_demand_hourly: Amount
     replaces: Name | None = None
+    ends: Amount = 0.0
 
 
 @_event("vm.refused")

@@ -55,6 +55,8 @@ class VmState:
     cause: str = ""
     hints: tuple[str, ...] = ()
     requested_at: float = 0.0
+    ends: float = 0.0
+    """When Compute Engine is to end it, as it was asked for; 0 where that is not known."""
     running_at: float = 0.0
     ready_at: float = 0.0
     """When it answered for the first time."""

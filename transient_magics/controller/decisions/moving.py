@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from ...catalog import region
 from ...errors import ClusterError
 from ...journal import ClusterState, Relocation, VmState, bill
-from ...spec import CONTROLLER, PARAMETER_SERVER, ClusterSpec, boot_times, render_duration, render_money
+from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_times, render_duration, render_money
 from .capacity import STOCKOUT
 
 CAPACITY_SECONDS = 180.0
@@ -121,13 +121,33 @@ def _within_limits(
     if known.max_cost is None:
         return new
     spent = bill(state, now).total + dollars + known.most_hourly * together / 3600
-    lasts = 3600 * (known.max_cost - spent) / new.most_hourly
+    # VMs that stay keep the end that they have, which lies behind one that comes sooner.
+    stay = [(vm.hourly, (vm.ends or known.ends_at) - known.declared_at - passed) for vm in _staying(state, new)]
+    spent += sum(hourly * until for hourly, until in stay) / 3600
+    lasts = 3600 * (known.max_cost - spent) / max(new.most_hourly - sum(hourly for hourly, _ in stay), 1e-9)
     if lasts >= left:
         return new
     if lasts <= together:
         what = f"Until it has moved, {known.name} could have spent its limit of {render_money(known.max_cost)}"
-        raise ClusterError(f"{what}: both places are paid meanwhile", fix="Declare another cluster there.")
+        why = "both places are paid meanwhile"
+        if stay:
+            why += ", and VMs that stay until the end that they have, which Compute Engine does not move"
+        raise ClusterError(f"{what}: {why}", fix="Declare another cluster there.")
     return replace(new, end_hourly=3600 * known.max_cost / (passed + lasts))
+
+
+def _staying(state: ClusterState, new: ClusterSpec) -> list[VmState]:
+    """The VMs that can stay in a place of what the cluster is to be; of more than it has places the dearest."""
+    places = Counter({(PARAMETER_SERVER, ""): new.parameter_servers})
+    for group in new.groups:
+        places[WORKER, group.accelerator] += group.count
+    found: list[VmState] = []
+    for vm in sorted(state.serving, key=lambda vm: vm.hourly, reverse=True):
+        kind = vm.role, vm.accelerator
+        if places[kind] > 0 and vm.zone in new.all_zones:
+            places[kind] -= 1
+            found.append(vm)
+    return found
 
 
 def patience(spec: ClusterSpec) -> float:

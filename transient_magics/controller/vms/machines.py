@@ -91,6 +91,7 @@ def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
         machine_type=line.machine_type,
         hourly=line.on_demand_hourly if standard else line.hourly,
         on_demand_hourly=line.on_demand_hourly,
+        ends=spec.ends_at,
     )
 
 

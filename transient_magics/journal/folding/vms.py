@@ -29,6 +29,7 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
         on_demand_hourly=event.on_demand_hourly,
         replaces=event.replaces,
         requested_at=event.at,
+        ends=event.ends,
         coming=state.relocation is not None,
     )
     return changed(state, vms={**state.vms, event.vm: vm})
