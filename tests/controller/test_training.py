@@ -397,6 +397,20 @@ async def test_a_run_is_not_over_before_there_is_room_for_its_last_checkpoint(
     assert not run.trouble
 
 
+async def test_a_run_that_nobody_wants_any_more_waits_for_no_room(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_copy, "room", lambda _: 10)
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.saves(1000)
+    run.on("ps-0", machine)
+    await until(lambda: run.state.runs["run-1"].checkpoint_step)
+    await run.training.stop(lambda: run.state.runs["run-1"], save=False)
+    await asyncio.wait_for(run.task, 30)
+    assert not run.at_home()
+
+
 async def test_what_was_in_the_way_of_a_run_is_told_no_longer_than_it_is(
     run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

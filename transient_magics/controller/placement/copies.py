@@ -75,7 +75,7 @@ async def keep_copies(copies: Copies, directory: Path) -> str:
     """Renew them once; what was in the way, in a sentence, or nothing. The next time has to do then: work goes on."""
     try:
         await copies.renew(directory)
-    except CloudError as error:
+    except (CloudError, OSError) as error:
         log.warning("what jobs keep is not in the bucket: %s", error)
         return f"What jobs and bags left is not in the bucket, and goes with the controller's VM: {error}"
     return ""

@@ -125,6 +125,8 @@ class Training:
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         self._saved = False
         """Whether it ended as it was stopped, with what it saved then."""
+        self._wanted = True
+        """Whether somebody wants what it leaves: nobody does of a trial that was pruned."""
 
     def give(self, vms: list[VmState], servers: int, port: int = 0, ahead: Sequence[VmState] = ()) -> None:
         """Have the VMs warm up and, once the check has passed, assign those that are ready; called at every change.
@@ -270,6 +272,7 @@ class Training:
 
         Without `save` at once: of a run that nobody wants any more.
         """
+        self._wanted = save
         if save and state().phase == "running":
             try:
                 await self.save()
@@ -447,6 +450,8 @@ class Training:
                     self._trouble(_HOME, "")
                 return
             except RoomError as error:
+                if not self._wanted:
+                    return
                 waited = True
                 self._trouble(_HOME, f"The results of {self.name} wait for room here: {error}")
                 await asyncio.sleep(_ROOM_SECONDS)
