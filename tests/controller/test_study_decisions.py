@@ -34,7 +34,7 @@ from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, WorkerGroup
 from transient_magics.trials.optuna_study import Twin
-from transient_magics.trials.points import point
+from transient_magics.trials.points import point, random_point
 
 SECOND = 10**9
 NAMES = ("lr", "units")
@@ -468,6 +468,36 @@ def test_a_trial_that_was_measured_while_no_controller_was_there_is_pruned_by_th
     trials = recorder.state.studies["s"].trials
     assert [each.state for each in trials.values()] == ["complete"] * 5 + ["pruned"]
     assert stops == [StopRun("s-5", save=False)]
+
+
+def test_a_trial_is_drawn_where_the_numerics_of_a_sampler_fail_and_the_next_is_proposed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = study(sampler="tpe", trials=3, seed=1)
+    folder = tmp_path / layout.STUDIES / "s"
+    folder.mkdir(parents=True)
+    (tmp_path / layout.RUNS).mkdir()
+    (folder / layout.CELL).write_text("model = lr")
+    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()))
+    proposals, propose = [0], Twin.propose
+
+    def failing(twin: Twin) -> dict[str, Value]:
+        proposed = propose(twin)  # the study has a trial more
+        proposals[0] += 1
+        if proposals[0] == 2:
+            raise RuntimeError("the factorization could not be completed")
+        return proposed
+
+    monkeypatch.setattr(Twin, "propose", failing)
+    journal, recorder, studies = hands(tmp_path)
+    with journal:
+        studies.declare_waiting()
+        asyncio.run(settled(studies, recorder, places=3))
+    trials = recorder.state.studies["s"].trials
+    assert list(trials) == [0, 1, 2]
+    assert proposals == [3]
+    assert trials[1].params == random_point(spec.dimensions, spec.seed, 1)
+    assert trials[2].params != random_point(spec.dimensions, spec.seed, 2)
 
 
 def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller_that_follows(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...spec.grammar import instead
 from ...trials.optuna_study import Twin, missing
-from ...trials.points import point
+from ...trials.points import point, random_point
 from ..record import Recorder
 from ..tasks import Tasks
 from .decisions import Ask, Declare, End, StopRun, Tell, decide
@@ -134,7 +134,13 @@ class Studies:
             tasks.do(f"ask {name}", lambda: self._ask_twin(twin, name, number))
 
     async def _ask_twin(self, twin: Twin, name: str, number: int) -> None:
-        params = await asyncio.to_thread(twin.propose)
+        try:
+            params = await asyncio.to_thread(twin.propose)
+        except (ArithmeticError, AssertionError, RuntimeError, ValueError) as error:  # of a sampler's numerics
+            log.warning("%s: trial %d is drawn, for its sampler has no point for it: %r", name, number, error)
+            self._twins.pop(name, None)  # it has half a trial
+            spec = self._state.studies[name].spec
+            params = random_point(spec.dimensions, spec.seed, number)
         study = self._state.studies[name]
         if study.ended or len(study.trials) != number:
             self._twins.pop(name, None)  # it has a trial that the journal has not
