@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -14,10 +16,14 @@ from transient_magics.cloud.examination import permissions
 from transient_magics.cloud.translation import instance_of
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, instance_name, labels
+from transient_magics.controller.vms.neighbours import taken
 from transient_magics.controller.vms.startup import CONTROLLER_USER, USER, controller_script
 from transient_magics.emulator.rest import wire
 from transient_magics.protocol.names import LONGEST_NAME, is_name
 from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup, own_bucket
+
+if TYPE_CHECKING:
+    from transient_magics.cloud import ComputeEngine
 
 LINE = PriceLine("n1-standard-4", 1.0, 3.0, "test")
 SPEC = ClusterSpec(
@@ -48,6 +54,21 @@ def test_the_controllers_own_vm_alone_has_one() -> None:
     scope = "https://www.googleapis.com/auth/cloud-platform"
     assert {vm: each for vm, each in given.items() if each} == {"c-controller-0": [("robot@mine", [scope])]}
     assert len(given) == 4
+
+
+@pytest.mark.parametrize("role", ["ps", "worker", "controller", "prep"])
+async def test_a_name_is_taken_where_a_stranger_has_a_vm_that_one_of_ours_would_be_called_like(role: str) -> None:
+    strange = SimpleNamespace(name=f"c-{role}-0", zone="us-west1-b", labels={}, status="RUNNING")
+
+    class Engine:
+        async def list(self, *_: object, within: object) -> list[SimpleNamespace]:
+            return []
+
+        async def named(self, pattern: str, *, within: object) -> list[SimpleNamespace]:
+            return [strange] if re.fullmatch(pattern, strange.name) else []
+
+    said = await taken(replace(SPEC, id="1a2b3c4d"), cast("ComputeEngine", Engine()))
+    assert said.startswith(f"The name c is taken by a VM that is not ours, c-{role}-0 in us-west1-b (project mine)")
 
 
 def test_only_the_controllers_vm_manages_vms_and_nobodys_code_finds_its_way_there() -> None:

@@ -7,11 +7,11 @@ refused one by one, and nobody could tell whose are whose.
 from __future__ import annotations
 
 from ...cloud import ComputeEngine, Vm
-from ...spec import ClusterSpec
+from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec
 from .machines import ID_LABEL, LABEL, instance_name
 from .owner import USER_LABEL
 
-_ROLES = "(ps|worker|controller)-[0-9]+"
+_ROLES = f"({PARAMETER_SERVER}|{WORKER}|{CONTROLLER}|{PREPARATION})-[0-9]+"
 
 
 async def taken(spec: ClusterSpec, engine: ComputeEngine) -> str:
