@@ -24,6 +24,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.errors import ConnectionLostError, ForeignError, JournalError
 from transient_magics.journal import ClusterState, Event, Journal, events, fold, replay
 from transient_magics.journal.bags import events as e
+from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
 from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.dask.spec import DaskSpec
@@ -250,6 +251,15 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
         ):  # fmt: skip
             recorder.record(event)
         yield recorder
+
+
+def test_one_whose_declaration_cannot_be_read_is_told_of(tmp_path: Path, recorder: Recorder) -> None:
+    folder = tmp_path / layout.BAGS / "bag-2"
+    folder.mkdir(parents=True)
+    (folder / layout.BAG).write_text("{")
+    Bags(tmp_path, recorder, cast("Any", None), lambda vm: None).declare_waiting()
+    assert recorder.state.trouble.startswith("The declaration of bag-2 cannot be read: ")
+    assert "bag-2" not in recorder.state.bags
 
 
 async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(

@@ -95,12 +95,12 @@ class Bags:
             self._recorder.record(events.BagEnding(bag=name, reason="it was stopped"))
 
     def declare_waiting(self) -> None:
-        """Declare those whose folder is there, and of which no controller has heard."""
+        """Declare those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
         for name in waiting_bags(self._directory, self._state):
             try:
                 self.declare(name)
             except ClusterError as error:
-                log.warning("%s", error)
+                self._recorder.note(f"bag {name}", str(error))
 
     def look(self, tasks: Tasks, at: float) -> None:
         """Write down and do what is due."""
