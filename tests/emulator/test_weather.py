@@ -557,16 +557,23 @@ async def test_the_way_between_regions_takes_its_time_and_goes_on_when_the_line_
             done = await sender.run("transient-python -S -", input=_PING.format(places[name]), check=True)
             return float(str(done.stdout).split()[0])
 
+        async def becomes(least: float, most: float) -> None:
+            """The way to the other region is so long, soon after the weather has changed."""
+            for left in reversed(range(20)):
+                if least <= (took := await ping("away")) < most:
+                    return
+                assert left, f"{took} s"
+
         assert await ping("beside") < 0.03
         assert 0.06 <= await ping("away") < 0.2
         (line,) = delay_lines(sky)
         os.kill(line, signal.SIGKILL)
         eventually(lambda: delay_lines(sky) not in ([], [line]))
-        assert 0.06 <= await ping("away") < 0.2
+        await becomes(0.06, 0.2)
         await asyncio.to_thread(weather, sky, link="1gbit,far=100mbit/4ms")
-        assert 0.004 <= await ping("away") < 0.04
+        await becomes(0.004, 0.04)
         await asyncio.to_thread(weather, sky, link="none")
-        assert await ping("away") < 0.03, "directly again"
+        await becomes(0, 0.03)  # directly again
         eventually(lambda: delay_lines(sky) == [])
         assert await ping("away") < 0.03
 

@@ -255,7 +255,7 @@ class Fleet:
         try:
             await self.prepare(record)
             await host.power_on()
-            self._links.stir()
+            await self._links.settle()
             if not takes.booting and takes.answers:
                 await host.serve()
         except (OSError, TimeoutError) as error:

@@ -22,13 +22,15 @@ from .shares import share, vcpus
 _LOG = logging.getLogger(__name__)
 _Shape = tuple[float | None, float | None, frozenset[str], bool]
 _UNSHAPED: _Shape = (None, None, frozenset(), False)
+_PATIENCE = 10.0
 
 
 class Links:
-    """Keeps the links of all VMs that run as the weather says. `stir` makes it look again."""
+    """Keeps the links of all VMs that run as the weather says. `stir` and `settle` make it look again."""
 
     def __init__(self, weather: Weather, hosts: Callable[[], Mapping[str, Host]]) -> None:
         self._weather, self._hosts = weather, hosts
+        self._looked = list[asyncio.Event]()
         self._stirred = asyncio.Event()
         self._stirred.set()  # an earlier emulator's VMs may be there, and its line is not
         self._shaped: dict[str, _Shape] = {}
@@ -39,13 +41,27 @@ class Links:
         """A VM has come or gone."""
         self._stirred.set()
 
+    async def settle(self) -> None:
+        """A VM has come: wait until its link and all to it are as the weather says, for some seconds at most."""
+        looked = asyncio.Event()
+        self._looked.append(looked)
+        self.stir()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await looked.wait()
+        except TimeoutError:
+            _LOG.warning("the links are not shaped within %g s", _PATIENCE)
+
     async def run(self) -> None:
         """Until cancelled."""
         try:
             while True:
                 await self._stirred.wait()
                 self._stirred.clear()
+                waiting, self._looked = self._looked, []
                 await self._look()
+                for each in waiting:
+                    each.set()
         finally:
             await self._line.stop()
 
