@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
 _ATTEMPTS = 3
+_ENDING_SECONDS = 15.0
 _MOST_TOLD = 8_000
 _IS_READY = """() => {
     const book = [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].find(
@@ -154,13 +155,14 @@ class Lab:
         self._console.clear()
 
     def end_kernels(self) -> None:
-        """End what pages that are closed have left running."""
+        """End what pages that are closed have left running; one that is just being restarted ends with JupyterLab."""
         for session in json.loads(self._ask("GET", "sessions")):
-            self._ask("DELETE", f"sessions/{session['id']}")
+            with suppress(OSError):
+                self._ask("DELETE", f"sessions/{session['id']}", _ENDING_SECONDS)
 
-    def _ask(self, method: str, what: str) -> bytes:
+    def _ask(self, method: str, what: str, timeout: float = PATIENCE / 1000) -> bytes:
         request = urllib.request.Request(f"{self.url}/api/{what}?token={self._token}", method=method)
-        with urllib.request.urlopen(request, timeout=PATIENCE / 1000) as answer:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
             return answer.read()
 
 
