@@ -21,7 +21,7 @@ from transient_magics.controller.runs.bucket_token import NAME
 from transient_magics.controller.runs.checking import possible_here
 from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.link import Link, Work
-from transient_magics.errors import TrainingError
+from transient_magics.errors import ConnectionLostError, TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
 from transient_magics.protocol.agent_commands import Assignment, Command
 from transient_magics.protocol.measures.objective import Best
@@ -348,6 +348,21 @@ async def test_a_checkpoint_that_was_asked_for_and_cannot_be_written_is_told_at_
     run.on("ps-0", machine)
     with pytest.raises(TrainingError, match="No space left on device"):
         await asyncio.wait_for(run.training.save(), 30)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_who_waits_for_a_checkpoint_hears_at_once_that_the_servers_vm_is_lost(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]], replaced: bool
+) -> None:
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.asked = lambda: run.machines.pop("ps-0", None) and None
+    run.on("ps-0", machine)
+    if replaced:
+        other = await start("ps-1")
+        machine.asked = lambda: run.on("ps-1", other)
+    with pytest.raises(ConnectionLostError, match="The parameter server's VM"):
+        await asyncio.wait_for(run.training.save(), 10)
 
 
 async def test_checkpoints_come_home_only_where_all_of_them_have_room(

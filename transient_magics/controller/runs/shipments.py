@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from ...errors import ForeignError, RemoteError, RoomError, TrainingError
+from ...errors import ConnectionLostError, ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import Event, events
 from ...protocol import layout
 from ...protocol.agent_commands import Save
@@ -22,7 +23,7 @@ CHECKPOINTS = "checkpoints"
 """The source of what is told to be in their way."""
 _LAST_SAVE_SECONDS = 120.0
 """A checkpoint of gigabytes, on a disk that is busy with another one."""
-_TRY_AGAIN_SECONDS = 2.0
+_TRY_AGAIN_SECONDS, _LOOK_SECONDS = 2.0, 0.5
 
 
 class Shipments:
@@ -68,13 +69,19 @@ class Shipments:
         """Have the chief save now, and ship. Raises RemoteError, TrainingError or OSError."""
         self._saved.clear()
         self._unsaved = ""
+        asked = self._chief.link()
         try:
             await self._chief.ask(Save(run=self._name))
         except TrainingError as refused:  # no chief runs there yet, or any more: that says nothing of saving
             raise RemoteError(refused.what, where=refused.where) from refused
         try:
             async with asyncio.timeout(_LAST_SAVE_SECONDS):
-                await self._saved.wait()
+                while not self._saved.is_set():
+                    if self._chief.link() is not asked:
+                        raise ConnectionLostError("The parameter server's VM was lost while it saved")
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_SECONDS):
+                            await self._saved.wait()
         except TimeoutError:
             raise TrainingError(f"none was written within {_LAST_SAVE_SECONDS:.0f} s") from None
         if self._unsaved:
