@@ -43,16 +43,20 @@ class Cloud:
         return {}
 
 
-def state(*more: Event) -> ClusterState:
+def requested(name: str, zone: str) -> Event:
     line = SPEC.prices["t4"]
+    return events.VmRequested(
+        vm=name, role="worker", slot=0, zone=zone, accelerator="t4", machine_type=line.machine_type,
+        provisioning_model="spot", hourly=line.hourly, on_demand_hourly=line.on_demand_hourly,
+    )  # fmt: skip
+
+
+def state(*more: Event) -> ClusterState:
     begin = [
         events.ClusterDeclared(spec=SPEC.to_dict()),
-        events.VmRequested(
-            vm="worker-0", role="worker", slot=0, zone=AWAY, accelerator="t4", machine_type=line.machine_type,
-            provisioning_model="spot", hourly=line.hourly, on_demand_hourly=line.on_demand_hourly,
-        ),
+        requested("worker-0", AWAY),
         events.VmRunning(vm="worker-0", address="10.0.0.2", vm_id="7"),
-    ]  # fmt: skip
+    ]
     return replay([replace(event, time=int(now() * 1e9)) for event in (*begin, *more)])
 
 
@@ -84,9 +88,10 @@ async def test_a_cluster_is_deleted_when_every_zone_says_that_it_has_none_of_it(
 
 @pytest.mark.parametrize(("out", "seen"), [(AWAY, "booting"), (UNUSED, "revoked"), (ELSEWHERE, "revoked")])
 async def test_a_vm_is_lost_when_its_zone_says_so(tmp_path: Path, out: str, seen: str) -> None:
-    """A zone that none of its VMs is in keeps nobody from seeing that."""
+    """A zone that none of its VMs is in, be it that one was, keeps nobody from seeing that."""
+    once = requested("worker-1", UNUSED), events.VmDeleted(vm="worker-1", reason="r")
     with Journal(tmp_path / "journal.jsonl") as journal:
-        recorder = Recorder(journal, state())
+        recorder = Recorder(journal, state(*once))
         async with asyncio.TaskGroup() as group:
             fleet, tasks = await fleet_at(out, recorder, tmp_path, group)
             tasks.do("poll", fleet.poll)

@@ -219,9 +219,12 @@ class Fleet:
     async def _listed(self, *, whole: bool = False) -> list[Vm]:
         """The cluster's VMs that Google has; of those told by name and owner (it has no id) only what we asked for.
 
-        UnreachableError where a zone is not told in which one was asked for, or (`whole`) where one may be.
+        UnreachableError where a zone is not told in which one lives, or (`whole`) where one may be.
         """
-        places = {vm.zone for vm in self._state.vms.values()}.union(self._spec.all_zones if whole else ())
+        if whole:
+            places = {vm.zone for vm in self._state.vms.values()}.union(self._spec.all_zones)
+        else:
+            places = {vm.zone for vm in self._state.living}
         found = await self._access.engine.list(labels(self._spec), within=places)
         return found if self._spec.id else [vm for vm in found if vm_name(self._spec, vm.name) in self._state.vms]
 
