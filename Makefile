@@ -1,4 +1,4 @@
-# make demo | notebooks | test | quick | faults | docs | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | notebooks | test | quick | faults | mutants | docs | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,7 +10,7 @@ FRONT := widgets/dist/cluster.js
 # Where it is set, each of the hundreds of Python programs that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo notebooks test quick faults docs light lint lab venv browser bench lock clean
+.PHONY: demo notebooks test quick faults mutants docs light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -63,6 +63,10 @@ quick: $(FRONT)
 faults: browser $(FRONT)
 	@$(BIN)/python -m pytest --matrix -n 2 --dist loadfile --no-loadscope-reorder tests/faults
 	@$(BIN)/python -m pytest --matrix -m matrix -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/faults
+
+# Plant one fault at a time and see whether the tests of `make test` notice: an hour on two cores. It resumes.
+mutants: browser $(FRONT)
+	@$(BIN)/python tools/mutants.py --jobs 2
 
 # The pages, in docs/_build/index.html; a warning is an error.
 docs: $(READY)
