@@ -71,7 +71,7 @@ class OneVm:
         self.closed.set()
 
     async def answers_after(self, seconds: float) -> bool:
-        """Keep a link to the VM for so many seconds. Return whether its agent counts as answering then."""
+        """Keep a link to the VM for `seconds`. Return whether its agent counts as answering then."""
 
         async def connect() -> Connection:
             return cast(Connection, self)
