@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import tracemalloc
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -186,6 +187,25 @@ def headed(shape: str, content: bytes = b"\0" * 8, kind: str = "'<f8'") -> bytes
 def test_arrays_that_are_not_plain_numbers_are_refused(wrong: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (many reasons, one way out)
         read_arrays(wrong)
+
+
+@pytest.mark.parametrize("shape", ["(8388608,)", "(2048, 4096)", "(8388608, 1, 1)"])
+def test_an_array_that_says_that_it_has_more_numbers_than_the_file_is_given_no_memory(shape: str) -> None:
+    """A file of 250 bytes, in which an array of 64 MiB is announced."""
+    packed = archive("a.npy", headed(shape))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError):  # noqa: PT011 (whatever it says: NumPy refuses it too, with its memory taken)
+            read_arrays(packed)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2**20
+
+
+def test_an_array_that_says_that_it_has_fewer_numbers_than_the_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="not as large as it says"):
+        read_arrays(archive("a.npy", headed("(2,)", bytes(24))))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from aiohttp import web
-from scripted_api import PROJECT, ZONE, Api
+from scripted_api import PROJECT, ZONE, Api, serving
 
 from transient_magics.cloud import ComputeEngine, VmRequest, preload
 
@@ -37,17 +36,8 @@ def _no_look_up_of_google(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    served = Api()
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", served.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    served.url = f"http://{host}:{port}"
-    yield served
-    await runner.cleanup()
+    async with serving() as served:
+        yield served
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from email.utils import formatdate
 from typing import Any
 
@@ -95,6 +96,23 @@ class Api:
                 return web.json_response(content, status=status)
         status, content = refusal(404, "notFound", f"The resource '{path}' was not found")
         return web.json_response(content, status=status)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Api]:
+    """Serve an Api on a free port of this machine."""
+    api = Api()
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", api.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        api.url = f"http://{host}:{port}"
+        yield api
+    finally:
+        await runner.cleanup()
 
 
 async def forever() -> None:

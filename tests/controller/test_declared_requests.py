@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -63,6 +64,30 @@ def test_workers_are_rented_as_declared(model: str) -> None:
     assert scheduling.get("preemptible", False) == (model != "standard")
     assert scheduling.get("provisioning_model") == {"preemptible": None}.get(model, model.upper())
     assert ("termination_time" in scheduling) == (model != "preemptible"), "which Compute Engine refuses of these"
+
+
+def termination(declared: ClusterSpec) -> float:
+    """Return after how many hours Compute Engine deletes the cluster's VMs. It is one moment for all of them."""
+    bodies = [instance_of(request) for request in first_requests(declared)]
+    (moment,) = {body["scheduling"]["termination_time"] for body in bodies}
+    return (datetime.fromisoformat(moment).timestamp() - declared.declared_at) / 3600
+
+
+@pytest.mark.parametrize("more", [{}, {"ps": 2}, {"external_ip": False}, {"zone": ()}, {"fallback_seconds": 600.0}])
+def test_compute_engine_deletes_every_vm_when_max_cost_is_spent(more: dict[str, Any]) -> None:
+    declared = spec(max_cost=5.0, max_hours=1000.0, **more)
+    assert 4.99 < termination(declared) * declared.most_hourly <= 5.0
+
+
+def test_compute_engine_deletes_every_vm_before_as_many_workers_as_are_allowed_cost_more_than_max_cost() -> None:
+    declared = spec(max_cost=5.0, max_hours=1000.0, max_workers=6)
+    most = specify(Declaration("t4x6", name="c", project="mine", bucket="none", zone=("us-central1-a",)))
+    assert termination(declared) * most.most_hourly == pytest.approx(5.0, abs=0.01)
+
+
+@pytest.mark.parametrize("max_cost", [None, 500.0])
+def test_compute_engine_deletes_every_vm_after_max_hours(max_cost: float | None) -> None:
+    assert termination(spec(max_hours=2.0, max_cost=max_cost)) == pytest.approx(2.0, abs=0.001)
 
 
 def test_workers_have_the_machine_and_all_but_the_controller_the_disk_that_was_declared() -> None:

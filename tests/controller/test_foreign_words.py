@@ -118,6 +118,21 @@ def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: boo
     assert replay(read(home / "journal.jsonl")).spec == known
 
 
+def test_workers_on_demand_that_a_vm_decided_on_are_not_rented_when_the_cluster_is_taken_back(home: Path) -> None:
+    """Its journal has a run with a deadline rent three, where two Spot workers are declared."""
+    on_demand = (("k80", "standard", 3),)
+    with Journal(home / "journal.jsonl") as journal:
+        journal.append(events.TrainDeclared(run="run-2", spec={"train_steps": 9, "finish_by": time.time() + 3600}))
+        journal.append(events.DeadlineActed(run="run-2", machines=on_demand, reason="a VM said so"))
+        journal.append(events.ControllerMoved(vm=""))
+    assert replay(read(home / "journal.jsonl")).steered == on_demand
+    with taken_back(home):
+        state = replay(read(home / "journal.jsonl"))
+    decisions = decide(Situation(time.time(), state))
+    requests = [decision for decision in decisions if isinstance(decision, RequestVm) and decision.role == "worker"]
+    assert [(request.accelerator, request.provisioning_model) for request in requests] == [("k80", "spot")] * 2
+
+
 def test_a_worker_that_only_the_journal_tells_to_become_another_machine_is_not_started_as_that(home: Path) -> None:
     worker = {**SERVER, "role": "worker", "accelerator": "k80", "provisioning_model": "spot"}
     with Journal(home / "journal.jsonl") as journal:

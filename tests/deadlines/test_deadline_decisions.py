@@ -223,6 +223,66 @@ def test_what_is_made_is_saved_before_anything_is_rented_for_it() -> None:
     assert not any(terms == ON_DEMAND for _, terms in verdict.workers)
 
 
+def measured(alone: float, shared: float = 0.0) -> Speeds:
+    """Speeds of one to four workers, each of which was measured for ten minutes."""
+    steps_per_second = {count: count * alone / (1 + shared * (count - 1)) for count in range(1, 5)}
+    paces = {f"cpux{count}": Pace(600.0, 600 * speed, 600 * speed**2, 60) for count, speed in steps_per_second.items()}
+    return Speeds(paces, 0.95)
+
+
+@pytest.mark.parametrize("unsaved", [0, 6000, 9000])
+def test_work_that_is_not_saved_does_not_count_for_vms_on_demand_that_do_not_exist_yet(unsaved: int) -> None:
+    """At this moment four of them can just make all steps. Two could make those that no worker has made yet."""
+    speeds = measured(alone=2.0)
+    last_moment = sight(steps=10_000, unsaved=unsaved, speeds=speeds)
+    deadline = last_moment.begin + 10_000 / speeds.least({"cpu": 4}) + 1.0
+    verdict = decide(replace(last_moment, deadline=deadline))
+    assert verdict.workers.get(("cpu", ON_DEMAND)) == 4
+
+
+@given(
+    count=st.integers(1, 4),
+    slack=st.floats(0, 30),
+    steps=st.integers(100, 40_000),
+    unsaved=st.floats(0, 1),
+    alone=st.floats(0.5, 5.0),
+    shared=st.floats(0.0, 0.5),
+    begin=st.floats(10, 1000),
+    open_=st.booleans(),
+)
+def test_vms_on_demand_are_taken_while_they_can_make_all_steps_behind_the_last_save(
+    count: int, slack: float, steps: int, unsaved: float, alone: float, shared: float, begin: float, open_: bool
+) -> None:
+    """Steps that are not saved are lost if all Spot VMs are revoked together.
+
+    `count` VMs on demand would have `slack` seconds to spare.
+    """
+    speeds = measured(alone, shared)
+
+    def seconds(count: int) -> float:
+        return begin + steps / speeds.least({"cpu": count})
+
+    left = seconds(count) + slack
+    spots = {("cpu", SPOT): 4}
+    situation = sight(
+        deadline=left,
+        steps=steps,
+        unsaved=int(unsaved * steps),
+        speeds=speeds,
+        begin=begin,
+        begun=begin,
+        market=Market(open_),
+        workers=spots,
+        working=spots,
+    )
+    taken = decide(situation).workers.get(("cpu", ON_DEMAND))
+    if taken:
+        assert seconds(taken) <= left
+    else:
+        soonest = min(seconds(count) for count in range(1, 5))
+        assert soonest <= left - situation.period, "at the next decision it would be too late"
+
+
 # The journal
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
 from transient_magics.journal import SteadyClock
-from transient_magics.journal.steady import BELIEVED_SECONDS
 
 BEGIN = 1_700_000_000.0
 
@@ -26,7 +27,7 @@ def test_a_clock_that_jumps_back_and_forth_moves_nothing() -> None:
     for wrong in (3600.0, -7200.0, 0.0, 86_400.0 * 365, -30.0, 0.0):
         machine.wrong = wrong
         assert machine.shows(1) == 0
-        assert machine.shows(BELIEVED_SECONDS - 10) == 0
+        assert machine.shows(590) == 0
 
 
 def test_a_clock_that_is_set_right_by_and_by_is_followed() -> None:
@@ -36,10 +37,23 @@ def test_a_clock_that_is_set_right_by_and_by_is_followed() -> None:
         assert machine.shows(10) == machine.wrong
 
 
-def test_a_jump_that_lasts_is_believed() -> None:
+@pytest.mark.parametrize("seconds", [-3600.0, -30.0, 30.0, 86_400.0])
+def test_a_jump_is_believed_after_ten_minutes_and_not_before(seconds: float) -> None:
+    machine = Machine()
+    machine.wrong = seconds
+    assert machine.shows(1) == 0  # The jump is first seen here.
+    for minute in range(1, 10):
+        assert machine.shows(60) == 0, f"after {minute} min"
+    assert machine.shows(59) == 0
+    assert machine.shows(1) == seconds
+
+
+def test_a_clock_that_is_set_right_after_a_believed_jump_is_believed_after_ten_minutes_again() -> None:
     machine = Machine()
     machine.wrong = -3600.0
-    assert machine.shows(1) == 0
-    assert machine.shows(BELIEVED_SECONDS) == -3600
+    machine.shows(1)
+    assert machine.shows(600) == -3600
     machine.wrong = 0.0
     assert machine.shows(1) == -3600
+    assert machine.shows(599) == -3600
+    assert machine.shows(1) == 0

@@ -19,6 +19,7 @@ from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import protocol
 from transient_magics.runtime.files import data_files, vocabularies
 from transient_magics.runtime.files.checkpoints import Checkpoints
+from transient_magics.runtime.files.manifest import Manifest
 from transient_magics.runtime.folder import Lines, append
 
 
@@ -166,3 +167,31 @@ def test_a_token_must_be_the_run_s_own():
     for given in ("", "abd", "ab", "abcd", "äbc"):
         assert not protocol.token_fits(given, "abc")
     assert not protocol.token_fits("", "")
+
+
+def stored(step: int, *names: str) -> list[tuple[str, int, str]]:
+    """Objects of one checkpoint in a run's place in a bucket, as Cloud Storage lists them."""
+    return [(f"checkpoints/{step}-ab/model.ckpt-{step}.{name}", 100, "AAAAAA==") for name in names]
+
+
+PARTS = [f"data-0000{number}-of-00003" for number in range(3)]
+
+
+def test_without_a_manifest_a_checkpoint_in_several_files_counts_when_all_of_them_are_there():
+    found = Manifest.lying_there([*stored(10, *PARTS, "index"), *stored(20, PARTS[2], "index", PARTS[0], PARTS[1])])
+    assert [checkpoint.step for checkpoint in found.checkpoints] == [10, 20]
+    assert {file.name for file in found.checkpoints[0].files} == {f"model.ckpt-10.{name}" for name in (*PARTS, "index")}
+
+
+@pytest.mark.parametrize("missing", [*PARTS, "index"])
+def test_without_a_manifest_a_checkpoint_that_lacks_one_file_does_not_count(missing: str):
+    """Half of the variables would be restored from it, and the run would go on with the others as they began."""
+    left = [name for name in (*PARTS, "index") if name != missing]
+    found = Manifest.lying_there([*stored(10, *PARTS, "index"), *stored(20, *left)])
+    assert [checkpoint.step for checkpoint in found.checkpoints] == [10]
+
+
+def test_without_a_manifest_files_of_two_savers_do_not_make_one_checkpoint():
+    """Two data files, of which one says that there are three."""
+    found = Manifest.lying_there(stored(10, "data-00000-of-00002", "data-00001-of-00003", "index"))
+    assert found.checkpoints == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +300,69 @@ def test_an_archive_with_a_link_or_device_is_refused_whole(tmp_path: Path, kind:
     _hostile(tmp_path / "1.tar", member)
     with pytest.raises(ValueError, match="neither a file nor a folder"):
         archive.look_through(tmp_path / "1.tar")
+
+
+@pytest.mark.parametrize("kinds", list(itertools.product([tarfile.REGTYPE, tarfile.DIRTYPE], repeat=2)))
+def test_an_archive_that_has_a_name_twice_is_refused_whole(tmp_path: Path, kinds: tuple[bytes, bytes]) -> None:
+    path, target = tmp_path / "1.tar", tmp_path / "there"
+    with tarfile.open(path, "w") as tar:
+        for kind in kinds:
+            member = tarfile.TarInfo("model")
+            member.type = kind
+            tar.addfile(member)
+    with pytest.raises(ValueError, match="'model' is there twice"):
+        archive.look_through(path)
+    with pytest.raises(ValueError, match="'model' is there twice"):
+        archive.unpack(path, target)
+    assert not target.exists()
+
+
+def test_an_archive_with_more_than_twice_as_many_members_as_are_packed_is_refused_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is empty: their number alone could fill a disk's table of files."""
+    monkeypatch.setattr(archive, "MOST_KEPT_FILES", 5)
+    headers = [tarfile.TarInfo(str(number)).tobuf() for number in range(11)]
+    allowed, refused = tmp_path / "allowed.tar", tmp_path / "refused.tar"
+    allowed.write_bytes(b"".join(headers[:10]) + bytes(1024))
+    refused.write_bytes(b"".join(headers) + bytes(1024))
+    archive.unpack(allowed, tmp_path / "here")
+    assert len(list((tmp_path / "here").iterdir())) == 10
+    for read in (archive.look_through, partial(archive.unpack, folder=tmp_path / "there")):
+        with pytest.raises(ValueError, match="too much in it"):
+            read(refused)
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_link_that_takes_the_place_of_a_file_while_it_is_packed_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is there only while the file is opened: before and after it the folder looks the same."""
+    secret, kept, aside = tmp_path / "secret", tmp_path / "kept" / "model", tmp_path / "aside"
+    kept.parent.mkdir()
+    kept.write_text("public")
+    secret.write_text("secret")  # as many bytes
+    opens = os.open
+    swaps = list[str]()
+
+    def swapped_once(path: os.PathLike[str] | str, *how: Any, **more: Any) -> int:
+        if swaps or Path(path) != kept:
+            return opens(path, *how, **more)
+        swaps.append("swapped")
+        kept.rename(aside)
+        kept.symlink_to(secret)
+        try:
+            return opens(path, *how, **more)
+        finally:
+            kept.unlink()
+            aside.rename(kept)
+
+    monkeypatch.setattr(os, "open", swapped_once)
+    archive.pack(kept.parent, tmp_path / "1.tar")
+    monkeypatch.undo()
+    assert swaps
+    archive.unpack(tmp_path / "1.tar", tmp_path / "there")
+    assert (tmp_path / "there" / "model").read_text() == "public"
 
 
 @given(some.binary(max_size=2000), some.integers(0, 10_239))
