@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import time
-from types import SimpleNamespace
-from typing import Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.emulator.network.delay_line import HARDWARE_ADDRESS, Line
-from transient_magics.emulator.vms import links
-from transient_magics.emulator.vms.links import Links
 from transient_magics.emulator.vms.machine import hardware_address
 
 
@@ -64,30 +57,3 @@ def test_what_there_is_no_room_for_is_lost_and_then_there_is_room_again() -> Non
     assert [line.take(frame("10.128.0.9", bytes(66)), 0.0) for _ in range(3)] == [True, True, False]
     assert line.due(1.0)
     assert line.take(frame("10.128.0.9", bytes(66)), 1.0)
-
-
-async def test_the_links_of_a_vm_that_comes_are_shaped_before_anything_in_it_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shaped = list[float]()
-
-    def shape(rate: float, *_: object) -> None:
-        time.sleep(0.1)
-        shaped.append(rate)
-
-    monkeypatch.setattr(links, "share", lambda _: SimpleNamespace(network=1.0))
-    weather = SimpleNamespace(
-        settings=SimpleNamespace(link=SimpleNamespace(rate=1e9, far=None, round_trip=None)), on_change=lambda _: None
-    )
-    hosts = dict[str, Any]()
-    kept = Links(cast("Any", weather), lambda: hosts)
-    running = asyncio.create_task(kept.run())
-    for number in (1, 2):
-        hosts[f"vm-{number}"] = SimpleNamespace(
-            record=SimpleNamespace(name=f"vm-{number}"), machine=SimpleNamespace(shape=shape)
-        )
-        await kept.settle()
-        assert shaped == [1e9] * number
-    running.cancel()
-    monkeypatch.setattr(links, "_PATIENCE", 0.01)
-    await kept.settle()  # nobody looks any more

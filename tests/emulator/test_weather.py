@@ -557,25 +557,27 @@ async def test_the_way_between_regions_takes_its_time_and_goes_on_when_the_line_
             done = await sender.run("transient-python -S -", input=_PING.format(places[name]), check=True)
             return float(str(done.stdout).split()[0])
 
-        async def becomes(least: float, most: float) -> None:
-            """The way to the other region is so long, soon after the weather has changed."""
-            for left in reversed(range(20)):
-                if least <= (took := await ping("away")) < most:
+        async def becomes(name: str, least: float, most: float) -> None:
+            """The way is so long soon after the weather has changed, and as soon as a busy machine has time for it."""
+            for attempts_left in reversed(range(20)):
+                round_trip = await ping(name)
+                if least <= round_trip < most:
                     return
-                assert left, f"{took} s"
+                assert attempts_left, f"{round_trip} s"
 
-        assert await ping("beside") < 0.03
-        assert 0.06 <= await ping("away") < 0.2
+        await becomes("beside", 0, 0.03)
+        # No retry: from the moment at which a VM answers, no frame arrives early, whichever VMs started together.
+        assert await ping("away") >= 0.06
         (line,) = delay_lines(sky)
         os.kill(line, signal.SIGKILL)
         eventually(lambda: delay_lines(sky) not in ([], [line]))
-        await becomes(0.06, 0.2)
+        assert await ping("away") >= 0.06
         await asyncio.to_thread(weather, sky, link="1gbit,far=100mbit/4ms")
-        await becomes(0.004, 0.04)
+        await becomes("away", 0.004, 0.04)
         await asyncio.to_thread(weather, sky, link="none")
-        await becomes(0, 0.03)  # directly again
+        await becomes("away", 0, 0.03)  # directly again
         eventually(lambda: delay_lines(sky) == [])
-        assert await ping("away") < 0.03
+        await becomes("away", 0, 0.03)
 
 
 def delay_lines(sky: Cloud) -> list[int]:
