@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.emulator.network.delay_line import HARDWARE_ADDRESS, Line
+from transient_magics.emulator.network.delay_line import HARDWARE_ADDRESS, Line, carry
 from transient_magics.emulator.vms.machine import hardware_address
 
 
@@ -57,3 +59,29 @@ def test_what_there_is_no_room_for_is_lost_and_then_there_is_room_again() -> Non
     assert [line.take(frame("10.128.0.9", bytes(66)), 0.0) for _ in range(3)] == [True, True, False]
     assert line.due(1.0)
     assert line.take(frame("10.128.0.9", bytes(66)), 1.0)
+
+
+def test_a_frame_is_not_early_where_the_process_of_the_line_is_held_up() -> None:
+    """The frame arrives while the line has no time from the machine, between two reads."""
+    tap, network = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ended, emulator = socket.socketpair()
+    tap.setblocking(False)
+    sent: list[float] = []
+    taken: list[float] = []
+
+    class HeldUp(Line):
+        def take(self, frame: bytes, now: float) -> bool:
+            taken.append(now)
+            if len(taken) == 1:
+                time.sleep(0.01)
+                sent.append(time.monotonic())
+                network.send(frame)
+            else:
+                emulator.close()
+            return super().take(frame, now)
+
+    with tap, network, ended, emulator:
+        network.send(frame("10.128.0.9"))
+        carry(tap.fileno(), ended.fileno(), HeldUp(60.0))
+    assert len(taken) == 2
+    assert taken[1] >= sent[0]
