@@ -57,9 +57,12 @@ def sky(open_air: Running) -> Iterator[Cloud]:
     fair = http_request(open_air.url, "PATCH", WEATHER, {"reset": True})
     assert fair[0] == 200
     assert fair[1]["description"] == []
-    for name in cloud.names():
-        with suppress(exceptions.NotFound):  # one that was revoked goes by itself
-            cloud.delete(name)
+    for scope, listed in list(cloud.instances.aggregated_list(project=PROJECT)):
+        zone = scope.removeprefix("zones/")
+        for instance in listed.instances:
+            with suppress(exceptions.NotFound):  # a revoked VM is deleted automatically
+                begun = cloud.instances.delete_unary(project=PROJECT, zone=zone, instance=instance.name)
+                cloud.wait(begun, zone)
 
 
 def weather(cloud: Cloud, **given: Any) -> dict[str, Any]:
@@ -489,9 +492,12 @@ async def test_links_are_as_fast_as_asked_for_and_slower_between_regions(sky: Cl
         for zone, name in ((ZONE, "near"), ("us-west1-b", "far")):
             path = f"/compute/v1/projects/{PROJECT}/zones/{zone}/instances"
             body = {
-                "name": name, "machineType": f"zones/{zone}/machineTypes/n1-standard-1", "disks": [{"boot": True}],
-                "networkInterfaces": [{}], "metadata": {"items": [{"key": "startup-script", "value": _RECEIVE}]},
-            }  # fmt: skip
+                "name": name,
+                "machineType": f"zones/{zone}/machineTypes/n1-standard-1",
+                "disks": [{"boot": True, "autoDelete": True}],
+                "networkInterfaces": [{}],
+                "metadata": {"items": [{"key": "startup-script", "value": _RECEIVE}]},
+            }
             assert http_request(sky.running.url, "POST", path, body)[0] == 200
             made = http_request(sky.running.url, "GET", f"{path}/{name}")[1]
             await sender.run(
@@ -543,9 +549,12 @@ async def test_the_way_between_regions_takes_its_time_and_goes_on_when_the_line_
     for zone, name in ((ZONE, "beside"), ("us-west1-b", "away")):
         path = f"/compute/v1/projects/{PROJECT}/zones/{zone}/instances"
         body = {
-            "name": name, "machineType": f"zones/{zone}/machineTypes/n1-standard-1", "disks": [{"boot": True}],
-            "networkInterfaces": [{}], "metadata": {"items": [{"key": "startup-script", "value": _ECHO}]},
-        }  # fmt: skip
+            "name": name,
+            "machineType": f"zones/{zone}/machineTypes/n1-standard-1",
+            "disks": [{"boot": True, "autoDelete": True}],
+            "networkInterfaces": [{}],
+            "metadata": {"items": [{"key": "startup-script", "value": _ECHO}]},
+        }
         assert http_request(sky.running.url, "POST", path, body)[0] == 200
         made = http_request(sky.running.url, "GET", f"{path}/{name}")[1]
         places[name] = made["networkInterfaces"][0]["networkIP"]
