@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
+import socket
 import time
-from types import SimpleNamespace
-from typing import Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.emulator.network.delay_line import HARDWARE_ADDRESS, Line
-from transient_magics.emulator.vms import links
-from transient_magics.emulator.vms.links import Links
+from transient_magics.emulator.network.delay_line import HARDWARE_ADDRESS, Line, carry
 from transient_magics.emulator.vms.machine import hardware_address
 
 
@@ -66,28 +61,27 @@ def test_what_there_is_no_room_for_is_lost_and_then_there_is_room_again() -> Non
     assert line.take(frame("10.128.0.9", bytes(66)), 1.0)
 
 
-async def test_the_links_of_a_vm_that_comes_are_shaped_before_anything_in_it_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shaped = list[float]()
+def test_a_frame_is_not_early_where_the_process_of_the_line_is_held_up() -> None:
+    """The frame arrives while the line has no time from the machine, between two reads."""
+    tap, network = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ended, emulator = socket.socketpair()
+    tap.setblocking(False)
+    sent: list[float] = []
+    taken: list[float] = []
 
-    def shape(rate: float, *_: object) -> None:
-        time.sleep(0.1)
-        shaped.append(rate)
+    class HeldUp(Line):
+        def take(self, frame: bytes, now: float) -> bool:
+            taken.append(now)
+            if len(taken) == 1:
+                time.sleep(0.01)
+                sent.append(time.monotonic())
+                network.send(frame)
+            else:
+                emulator.close()
+            return super().take(frame, now)
 
-    monkeypatch.setattr(links, "share", lambda _: SimpleNamespace(network=1.0))
-    weather = SimpleNamespace(
-        settings=SimpleNamespace(link=SimpleNamespace(rate=1e9, far=None, round_trip=None)), on_change=lambda _: None
-    )
-    hosts = dict[str, Any]()
-    kept = Links(cast("Any", weather), lambda: hosts)
-    running = asyncio.create_task(kept.run())
-    for number in (1, 2):
-        hosts[f"vm-{number}"] = SimpleNamespace(
-            record=SimpleNamespace(name=f"vm-{number}"), machine=SimpleNamespace(shape=shape)
-        )
-        await kept.settle()
-        assert shaped == [1e9] * number
-    running.cancel()
-    monkeypatch.setattr(links, "_PATIENCE", 0.01)
-    await kept.settle()  # nobody looks any more
+    with tap, network, ended, emulator:
+        network.send(frame("10.128.0.9"))
+        carry(tap.fileno(), ended.fileno(), HeldUp(60.0))
+    assert len(taken) == 2
+    assert taken[1] >= sent[0]

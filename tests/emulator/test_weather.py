@@ -57,9 +57,12 @@ def sky(open_air: Running) -> Iterator[Cloud]:
     fair = http_request(open_air.url, "PATCH", WEATHER, {"reset": True})
     assert fair[0] == 200
     assert fair[1]["description"] == []
-    for name in cloud.names():
-        with suppress(exceptions.NotFound):  # one that was revoked goes by itself
-            cloud.delete(name)
+    for scope, listed in list(cloud.instances.aggregated_list(project=PROJECT)):
+        zone = scope.removeprefix("zones/")
+        for instance in listed.instances:
+            with suppress(exceptions.NotFound):  # a revoked VM is deleted automatically
+                begun = cloud.instances.delete_unary(project=PROJECT, zone=zone, instance=instance.name)
+                cloud.wait(begun, zone)
 
 
 def weather(cloud: Cloud, **given: Any) -> dict[str, Any]:
@@ -489,9 +492,12 @@ async def test_links_are_as_fast_as_asked_for_and_slower_between_regions(sky: Cl
         for zone, name in ((ZONE, "near"), ("us-west1-b", "far")):
             path = f"/compute/v1/projects/{PROJECT}/zones/{zone}/instances"
             body = {
-                "name": name, "machineType": f"zones/{zone}/machineTypes/n1-standard-1", "disks": [{"boot": True}],
-                "networkInterfaces": [{}], "metadata": {"items": [{"key": "startup-script", "value": _RECEIVE}]},
-            }  # fmt: skip
+                "name": name,
+                "machineType": f"zones/{zone}/machineTypes/n1-standard-1",
+                "disks": [{"boot": True, "autoDelete": True}],
+                "networkInterfaces": [{}],
+                "metadata": {"items": [{"key": "startup-script", "value": _RECEIVE}]},
+            }
             assert http_request(sky.running.url, "POST", path, body)[0] == 200
             made = http_request(sky.running.url, "GET", f"{path}/{name}")[1]
             await sender.run(
@@ -543,9 +549,12 @@ async def test_the_way_between_regions_takes_its_time_and_goes_on_when_the_line_
     for zone, name in ((ZONE, "beside"), ("us-west1-b", "away")):
         path = f"/compute/v1/projects/{PROJECT}/zones/{zone}/instances"
         body = {
-            "name": name, "machineType": f"zones/{zone}/machineTypes/n1-standard-1", "disks": [{"boot": True}],
-            "networkInterfaces": [{}], "metadata": {"items": [{"key": "startup-script", "value": _ECHO}]},
-        }  # fmt: skip
+            "name": name,
+            "machineType": f"zones/{zone}/machineTypes/n1-standard-1",
+            "disks": [{"boot": True, "autoDelete": True}],
+            "networkInterfaces": [{}],
+            "metadata": {"items": [{"key": "startup-script", "value": _ECHO}]},
+        }
         assert http_request(sky.running.url, "POST", path, body)[0] == 200
         made = http_request(sky.running.url, "GET", f"{path}/{name}")[1]
         places[name] = made["networkInterfaces"][0]["networkIP"]
@@ -557,25 +566,27 @@ async def test_the_way_between_regions_takes_its_time_and_goes_on_when_the_line_
             done = await sender.run("transient-python -S -", input=_PING.format(places[name]), check=True)
             return float(str(done.stdout).split()[0])
 
-        async def becomes(least: float, most: float) -> None:
-            """The way to the other region is so long, soon after the weather has changed."""
-            for left in reversed(range(20)):
-                if least <= (took := await ping("away")) < most:
+        async def becomes(name: str, least: float, most: float) -> None:
+            """The way is so long soon after the weather has changed, and as soon as a busy machine has time for it."""
+            for attempts_left in reversed(range(20)):
+                round_trip = await ping(name)
+                if least <= round_trip < most:
                     return
-                assert left, f"{took} s"
+                assert attempts_left, f"{round_trip} s"
 
-        assert await ping("beside") < 0.03
-        assert 0.06 <= await ping("away") < 0.2
+        await becomes("beside", 0, 0.03)
+        # No retry: from the moment at which a VM answers, no frame arrives early, whichever VMs started together.
+        assert await ping("away") >= 0.06
         (line,) = delay_lines(sky)
         os.kill(line, signal.SIGKILL)
         eventually(lambda: delay_lines(sky) not in ([], [line]))
-        await becomes(0.06, 0.2)
+        assert await ping("away") >= 0.06
         await asyncio.to_thread(weather, sky, link="1gbit,far=100mbit/4ms")
-        await becomes(0.004, 0.04)
+        await becomes("away", 0.004, 0.04)
         await asyncio.to_thread(weather, sky, link="none")
-        await becomes(0, 0.03)  # directly again
+        await becomes("away", 0, 0.03)  # directly again
         eventually(lambda: delay_lines(sky) == [])
-        assert await ping("away") < 0.03
+        await becomes("away", 0, 0.03)
 
 
 def delay_lines(sky: Cloud) -> list[int]:

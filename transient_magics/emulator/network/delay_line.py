@@ -103,11 +103,14 @@ def carry(tap: int, ended: int, line: Line) -> None:
         readable, _, _ = select.select([tap, ended], [], [], _LEARN_SECONDS if wait is None else wait)
         if ended in readable:
             return
-        now = time.monotonic()
         with contextlib.suppress(BlockingIOError):
             while tap in readable:
-                line.take(os.read(tap, _LARGEST_FRAME), now)
-                if (wait := line.wait(now)) is not None and time.monotonic() - now > wait:
+                frame = os.read(tap, _LARGEST_FRAME)
+                # The time after the read. By an earlier one, a frame that came while the machine gave this process no
+                # time would go on early.
+                now = time.monotonic()
+                line.take(frame, now)
+                if line.wait(now) == 0.0:  # the next frame is due
                     break
 
 

@@ -8,6 +8,7 @@ namespaces allow it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
@@ -16,84 +17,122 @@ from ..network.delay_line import DelayLine
 from ..rest import wire
 from ..weather.weather import Weather
 from .host import Host
-from .machine import BRIDGE
+from .machine import BRIDGE, Machine
 from .shares import share, vcpus
 
 _LOG = logging.getLogger(__name__)
 _Shape = tuple[float | None, float | None, frozenset[str], bool]
 _UNSHAPED: _Shape = (None, None, frozenset(), False)
-_PATIENCE = 10.0
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.1, 5.0
 
 
 class Links:
-    """Keeps the links of all VMs that run as the weather says. `stir` and `settle` make it look again."""
+    """The control loop that keeps the links of all running VMs as the weather requires.
 
-    def __init__(self, weather: Weather, hosts: Callable[[], Mapping[str, Host]]) -> None:
-        self._weather, self._hosts = weather, hosts
-        self._looked = list[asyncio.Event]()
+    `stir` and `settle` start another pass. What failed in a pass is retried with a bounded backoff.
+    """
+
+    def __init__(self, weather: Weather, hosts: Callable[[], Mapping[str, Host]], settle_timeout: float = 10.0) -> None:
+        """`settle_timeout` is the number of seconds after which `settle` gives up."""
+        self._weather = weather
+        self._hosts = hosts
+        self._settle_timeout = settle_timeout
+        self._settling = set[asyncio.Event]()
         self._stirred = asyncio.Event()
         self._stirred.set()  # an earlier emulator's VMs may be there, and its line is not
-        self._shaped: dict[str, _Shape] = {}
+        # The keys are machines, not VMs: a reset gives a VM a new machine, whose network is not shaped. The value is
+        # None after a failure, which can leave a link half shaped.
+        self._shaped: dict[Machine, _Shape | None] = {}
         self._line = DelayLine(BRIDGE, self.stir)
         weather.on_change(self.stir)
 
     def stir(self) -> None:
-        """A VM has come or gone."""
+        """Start a pass: a VM has come or gone, or what its link may carry has changed."""
         self._stirred.set()
 
     async def settle(self) -> None:
-        """A VM has come: wait until its link and all to it are as the weather says, for some seconds at most."""
-        looked = asyncio.Event()
-        self._looked.append(looked)
+        """Wait until all links are as the weather requires, including that of a VM that has just come.
+
+        After the timeout, log a warning and return.
+        """
+        settled = asyncio.Event()
+        self._settling.add(settled)
         self.stir()
         try:
-            async with asyncio.timeout(_PATIENCE):
-                await looked.wait()
+            async with asyncio.timeout(self._settle_timeout):
+                await settled.wait()
         except TimeoutError:
-            _LOG.warning("the links are not shaped within %g s", _PATIENCE)
+            _LOG.warning("the links are not shaped within %g s", self._settle_timeout)
+        finally:
+            self._settling.discard(settled)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep the links up to date until cancelled."""
+        backoff = _FIRST_RETRY_SECONDS
+        retry_after: float | None = None
         try:
             while True:
-                await self._stirred.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(retry_after):
+                        await self._stirred.wait()
                 self._stirred.clear()
-                waiting, self._looked = self._looked, []
-                await self._look()
-                for each in waiting:
-                    each.set()
+                # Only calls of `settle` from before this pass: it can miss the VM of a later call.
+                settling = set(self._settling)
+                if await self._sync():
+                    backoff = _FIRST_RETRY_SECONDS
+                    retry_after = None
+                    for settled in settling:
+                        settled.set()
+                else:
+                    retry_after = backoff
+                    backoff = min(2 * backoff, _LAST_RETRY_SECONDS)
         finally:
             await self._line.stop()
 
-    async def _look(self) -> None:
+    async def _sync(self) -> bool:
+        """Shape all links that are not as the weather requires. Return whether none of them failed."""
         link = self._weather.settings.link
+        complete = True
         try:
             await self._line.keep(link.round_trip if link else None)
-        except OSError:
-            _LOG.warning("the line between regions cannot be started", exc_info=True)
+        except OSError as error:
+            _LOG.warning("the line between regions cannot be started, and is tried again: %s", error)
+            complete = False
         hosts = dict(self._hosts())
-        self._shaped = {identity: shape for identity, shape in self._shaped.items() if identity in hosts}
-        for identity, host in hosts.items():
-            wanted = self._wanted(host, hosts)
-            if wanted != self._shaped.get(identity, _UNSHAPED):
-                try:
-                    await asyncio.to_thread(host.machine.shape, *wanted)
-                except OSError:
-                    # It is going at this moment, or has just come and is looked at again.
-                    _LOG.warning("the link of VM %s cannot be shaped", host.record.name, exc_info=True)
-                else:
-                    self._shaped[identity] = wanted
+        machines = {host.machine for host in hosts.values()}
+        self._shaped = {machine: shape for machine, shape in self._shaped.items() if machine in machines}
+        for host in hosts.values():
+            # A machine that is not on has no network to shape. The boot calls `settle` when there is one.
+            if host.machine.is_on and not await self._shape(host, self._required(host, hosts)):
+                complete = False
+        return complete
 
-    def _wanted(self, host: Host, hosts: Mapping[str, Host]) -> _Shape:
-        link, part = self._weather.settings.link, share(host.record).network
+    async def _shape(self, host: Host, required: _Shape) -> bool:
+        """Give a VM's link its required shape. Return False if it has to be tried again."""
+        machine = host.machine
+        if self._shaped.get(machine, _UNSHAPED) == required:
+            return True
+        try:
+            await asyncio.to_thread(machine.shape, *required)
+        except OSError as error:
+            self._shaped[machine] = None
+            _LOG.warning("the link of VM %s cannot be shaped, and is tried again: %s", host.record.name, error)
+            return False
+        self._shaped[machine] = required
+        return True
+
+    def _required(self, host: Host, hosts: Mapping[str, Host]) -> _Shape:
+        link = self._weather.settings.link
+        part = share(host.record).network
         if link is None:
             return _UNSHAPED if part >= 1 else (part * _usual_rate(host), None, frozenset(), False)
         rate = part * link.rate
         if link.far is None:
             return rate, None, frozenset(), False
         own = catalog.region(host.record.zone)
-        far = (each.record.address for each in hosts.values() if catalog.region(each.record.zone) != own)
-        return rate, part * link.far, frozenset(far), link.round_trip is not None
+        records = [other.record for other in hosts.values()]
+        far = frozenset(record.address for record in records if catalog.region(record.zone) != own)
+        return rate, part * link.far, far, link.round_trip is not None
 
 
 def _usual_rate(host: Host) -> float:

@@ -96,12 +96,18 @@ class Machine:
         self._on_death = on_death
         self._first: int | None = None
         self._watch: int | None = None
+        self._on = False
         self.sockets: dict[str, socket.socket] = {}
 
     @property
     def first_process(self) -> tuple[int, str] | None:
         """Id and start of the VM's first process, as the host sees it."""
         return (self._first, isolation.started(self._first)) if self._first else None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the VM runs: from the end of `power_on` or `adopt` until it dies or `power_off` begins."""
+        return self._on
 
     async def power_on(self, ports: dict[str, int]) -> None:
         """Make the VM's folder, processes, network and sockets (`ports`: of `ssh` and `metadata`, if not standard)."""
@@ -111,15 +117,18 @@ class Machine:
             self._plug_in()
         self._open_sockets(ports)
         self._watch_over()
+        self._on = True
 
     def adopt(self, process: int, ports: dict[str, int]) -> None:
         """Take over a VM whose first process is `process`."""
         self._first = process
         self._open_sockets(ports)
         self._watch_over()
+        self._on = True
 
     async def power_off(self) -> None:
         """End everything that runs in the VM, at once."""
+        self._on = False
         self._unwatch()
         for opened in self.sockets.values():
             opened.close()
@@ -248,9 +257,12 @@ class Machine:
         self, rate: float | None, far_rate: float | None = None, far: Collection[str] = (), late: bool = False
     ) -> None:
         """Let its network carry no more than `rate` bits per second each way (None: what it can), and no more than
-        `far_rate` to the addresses `far`; if `late`, through the delay line. Blocks for a moment; raises OSError."""
-        if self._first is None or self._isolation is Isolation.NONE:
+        `far_rate` to the addresses `far`; if `late`, through the delay line. Blocks for a moment; raises OSError, also
+        where the VM does not run (`is_on`)."""
+        if self._isolation is Isolation.NONE:
             return
+        if self._first is None:
+            raise OSError(f"VM {self.plan.name} does not run, so its network cannot be shaped")
         held, wanted = self._held(), set(far) if late else set[str]()
 
         def outgoing() -> None:
@@ -304,6 +316,7 @@ class Machine:
             asyncio.get_running_loop().add_reader(self._watch, self._died)
 
     def _died(self) -> None:
+        self._on = False
         self._unwatch()
         self._on_death()
 
