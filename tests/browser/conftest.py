@@ -37,10 +37,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def lab(running_lab: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """JupyterLab, in its light theme; pages and kernels end with each test, and tell what they saw where it failed."""
+    """JupyterLab in its light theme. Notebooks and kernels end with each test; the log is printed where it failed."""
     running_lab.theme("light")
     yield running_lab
-    if not request.node.stash.get(_ENDED, True):
+    passed = request.node.stash.get(_ENDED, True)
+    if not passed:
         print(running_lab.told())
-    running_lab.close_pages()
+    running_lab.close_pages(reuse=passed)
     running_lab.end_kernels()

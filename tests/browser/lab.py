@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from .ensure_chromium import find
@@ -44,6 +45,13 @@ _IS_READY = """() => {
     if (book && jupyterapp.shell.currentWidget !== book) jupyterapp.shell.activateById(book.id);
     return book !== undefined && jupyterapp.shell.currentWidget === book;
 }"""
+_CLOSE_ALL = """() => {
+    if (document.querySelector('.jp-Dialog')) return 1;
+    const open = () => [...jupyterapp.shell.widgets('main')];
+    open().forEach(widget => widget.dispose());
+    return open().length;
+}"""
+"""Without asking whether to save."""
 _SEEN = """() => JSON.stringify({
     widgets: [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].map(each => [each.id,
         each.context?.sessionContext?.kernelDisplayStatus, each.context?.sessionContext?.session?.kernel?.status]),
@@ -57,9 +65,11 @@ class Lab:
 
     def __init__(self, url: str, token: str, folder: Path, home: Path, browser: Browser) -> None:
         self.url, self.folder, self.home = url, folder, home
+        self._theme: dict[str, str] | None = None
         self._token = token
         self._context = browser.new_context()  # one: each would fetch and compile all of JupyterLab anew
         self._pages: list[Page] = []
+        self._idle: Page | None = None
         self._console: list[str] = []
 
     def notebook(self, name: str, *cells: str) -> Path:
@@ -78,16 +88,37 @@ class Lab:
         return path
 
     def theme(self, name: str) -> None:
-        """Have pages that are opened from now on `light` or `dark`."""
-        self.setting("apputils-extension/themes", {"theme": THEMES[name]})
+        """Set the theme, `light` or `dark`, of pages that are opened from now on."""
+        values = {"theme": THEMES[name]}
+        if values != self._theme:
+            self._theme = values
+            self.setting("apputils-extension/themes", values)
+            self._drop_idle_page()
 
     def setting(self, plugin: str, values: dict[str, Any]) -> None:
         path = self.home / "settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
 
-    def open(self, name: str, *, width: int = 1180, height: int = 900) -> Page:
-        """Open the notebook in a page of its own and wait until its kernel is idle."""
+    def open(self, name: str, *, width: int = 1180, height: int = 900, fresh: bool = False) -> Page:
+        """Open the notebook and wait until its kernel is idle.
+
+        To load JupyterLab takes longer than most tests do, so the page of an earlier test is used again unless the
+        notebook needs a `fresh` one.
+        """
+        if fresh:
+            self._drop_idle_page()
+        page = self._idle
+        self._idle = None
+        if page:
+            page.set_viewport_size({"width": width, "height": height})
+            self._pages.append(page)
+            page.evaluate(
+                "path => { jupyterapp.commands.execute('docmanager:open', {path, factory: 'Notebook'}); }",
+                f"{name}.ipynb",
+            )
+            self._until_ready(page, name)
+            return page
         page = self._context.new_page()
         page.set_viewport_size({"width": width, "height": height})
         page.set_default_timeout(PATIENCE)
@@ -148,11 +179,20 @@ class Lab:
         parts = {"notebooks": "\n----\n".join(pages), "console": "\n".join(self._console), "JupyterLab": log}
         return "\n".join(f"=== {name}\n{text[-_MOST_TOLD:]}" for name, text in parts.items())
 
-    def close_pages(self) -> None:
+    def close_pages(self, *, reuse: bool = False) -> None:
+        """Close every page; with `reuse` close only the notebooks of the first one, which the next `open` uses."""
         for page in self._pages:
-            page.close()
+            if reuse and self._idle is None and _without_notebooks(page):
+                self._idle = page
+            else:
+                page.close()
         self._pages.clear()
         self._console.clear()
+
+    def _drop_idle_page(self) -> None:
+        if self._idle:
+            self._idle.close()
+            self._idle = None
 
     def end_kernels(self) -> None:
         """End what pages that are closed have left running; one that is just being restarted ends with JupyterLab."""
@@ -164,6 +204,15 @@ class Lab:
         request = urllib.request.Request(f"{self.url}/api/{what}?token={self._token}", method=method)
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             return answer.read()
+
+
+def _without_notebooks(page: Page) -> bool:
+    """Close what is open in a page; return whether it is a JupyterLab in which nothing is left."""
+    try:
+        left = page.evaluate(_CLOSE_ALL)
+    except PlaywrightError:  # it is being loaded, or shows something else
+        return False
+    return left == 0
 
 
 @contextmanager

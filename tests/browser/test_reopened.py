@@ -136,7 +136,7 @@ BUSY = """() => {
 def test_a_panel_whose_page_was_busy_while_its_code_was_loaded_follows(lab: Lab, journal: Path) -> None:
     stories.tell(journal, "short")
     lab.notebook("busy", SHOW.format(path=str(journal)))
-    page = lab.open("busy")
+    page = lab.open("busy", fresh=True)
     page.evaluate(BUSY)
     lab.run_all(page)
     panel = page.locator(".transient-panel")
