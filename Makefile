@@ -61,8 +61,8 @@ quick: $(FRONT)
 
 # Every fault at every moment, and further cases of what else takes long: `make test` runs one case of each kind.
 faults: browser $(FRONT)
-	@$(BIN)/python -m pytest --matrix -n 2 --dist loadfile --no-loadscope-reorder tests/faults
-	@$(BIN)/python -m pytest --matrix -m matrix -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/faults
+	@$(BIN)/python -m pytest --nightly -n 2 --dist loadfile --no-loadscope-reorder tests/faults
+	@$(BIN)/python -m pytest --nightly -m nightly -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/faults
 
 # Plant one fault at a time and see whether the tests of `make test` notice: an hour on two cores. It resumes.
 mutants: browser $(FRONT)

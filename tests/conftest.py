@@ -2,7 +2,7 @@
 
 `--quick` (`make quick`) leaves out what starts TensorFlow (marked `training`), a browser (`browser`), or lives through
 a cluster's story on emulated VMs (`story`), looks at fewer examples, and fails a test that should have been marked.
-`--matrix` (`make faults`) runs the further cases of faults (`matrix`), too.
+`--nightly` (`make nightly`) runs the long cases (`nightly`), too.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ Only the order follows from it. A new long file takes its place here; `pytest --
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="neither TensorFlow nor a browser nor long stories")
-    parser.addoption("--matrix", action="store_true", help="the further cases of faults, too")
+    parser.addoption("--nightly", action="store_true", help="run the long cases (`nightly`), too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -163,8 +163,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Rooms | Non
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is long comes first: the room of the browser tests, then files."""
     unwanted = {name for name in NOT_QUICK if config.getoption("--quick")}
-    if not config.getoption("--matrix"):
-        unwanted.add("matrix")
+    if not config.getoption("--nightly"):
+        unwanted.add("nightly")
     left_out = {item for item in items if any(item.get_closest_marker(name) for name in unwanted)}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))

@@ -139,7 +139,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.story
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_the_notebook_runs_in_a_short_form(home: Path, tmp_path: Path) -> None:
     import nbformat
 

@@ -51,8 +51,8 @@ def asked(page: Page) -> list[dict[str, Any]]:
         ("light", 1400),
         ("dark", 900),
         ("light", 560),
-        pytest.param("dark", 1400, marks=pytest.mark.matrix),
-        pytest.param("light", 900, marks=pytest.mark.matrix),
+        pytest.param("dark", 1400, marks=pytest.mark.nightly),
+        pytest.param("light", 900, marks=pytest.mark.nightly),
     ],
 )
 def test_a_bag_is_read_and_stopped_with_keys(chrome: Browser, theme: str, width: int, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ __all__ = ["shots"]
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_what_is_proposed_is_read_and_agreed_to_by_keyboard(
     chrome: Browser, tmp_path: Path, shots: Path, theme: str
 ) -> None:
@@ -70,7 +70,7 @@ cluster"""
 
 @pytest.mark.training
 @pytest.mark.story
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_real_cluster_acts_when_its_proposal_is_agreed_to(lab: Lab, shots: Path) -> None:
     """Alone its worker takes five minutes and is to be done in five and a half: VMs on demand have to come at once."""
     lab.notebook("asked", "%load_ext transient_magics", STORY)

@@ -46,7 +46,7 @@ def opened(lab: Lab, journal: Path, *cells: str, name: str = "panel") -> Page:
     return page
 
 
-@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.matrix), "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
 def test_a_training_cluster_is_readable_in_both_themes(lab: Lab, journal: Path, shots: Path, theme: str) -> None:
     stories.tell(journal, "short")
     lab.theme(theme)

@@ -73,7 +73,7 @@ def test_a_notebook_holds_pictures_and_a_page_puts_live_panels_before_them(
     assert re.search(r"loss, [\d.]+ to [\d.]+", read)
 
 
-@pytest.mark.parametrize("end", [pytest.param("restarted", marks=pytest.mark.matrix), "killed"])
+@pytest.mark.parametrize("end", [pytest.param("restarted", marks=pytest.mark.nightly), "killed"])
 def test_a_panel_whose_kernel_is_gone_says_so_and_asks_for_nothing(
     lab: Lab, journal: Path, shots: Path, end: str
 ) -> None:

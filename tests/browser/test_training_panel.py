@@ -200,7 +200,7 @@ def test_what_vms_say_is_text_and_nothing_else(lab: Lab, tmp_path: Path) -> None
     assert all((box or {})["width"] < 1100 for box in (panel.bounding_box(), shown.first.bounding_box()))
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_nothing_serious_stands_in_the_way_of_anybody(lab: Lab, tmp_path: Path, theme: str) -> None:
     journal = LongStory(5).tell(tmp_path / "long", metrics_every=10)
     lab.theme(theme)

@@ -156,7 +156,7 @@ def test_a_users_own_cluster_is_not_taken_for_one_of_a_killed_course(home: Path)
 
 
 @pytest.mark.story
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_course_interrupted_before_its_controller_is_started_leaves_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from transient_magics import client
 from transient_magics.journal import events
 
 HOURS = 5.0
-pytestmark = pytest.mark.matrix
+pytestmark = pytest.mark.nightly
 
 
 def test_a_cluster_whose_machine_sleeps_past_its_end_is_ended_by_compute_engine_and_not_made_again() -> None:

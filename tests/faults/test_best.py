@@ -14,7 +14,7 @@ from transient_magics.errors import TrainingError
 from transient_magics.journal import events
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
-pytestmark = [pytest.mark.training, pytest.mark.matrix]
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 # The first evaluation stays the best: later ones have a larger number.
 WORSENING = CELL.replace("BALLAST", "4").replace(

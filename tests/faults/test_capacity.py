@@ -133,7 +133,7 @@ def test_while_no_credentials_are_accepted_vms_stay_and_what_is_wanted_waits(wit
         patient.cluster.delete()
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.matrix)], ids=["lives", "killed"])
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["lives", "killed"])
 def test_credentials_that_expire_in_the_middle_of_a_deletion_are_told_and_the_next_one_finishes(
     witness: client.Cluster, killed: bool
 ) -> None:

@@ -30,7 +30,7 @@ def dearest(cluster: client.Cluster, began: float) -> float:
     return (time.time() - began + 60) / HOUR * sum(vm.hourly for vm in cluster.state.vms.values())
 
 
-@pytest.mark.parametrize("wrong", [26 * HOUR, pytest.param(-26 * HOUR, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("wrong", [26 * HOUR, pytest.param(-26 * HOUR, marks=pytest.mark.nightly)])
 def test_a_controllers_clock_that_jumps_ends_no_cluster_and_bills_no_hour(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:

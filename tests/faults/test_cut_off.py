@@ -12,7 +12,7 @@ from tests.faults.partition import cut_off
 from transient_magics.controller.decisions.silence import SECONDS
 from transient_magics.journal import events
 
-pytestmark = [pytest.mark.training, pytest.mark.matrix]
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 
 def numbers(patient: Patient) -> int:

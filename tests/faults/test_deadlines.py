@@ -81,7 +81,7 @@ LONG, ROOM = 5000, 9000.0  # it is ended before, and has far more time than any 
 EVER = 3 * PATIENCE  # three TensorFlow processes start one after another, and refused requests wait
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_spot_worker_takes_over_beside_the_one_on_demand_though_the_controller_dies(
     home: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from transient_magics import client
 from transient_magics.controller.decisions.giving_up import lately
 from transient_magics.journal import ClusterState, events, metrics, now
 
-pytestmark = [pytest.mark.training, pytest.mark.matrix]
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 SHRUNK = "worker-1"
 
 

@@ -17,7 +17,7 @@ from transient_magics import client
 from transient_magics.journal import Event, events
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("moment", [events.TrainFailed, events.VmDeleted], ids=["decided", "begun"])
 def test_a_controller_killed_when_its_cluster_is_to_end_with_its_run_ends_it(home: Path, moment: type[Event]) -> None:
     """The run fails for want of a package, before anything is trained."""

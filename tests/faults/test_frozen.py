@@ -21,7 +21,7 @@ from transient_magics.errors import ControllerError
 from transient_magics.journal import events
 from transient_magics.protocol.cluster_commands import Ping
 
-pytestmark = [pytest.mark.training, pytest.mark.matrix]
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 
 @contextlib.contextmanager

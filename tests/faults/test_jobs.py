@@ -148,7 +148,7 @@ def test_all_vms_go_at_once_without_a_notice_and_a_limit_ends_what_never_ends(ho
         cluster.delete(PATIENCE)
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_before_its_money_is_spent_a_job_saves_and_that_comes_home(home: Path, tmp_path: Path) -> None:
     hourly = client.preview(client.Declaration("cpu", name="jm")).spec.hourly
     cluster = client.declare(client.Declaration("cpu", name="jm", max_cost=hourly * 120 / 3600))

@@ -22,7 +22,7 @@ from transient_magics.controller.decisions.silence import SECONDS
 from transient_magics.errors import ControllerError
 from transient_magics.journal import ClusterState, events
 
-pytestmark = pytest.mark.matrix
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def busy(home: Path) -> Iterator[client.Cluster]:
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_kernel_killed_at_any_step_of_a_launch_has_launched_the_run_or_has_not(
     busy: client.Cluster, tmp_path: Path
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_kernel_killed_at_any_step_of_a_launch_has_launched_the_run_or_has_not
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_kernel_killed_beside_a_run_is_missed_by_nobody(busy: client.Cluster) -> None:
     beside = kernel(TRAIN.format(cluster="busy", steps=10**6) + "run.reach(20)\nprint('there', flush=True)\ninput()\n")
     assert beside.stdout
@@ -133,7 +133,7 @@ def test_a_kernel_killed_beside_a_run_is_missed_by_nobody(busy: client.Cluster) 
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("again", [0.3])
 def test_a_controller_killed_while_results_come_home_brings_them_once(busy: client.Cluster, again: float) -> None:
     patient = Patient(busy)
@@ -161,7 +161,7 @@ def test_a_controller_killed_while_results_come_home_brings_them_once(busy: clie
     nothing_is_doubled(busy)
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_controller_killed_in_its_hand_over_is_started_where_it_was_to_go(home: Path) -> None:
     cluster = client.declare(client.Declaration("k80", name="halfway", controller="cluster"))
     patient = Patient(cluster)
@@ -183,7 +183,7 @@ def test_a_controller_killed_in_its_hand_over_is_started_where_it_was_to_go(home
     assert not vms("halfway")
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["vm.requested", "vm.running", "vm.ready", "cluster.ready", "cluster.declared"])
 def test_a_damaged_line_in_the_middle_of_a_journal_costs_no_more_than_what_it_said(home: Path, kind: str) -> None:
     cluster = client.declare(client.Declaration("k80x2", name="damaged"))

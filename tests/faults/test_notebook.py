@@ -107,9 +107,9 @@ ARRAYS = "import numpy\ndef input_fn(mode): return numpy.zeros((4, 2)), numpy.ze
     ("options", "body", "words"),
     [
         ({"model": "resnett"}, CELL, ["resnett", "resnet"]),
-        pytest.param({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"], marks=pytest.mark.matrix),
+        pytest.param({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"], marks=pytest.mark.nightly),
         pytest.param(
-            {"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"], marks=pytest.mark.matrix
+            {"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"], marks=pytest.mark.nightly
         ),
         ({}, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
         ({"pip": ("/nowhere/tiny-1.0-py3-none-any.whl",)}, CELL, ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),

@@ -113,7 +113,7 @@ def test_a_training_moves_to_another_zone_though_the_controller_is_killed_on_the
     assert not mover.since(mark, events.TrainStarted), "nobody was interrupted"
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_controller_killed_at_any_moment_of_a_move_leaves_one_whole_cluster(mover: Patient, moment: str) -> None:
     mover.settled()
@@ -128,7 +128,7 @@ def test_a_controller_killed_at_any_moment_of_a_move_leaves_one_whole_cluster(mo
     mover.has_the_chiefs_metrics()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_lost_parameter_server_on_either_side_of_a_move_leaves_one_whole_cluster(mover: Patient) -> None:
     mover.settled()
     mover.until(lambda _: mover.saved_at_home() > 0, "a checkpoint at home")
@@ -150,7 +150,7 @@ def test_a_lost_parameter_server_on_either_side_of_a_move_leaves_one_whole_clust
     assert mover.since(mark, events.TrainStarted)[-1].step >= kept  # type: ignore[attr-defined]
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_second_parameter_server_has_its_part_of_the_variables(mover: Patient) -> None:
     cluster, mark = mover.cluster, mover.mark()
     begun = losses(mover)[:3]
@@ -166,7 +166,7 @@ def test_a_second_parameter_server_has_its_part_of_the_variables(mover: Patient)
     mover.until(lambda state: (state.active_run.checkpoint_step or 0) > started, "saved from both")  # type: ignore[union-attr]
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_worker_that_keeps_the_variables_itself_takes_all_its_steps_along(home: Path) -> None:
     cluster = client.declare(client.Declaration("k80@us-west1-b", name="lone"))
     run = client.train(

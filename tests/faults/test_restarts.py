@@ -47,7 +47,7 @@ def has_become(patient: Patient, mark: int, machine_type: str, name: str = CHANG
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_worker_whose_vm_becomes_smaller_leaves_joins_again_and_has_fewer_examples(home: Path) -> None:
     declaration = client.Declaration(
         "cpux2", name="smaller", zone=("us-central1-a",), machine_type=RENTED, max_hours=2.0
@@ -121,7 +121,7 @@ def test_a_killed_controllers_successor_goes_on_and_tries_a_start_without_capaci
     cluster.delete()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("moment", [events.VmMachineAsked, events.VmMachineChanged, events.VmStarted])
 def test_a_controller_may_die_at_every_step(home: Path, moment: type[events.Event]) -> None:
     patient = lone(f"dies-{moment.kind.partition('.')[2].replace('_', '-')}")
@@ -139,7 +139,7 @@ def test_a_controller_may_die_at_every_step(home: Path, moment: type[events.Even
     cluster.delete()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_worker_that_cannot_be_started_again_is_replaced_and_nothing_of_it_is_left(home: Path) -> None:
     patient = lone("no-capacity")
     cluster = patient.cluster
@@ -161,7 +161,7 @@ def test_a_worker_that_cannot_be_started_again_is_replaced_and_nothing_of_it_is_
     cluster.delete()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_vm_that_is_deleted_while_it_is_stopped_is_replaced(home: Path) -> None:
     patient = lone("deleted")
     cluster = patient.cluster
@@ -178,7 +178,7 @@ def test_a_vm_that_is_deleted_while_it_is_stopped_is_replaced(home: Path) -> Non
     cluster.delete()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_the_end_of_a_cluster_whose_worker_is_stopped_leaves_nothing(home: Path) -> None:
     patient = lone("ends", max_hours=0.03)
     cluster = patient.cluster
@@ -193,7 +193,7 @@ def test_the_end_of_a_cluster_whose_worker_is_stopped_leaves_nothing(home: Path)
         cluster.weather(reset=True)
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_with_the_controller_on_a_vm_a_stopped_worker_is_started_once_or_deleted(home: Path) -> None:
     cluster = client.declare(
         client.Declaration(

@@ -90,7 +90,7 @@ def test_a_bucket_forbidden_while_training_and_a_server_killed_while_shipping_lo
     assert step >= started["step"]
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["cut", "silent", "slow"])
 def test_a_bucket_unreachable_while_training(ward: Ward, way: Road, fault: str) -> None:
     began, saved = time.time(), ward.steps_at_disk()[-1]
@@ -110,7 +110,7 @@ def test_a_bucket_unreachable_while_training(ward: Ward, way: Road, fault: str) 
     is_shipped_again(ward, f"bucket {fault}", time.time())
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["slow", "silent"])
 def test_a_bucket_that_stops_sending_records_holds_steps_up_for_seconds(way: Road, tmp_path: Path, fault: str) -> None:
     registered = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits"}
@@ -135,7 +135,7 @@ def test_a_bucket_that_stops_sending_records_holds_steps_up_for_seconds(way: Roa
         healed(f"bucket of the records {fault}", "training", steps[0] - began)
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["kill -9 of the parameter server", "bucket cut"])
 def test_a_server_that_begins_on_another_machine_while_it_restores_from_the_bucket(
     ward: Ward, way: Road, fault: str, tmp_path: Path
@@ -166,7 +166,7 @@ def test_a_server_that_begins_on_another_machine_while_it_restores_from_the_buck
     healed(fault, "restoring from the bucket", ward.trains(began))
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_run_whose_bucket_never_answers_when_it_begins_never_starts_from_nothing(ward: Ward, way: Road) -> None:
     for name in ("ps-0", "worker-1"):
         ward.room.say(name, {"do": "stop", "run": "run-1"})

@@ -17,7 +17,7 @@ MEGABYTES = 60  # at 60 Mbit/s some eight seconds
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_notice_while_the_code_is_shipped(home: Path, tmp_path: Path) -> None:
     beside = tmp_path / "beside"
     beside.mkdir()

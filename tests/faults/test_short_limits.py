@@ -21,7 +21,7 @@ from transient_magics.journal import ClusterState, events
 from transient_magics.spec import boot_times
 
 ZONE = "us-west1-b"
-pytestmark = pytest.mark.matrix
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture

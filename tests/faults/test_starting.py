@@ -85,7 +85,7 @@ def test_an_agent_that_dies_at_every_step_of_its_start_is_started_until_it_lives
     assert not small.since(mark, events.VmDeleted)
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_controller_that_dies_at_every_step_of_its_start_loses_and_doubles_nothing(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +109,7 @@ def test_a_controller_that_dies_at_every_step_of_its_start_loses_and_doubles_not
     cluster.delete(PATIENCE)
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_an_emulator_that_dies_at_every_step_of_its_start_finds_its_vms_again(
     small: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +140,7 @@ def test_an_emulator_that_dies_at_every_step_of_its_start_finds_its_vms_again(
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("first", [0, 5, 10])
 @pytest.mark.parametrize("role", ["worker", "parameter_server"])
 def test_a_role_that_dies_at_a_step_of_its_start_trains_in_the_end(

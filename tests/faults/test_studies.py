@@ -130,7 +130,7 @@ BAD = SWEPT.replace(
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_two_studies_share_a_cluster_lose_all_workers_at_once_and_outlive_trials_that_fail(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpux2", name="st"))
     patient = Patient(cluster)

@@ -112,7 +112,7 @@ def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Pat
     patient.goes_on()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_lost_parameter_servers_vm_is_replaced_and_training_resumes_from_what_is_at_home(patient: Patient) -> None:
     mark = patient.mark()
     patient.until(lambda _: patient.saved_at_home() > 0, "a checkpoint at home")
@@ -180,7 +180,7 @@ def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient
     patient.whole()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patient: Patient) -> None:
     mark = patient.mark()
     lost, revoked = patient.workers()[:2], time.time()
@@ -198,7 +198,7 @@ def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patien
         assert len([each for each in patient.since(mark, events.VmRevoked) if each.vm == vm]) == 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Patient) -> None:
     """The parameter server stands still in the middle of a save until all of them have heard of it."""
     assert patient.run
@@ -239,7 +239,7 @@ def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Pa
     patient.goes_on()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_worker_revoked_before_its_first_step_is_replaced(patient: Patient) -> None:
     mark = patient.mark()
     first = patient.workers()[0]

@@ -108,7 +108,7 @@ def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: 
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_run_that_the_link_does_not_carry_is_told_so_and_begins_once_it_does(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpux3", name="narrow"))
     patient = Patient(cluster)

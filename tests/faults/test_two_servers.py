@@ -14,7 +14,7 @@ from transient_magics import client
 from transient_magics.journal import events
 
 NAMES = {(1,): "the second of two", (0,): "the first of two", (0, 1): "both"}
-pytestmark = [pytest.mark.training, pytest.mark.matrix]
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

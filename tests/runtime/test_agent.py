@@ -296,7 +296,7 @@ async def test_a_role_that_runs_for_long_gets_a_fork_server_if_memory_is_free_an
 
 
 @pytest.mark.training
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_fork_server_that_stands_still_is_done_without(room: MachineRoom):
     agent = room.start_agent("vm")
     room.put("vm", DECLARATION, "")

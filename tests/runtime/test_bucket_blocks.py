@@ -191,7 +191,7 @@ def test_of_a_server_that_has_no_parts_the_whole_is_not_read(monkeypatch: pytest
         server.shutdown()
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["forbidden", "silent", "cut", "no token", "no such file"])
 def test_whatever_is_wrong_with_the_bucket_blocks_go_on_and_back_when_it_is_well(
     tmp_path: Path, url: str, way: Road, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -165,7 +165,7 @@ def test_a_classifier_names_the_class(tmp_path: Path, monkeypatch: pytest.Monkey
     assert scores.argmax(axis=1).tolist() == [0, 1, 0, 1]
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_an_lstm_writes_what_its_own_logits_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained("lstm_seq2seq", "small_lstm", "short_bits", 300, tmp_path, monkeypatch)
     assert_likeliest(run, run.decode(TEXTS))

@@ -212,7 +212,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(not shutil.which("unshare"), reason="no namespaces, in which a disk of its own could be mounted")
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_a_disk_without_room_for_an_archive_is_told_and_older_archives_make_room(tmp_path: Path) -> None:
     inside = ["unshare", "-Urm", sys.executable, "-c", FULL, str(tmp_path)]
     ended = subprocess.run(inside, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)

@@ -83,8 +83,8 @@ TEXT = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "r
 @pytest.mark.parametrize(
     ("cell", "declared"),
     [
-        pytest.param(DIGITS, {"wire": "bf16", "most_workers": 1}, id="images, alone", marks=pytest.mark.matrix),
-        pytest.param(DIGITS, {"mode": "sync"}, id="synchronous", marks=pytest.mark.matrix),
+        pytest.param(DIGITS, {"wire": "bf16", "most_workers": 1}, id="images, alone", marks=pytest.mark.nightly),
+        pytest.param(DIGITS, {"mode": "sync"}, id="synchronous", marks=pytest.mark.nightly),
         pytest.param(REVERSE, TEXT, id="text"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_file_without_a_graph_is_none(tmp_path: Path, content: bytes):
         GraphFile.read(tmp_path / "cpu.graph")
 
 
-@pytest.mark.matrix
+@pytest.mark.nightly
 def test_where_the_examples_of_the_graph_cannot_be_read_it_builds_its_own(joining: Joining):
     graph = joining.begin(ELSEWHERE)
     # In a process that ends as any does, and takes with it what it made.

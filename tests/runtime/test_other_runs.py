@@ -92,7 +92,7 @@ def model_fn(features, labels, mode):
 """
 
 
-@pytest.mark.parametrize("stalls", [0, pytest.param(2, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("stalls", [0, pytest.param(2, marks=pytest.mark.nightly)])
 def test_steps_that_fail_as_if_a_parameter_server_was_lost_do_not_for_ever(room: MachineRoom, stalls: int) -> None:
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     for name in ("ps-0", "worker-1"):

@@ -218,7 +218,7 @@ def test_a_keras_model_is_trained_evaluated_used_and_exported(
 @pytest.mark.parametrize(
     ("run", "cell", "servers"),
     [
-        pytest.param("function", MODEL_FN, 1, id="one server", marks=pytest.mark.matrix),
+        pytest.param("function", MODEL_FN, 1, id="one server", marks=pytest.mark.nightly),
         pytest.param("table", TABLE, 2, id="two servers"),
     ],
 )
@@ -255,7 +255,7 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
             "InvalidArgumentError: Received a label value of ",
             "is outside the valid range of [0, 10)",
             id="unknown label",
-            marks=pytest.mark.matrix,
+            marks=pytest.mark.nightly,
         ),
     ],
 )

@@ -177,7 +177,7 @@ def test_a_notice_on_the_vm_of_the_chief_saves_at_once(text: Story) -> None:
 
 @pytest.mark.parametrize(
     "masked",
-    [pytest.param([], id="tokens", marks=pytest.mark.matrix), pytest.param(["masked"], id="masked tokens")],
+    [pytest.param([], id="tokens", marks=pytest.mark.nightly), pytest.param(["masked"], id="masked tokens")],
 )
 def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_process(
     tmp_path: Path, masked: list[str]
