@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import tempfile
 import time
 import traceback
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,6 +29,7 @@ import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests import processes
 from transient_magics import emulator
@@ -60,75 +63,17 @@ Emulate = Callable[..., AbstractContextManager[str]]
 
 NOT_QUICK = ("training", "browser", "story")
 BROWSER = "tests/browser/"
-LONGEST = (
-    "faults/test_controller_on_a_vm.py",
-    "runtime/test_own_models.py",
-    "runtime/test_training.py",
-    "faults/test_training_goes_on.py",
-    "faults/test_vocabularies.py",
-    "faults/test_studies.py",
-    "client/test_doctor.py",
-    "runtime/test_decoding.py",
-    "test_pages.py",
-    "faults/test_clusters.py",
-    "faults/test_capacity.py",
-    "runtime/test_other_runs.py",
-    "runtime/test_uneven_training.py",
-    "faults/test_sharing.py",
-    "runtime/test_synchronous.py",
-    "faults/test_deadlines.py",
-    "faults/test_bucket.py",
-    "client/test_measuring.py",
-    "runtime/test_joining.py",
-    "faults/test_notebook.py",
-    "emulator/test_weather.py",
-    "runtime/test_shared_graph.py",
-    "faults/test_relocation.py",
-    "faults/test_jobs.py",
-    "simulation/test_whole_simulation.py",
-    "faults/test_two_runs.py",
-    "runtime/test_alone.py",
-    "faults/test_stalls.py",
-    "faults/test_preparation.py",
-    "client/test_program.py",
-    "runtime/test_models.py",
-    "runtime/test_t2t_evaluation.py",
-    "faults/test_away_with_jobs.py",
-    "runtime/test_agent.py",
-    "controller/test_neighbours.py",
-    "faults/test_bags.py",
-    "faults/test_starting.py",
-    "runtime/test_order.py",
-    "runtime/test_parity.py",
-    "runtime/test_saving_worker.py",
-    "runtime/test_dask.py",
-    "runtime/test_streaming.py",
-    "faults/test_run_kills.py",
-    "emulator/test_emulator_process.py",
-    "runtime/test_own_cells.py",
-    "faults/test_run_bucket.py",
-    "client/test_images_emulated.py",
-    "faults/test_sequences.py",
-    "faults/test_dask.py",
-    "browser/test_quickstart.py",
-    "browser/test_training_panel.py",
-    "browser/test_reopened.py",
-    "browser/test_plan.py",
-    "browser/test_panel.py",
-    "browser/test_bare_panels.py",
-    "browser/test_stalls_panel.py",
-    "browser/test_bag_panel.py",
-    "browser/test_declare.py",
-    "browser/test_study_panel.py",
-)
-"""Files that take long, the longest first: nobody should begin with one when the others are through.
-
-Only the order follows from it. A new long file takes its place here; `pytest --durations=50` tells.
-"""
+DURATIONS = TESTS / "durations.json"
+"""Seconds of each test file that takes long, as `--store-durations` measured them in a whole run."""
+LONG_SECONDS = 3.0
+TRAINING_LANES = ("gw0", "gw1")
+"""The processes that run files which start TensorFlow: two trainings at a time keep two cores busy, more get in each
+other's way. The other processes run what waits for VMs, notices and pages."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="neither TensorFlow nor a browser nor long stories")
+    parser.addoption("--store-durations", action="store_true", help="write tests/durations.json")
     parser.addoption("--nightly", action="store_true", help="run the long cases (`nightly`), too")
 
 
@@ -147,21 +92,47 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.getoption("--quick") and collection_path in (TESTS / "browser", TESTS / "faults") else None
 
 
-class _Rooms(LoadFileScheduling):
-    """A file is one process's, and so is the room of the browser tests, for which JupyterLab starts only once."""
+class _Lanes(LoadFileScheduling):
+    """Gives each process whole files: trainings to two of them, the longest files first.
+
+    All browser tests go to one process, because JupyterLab starts once for them.
+    """
+
+    trains: frozenset[str] = frozenset()
+    """The files that start TensorFlow. The controller process collects nothing: each process sends what it found."""
 
     def _split_scope(self, nodeid: str) -> str:
         return BROWSER if nodeid.startswith(BROWSER) else super()._split_scope(nodeid)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Move the first file of the process's own kind to the front, then assign it."""
+        own_kind = node.gateway.id in TRAINING_LANES
+        for scope in self.workqueue:
+            if (scope in self.trains) == own_kind:
+                self.workqueue.move_to_end(scope, last=False)
+                break
+        super()._assign_work_unit(node)
+
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Rooms | None:
-    """What `--dist loadfile` distributes."""
-    return _Rooms(config, log) if config.getoption("dist") == "loadfile" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Lanes | None:
+    """Return what `--dist loadfile` distributes."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    lanes = _Lanes(config, log)
+    lanes.trains = frozenset(_starting_tensorflow())
+    return lanes
+
+
+def _starting_tensorflow() -> Iterator[str]:
+    """Yield the files, relative to the project, whose tests are marked `training`."""
+    for path in TESTS.rglob("test_*.py"):
+        if "mark.training" in path.read_text():
+            yield path.relative_to(TESTS.parent).as_posix()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is long comes first: the room of the browser tests, then files."""
+    """Leave out what was not asked for, and put what takes long first: the browser tests, then files."""
     unwanted = {name for name in NOT_QUICK if config.getoption("--quick")}
     if not config.getoption("--nightly"):
         unwanted.add("nightly")
@@ -169,13 +140,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    durations = json.loads(DURATIONS.read_text())
 
-    def order(item: pytest.Item) -> tuple[bool, int]:
+    def order(item: pytest.Item) -> tuple[bool, float]:
         name = item.path.relative_to(TESTS).as_posix()
-        return item.get_closest_marker("browser") is None, ranks.get(name, len(ranks))
+        return item.get_closest_marker("browser") is None, -durations.get(name, 0.0)
 
     items.sort(key=order)
+
+
+_seconds = Counter[str]()
+"""Seconds by file, where they are measured."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    path = report.nodeid.partition("::")[0].removeprefix(f"{TESTS.name}/")
+    _seconds[path] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--store-durations") and not hasattr(session.config, "workerinput"):
+        long = {path: round(seconds, 1) for path, seconds in sorted(_seconds.items()) if seconds >= LONG_SECONDS}
+        DURATIONS.write_text(json.dumps(long, indent=1) + "\n")
 
 
 def pytest_collection_finish() -> None:

@@ -52,7 +52,9 @@ def bare(
     """
     colours = (_THEMES / f"theme-{theme}-extension" / "index.css").read_text()
     style = f"{colours}\n{assets.path('panel.css').read_text()}\nbody {{ background: var(--jp-layout-color0) }}"
-    page = browser.new_page(viewport={"width": width, "height": height})
+    context = browser.contexts[0] if browser.contexts else browser.new_context()  # a new one starts a process
+    page = context.new_page()
+    page.set_viewport_size({"width": width, "height": height})
     try:
         page.set_content(f"<!doctype html><style>{style}</style><body data-jp-theme-light='{theme == 'light'}'>")
         page.add_script_tag(content=_MODEL)

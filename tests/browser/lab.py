@@ -39,9 +39,9 @@ THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 _ATTEMPTS = 3
 _ENDING_SECONDS = 15.0
 _MOST_TOLD = 8_000
-_IS_READY = """() => {
+_IS_READY = """(path) => {
     const book = [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].find(
-        each => each.context?.sessionContext?.session?.kernel?.status == 'idle');
+        each => each.context?.path == path && each.context.sessionContext?.session?.kernel?.status == 'idle');
     if (book && jupyterapp.shell.currentWidget !== book) jupyterapp.shell.activateById(book.id);
     return book !== undefined && jupyterapp.shell.currentWidget === book;
 }"""
@@ -52,6 +52,7 @@ _CLOSE_ALL = """() => {
     return open().length;
 }"""
 """Without asking whether to save."""
+_CHANGE_THEME = "async (theme) => { await jupyterapp.commands.execute('apputils:change-theme', {theme}); }"
 _SEEN = """() => JSON.stringify({
     widgets: [...(globalThis.jupyterapp?.shell.widgets('main') ?? [])].map(each => [each.id,
         each.context?.sessionContext?.kernelDisplayStatus, each.context?.sessionContext?.session?.kernel?.status]),
@@ -90,24 +91,23 @@ class Lab:
     def theme(self, name: str) -> None:
         """Set the theme, `light` or `dark`, of pages that are opened from now on."""
         values = {"theme": THEMES[name]}
-        if values != self._theme:
-            self._theme = values
-            self.setting("apputils-extension/themes", values)
-            self._drop_idle_page()
+        if values == self._theme:
+            return
+        self._theme = values
+        self.setting("apputils-extension/themes", values)
+        if self._idle:
+            self._idle.evaluate(_CHANGE_THEME, THEMES[name])
 
     def setting(self, plugin: str, values: dict[str, Any]) -> None:
         path = self.home / "settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
 
-    def open(self, name: str, *, width: int = 1180, height: int = 900, fresh: bool = False) -> Page:
+    def open(self, name: str, *, width: int = 1180, height: int = 900) -> Page:
         """Open the notebook and wait until its kernel is idle.
 
-        To load JupyterLab takes longer than most tests do, so the page of an earlier test is used again unless the
-        notebook needs a `fresh` one.
+        To load JupyterLab takes longer than most tests do, so the page of an earlier test is used again.
         """
-        if fresh:
-            self._drop_idle_page()
         page = self._idle
         self._idle = None
         if page:
@@ -125,18 +125,21 @@ class Lab:
         page.on("console", lambda message: self._console.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self._console.append(f"not caught: {error.stack or error}"))
         self._pages.append(page)
-        page.goto(
-            f"{self.url}/lab/workspaces/{secrets.token_hex(4)}/tree/{name}.ipynb?token={self._token}",
-            wait_until="commit",
-        )
+        self._load(page, name)
         self._until_ready(page, name)
         self.command(page, "application:toggle-left-area")
         return page
 
+    def _load(self, page: Page, name: str) -> None:
+        """Load JupyterLab with this notebook in a workspace of its own."""
+        workspace = secrets.token_hex(4)
+        page.goto(f"{self.url}/lab/workspaces/{workspace}/tree/{name}.ipynb?token={self._token}", wait_until="commit")
+
     def reload(self, page: Page) -> None:
         """Load a page again whose kernel goes on."""
+        path = page.evaluate("() => jupyterapp.shell.currentWidget.context.path")
         page.reload(wait_until="commit")
-        self._until_ready(page, "loaded again")
+        self._until_ready(page, path.removesuffix(".ipynb"))
 
     def _until_ready(self, page: Page, name: str) -> None:
         for left in reversed(range(_ATTEMPTS)):
@@ -144,13 +147,13 @@ class Lab:
                 page.wait_for_selector(".jp-Notebook .jp-Cell")
                 # Asked to run before its kernel is there, JupyterLab opens a dialog that swallows everything. On a busy
                 # machine another widget may be the current one until the notebook is made it.
-                page.wait_for_function(_IS_READY)
+                page.wait_for_function(_IS_READY, arg=f"{name}.ipynb")
                 break
             except PlaywrightTimeout as error:
                 error.add_note(f"{name}: {page.evaluate(_SEEN)}")
                 if not left:
                     raise
-                page.reload(wait_until="commit")  # a kernel whose ports somebody else took meanwhile never comes up
+                self._load(page, name)  # a kernel whose ports another process took never comes up
 
     def run_all(self, page: Page) -> None:
         """Run all cells."""
@@ -188,11 +191,6 @@ class Lab:
                 page.close()
         self._pages.clear()
         self._console.clear()
-
-    def _drop_idle_page(self) -> None:
-        if self._idle:
-            self._idle.close()
-            self._idle = None
 
     def end_kernels(self) -> None:
         """End what pages that are closed have left running; one that is just being restarted ends with JupyterLab."""

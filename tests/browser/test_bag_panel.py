@@ -49,7 +49,7 @@ def asked(page: Page) -> list[dict[str, Any]]:
     ("theme", "width"),
     [
         ("light", 1400),
-        ("dark", 900),
+        pytest.param("dark", 900, marks=pytest.mark.nightly),
         ("light", 560),
         pytest.param("dark", 1400, marks=pytest.mark.nightly),
         pytest.param("light", 900, marks=pytest.mark.nightly),

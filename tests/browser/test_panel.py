@@ -111,6 +111,7 @@ def test_buttons_ask_first_and_reach_the_kernel_also_by_keyboard(lab: Lab, journ
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("[('revoke', 'worker-1'), ('delete',)]")
 
 
+@pytest.mark.nightly
 def test_a_reloaded_page_shows_the_panel_again(lab: Lab, journal: Path) -> None:
     stories.tell(journal, "ready")
     page = opened(lab, journal, name="reload")

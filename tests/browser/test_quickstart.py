@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.browser, pytest.mark.training]
 
 
+@pytest.mark.nightly
 def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab, tmp_path: Path) -> None:
     # With smaller mini-batches than the notebook's: four workers share two cores, and how well it learns is no matter.
     # A server is taken sooner, and all train slower: on a busy machine too the new one joins before the end.

@@ -35,7 +35,15 @@ def answer(page: Page) -> dict[str, Any]:
     return message
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 1400), ("light", 900), ("dark", 900)])
+@pytest.mark.parametrize(
+    ("theme", "width"),
+    [
+        ("light", 1400),
+        ("dark", 900),
+        pytest.param("dark", 1400, marks=pytest.mark.nightly),
+        pytest.param("light", 900, marks=pytest.mark.nightly),
+    ],
+)
 def test_what_if_is_asked_with_keys_and_answered_by_the_kernel(
     chrome: Browser, theme: str, width: int, tmp_path: Path
 ) -> None:
