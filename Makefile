@@ -1,4 +1,4 @@
-# make demo | notebooks | test | quick | faults | mutants | docs | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | notebooks | test | quick | nightly | mutants | docs | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,7 +10,7 @@ FRONT := widgets/dist/cluster.js
 # Where it is set, each of the hundreds of Python programs that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo notebooks test quick faults mutants docs light lint lab venv browser bench lock clean
+.PHONY: demo notebooks test quick nightly mutants docs light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -50,8 +50,8 @@ browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py
 
 # Five files at a time, on two cores: many tests wait more than they compute, for VMs that boot, for notices that run
-# out, for steps of a declared pace.
-test: lint browser $(FRONT)
+# out, for steps of a declared pace. Two of the processes run what starts TensorFlow (tests/conftest.py).
+test: browser $(FRONT)
 	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 # Neither TensorFlow nor a browser nor long stories, and fewer examples: for after every change.
@@ -59,10 +59,10 @@ test: lint browser $(FRONT)
 quick: $(FRONT)
 	@$(BIN)/python -m pytest --quick -n 6 --dist worksteal
 
-# Every fault at every moment, and further cases of what else takes long: `make test` runs one case of each kind.
-faults: browser $(FRONT)
-	@$(BIN)/python -m pytest --nightly -n 2 --dist loadfile --no-loadscope-reorder tests/faults
-	@$(BIN)/python -m pytest --nightly -m nightly -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/faults
+# What takes long: every fault at every moment, further cases of other tests, planted faults, benchmarks that assert.
+# Each part runs alone for at most an hour and stores its result; PART=faults runs one, tools/nightly.py --table shows all.
+nightly: browser $(FRONT)
+	@$(BIN)/python tools/nightly.py $(PART)
 
 # Plant one fault at a time and see whether the tests of `make test` notice: an hour on two cores. It resumes.
 mutants: browser $(FRONT)

@@ -4,7 +4,8 @@ Each is an hour or a few of stockouts, quotas, refusals, lost answers, notices, 
 killed controllers, resizes, runs and idleness; then fair weather, in which the declared cluster must be there within
 the longest wait; then a deletion, after which nothing may be left. Exits with 1 where a promise was broken.
 
-With `--healed FILE` it prints what the tests of faults measured instead (`TRANSIENT_TESTS_HEALED=FILE make faults`):
+With `--healed FILE` it prints what the tests of faults measured instead (TRANSIENT_TESTS_HEALED=FILE, then
+`make nightly PART=faults`):
 each fault, the moment at which it struck, the seconds until all was as before, and the test that saw it.
 """
 

@@ -95,6 +95,7 @@ def main() -> int:
     """Judge the faults and print a table by area."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="judge only faults whose name contains NAME")
+    parser.add_argument("--area", nargs="+", default=[], metavar="AREA", help="judge only faults of these areas")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="judge N faults at a time (default: 1)")
     parser.add_argument("--restart", action="store_true", help="forget earlier results")
     parser.add_argument("--check", action="store_true", help="only check the patterns and the named tests' files")
@@ -105,6 +106,8 @@ def main() -> int:
     mutants = read_catalog(options.catalog)
     if options.names:
         mutants = [mutant for mutant in mutants if any(name in mutant.name for name in options.names)]
+    if options.area:
+        mutants = [mutant for mutant in mutants if mutant.area in options.area]
     if problems := unsound_entries(mutants):
         print(*problems, sep="\n")
         return 1
