@@ -41,6 +41,7 @@ def own_home() -> Iterator[Path]:
         yield home
 
 
+@pytest.mark.nightly
 @pytest.mark.training
 def test_the_tour_runs_from_its_first_cell_to_its_last(own_home: Path) -> None:
     from nbformat import validate
