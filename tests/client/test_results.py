@@ -467,5 +467,5 @@ def test_a_deleted_cluster_refuses_at_once_what_only_a_living_one_can_do(run: cl
         with pytest.raises(ClusterError, match=r"^demo is deleted\."):
             command()
     run.cluster.delete()
-    assert time.monotonic() - begun < 5, "no controller was started, and none was waited for"
+    assert time.monotonic() - begun < 30, "no controller was started, and none was waited for"
     assert not (run.cluster.directory / "controller.log").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -55,10 +54,9 @@ async def test_credentials_that_cannot_be_refreshed_are_told_with_what_to_type(
 ) -> None:
     machine.failure = REVOKED
     async with ComputeEngine("a-project", api.url, patience=20) as engine:
-        began = time.monotonic()
         with pytest.raises(CredentialsError) as raised:
             await engine.insert(wanted)
-    assert time.monotonic() - began < 15, "nothing is gained by trying again at once"
+    assert machine.refreshed == 1, "a second attempt gains nothing"
     assert str(raised.value).startswith("Google did not accept the credentials: invalid_grant: Token has been expired")
     assert "`gcloud auth application-default login`" in raised.value.fix
     assert api.requests == []

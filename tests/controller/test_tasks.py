@@ -40,7 +40,7 @@ async def test_what_is_asked_for_at_the_end_of_the_same_is_done_once_more() -> N
         await asyncio.sleep(0)
         word.set()
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         tasks = Tasks(group, lambda: None, lambda *_: None)
         for _ in range(3):
             tasks.do("run", says_a_last_word)

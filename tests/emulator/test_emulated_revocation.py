@@ -57,11 +57,11 @@ def test_a_preempted_vm_is_kept_stopped_unless_told_otherwise(cloud: Cloud) -> N
 
 
 def test_deleting_cuts_the_notice_short(cloud: Cloud) -> None:
-    cloud.create("w0")
+    cloud.create("w0", metadata={"emulator-notice-seconds": "300"})
     cloud.preempt("w0")
     begun = time.monotonic()
     cloud.delete("w0")
-    assert time.monotonic() - begun < 25, "the notice is of thirty seconds"
+    assert time.monotonic() - begun < 150, "half of the notice"
 
 
 def test_a_vm_preempted_while_it_boots_never_runs(cloud: Cloud) -> None:

@@ -130,9 +130,9 @@ def test_jobs_of_a_deleted_cluster_are_skipped() -> None:
 def test_two_thousand_points_are_small_and_are_sent_less_often() -> None:
     long = BagStory(specification(2500), done=1980)
     state = long.state
-    began = time.perf_counter()
+    began = time.process_time()
     (bag,) = bags(state, long.now)
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     assert len(bag["points"]) == 1988
     assert len(json.dumps(bag, allow_nan=False)) < 60 * len(bag["points"])
     assert took < 1.0

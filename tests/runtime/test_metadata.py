@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 
 import pytest
@@ -33,18 +32,17 @@ async def notice_after(server: MetadataServer, polls: int = 2) -> float:
 
 
 async def test_a_flip_is_seen_at_once():
-    """A bound with a wide margin, of the median: one flip may meet a machine that is busy with something else."""
+    """The request that hangs when the value flips is the one that answers: no poll follows it."""
     server = MetadataServer()
     await server.start()
-    seconds, polls = [], []
+    polls = []
     for _ in range(20):
         before = server.polls
-        seconds.append(await notice_after(server, before + 2))
+        await notice_after(server, before + 2)
         polls.append(server.polls - before)
         server.value = "FALSE"
     await server.stop()
-    assert statistics.median(seconds) < 0.4, "asked every second it would be half of one"
-    assert max(polls) <= 3, "one that hangs, and no traffic meanwhile"
+    assert max(polls) <= 3
 
 
 async def test_a_busy_server_is_asked_again():
