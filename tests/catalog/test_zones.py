@@ -79,7 +79,10 @@ def test_no_gpu_is_on_another_continent_by_default() -> None:
 
 
 def test_the_zones_agree_with_the_published_ones() -> None:
+    compared = set()
     for row in published("prices/gcp_prices.csv"):
         gpu = GPU_OF.get(row["resource"], "")
         if gpu and row["as_of"] == ("2022" if gpu == "k80" else "2026"):
             assert set(row["zones"].split()) <= set(zones_with(gpu)), row
+            compared.add(gpu)
+    assert compared == set(GPU_OF.values())
