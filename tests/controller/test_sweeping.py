@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,7 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         """Connect to nothing."""
 
     @asynccontextmanager
-    async def to_project(_: str | None) -> Any:
+    async def to_project(_: str | None) -> AsyncIterator[SimpleNamespace]:
         yield SimpleNamespace(engine=engine, reopen=reopen)
 
     monkeypatch.setattr(sweeps, "to_project", to_project)
