@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import random
 from dataclasses import replace
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.processes import until
 from transient_magics.bags.driver.core import Core, Lifetimes, age_hours, batch, end, job_seconds
 from transient_magics.bags.policy.placing import Free
 from transient_magics.bags.policy.survival import Survival
@@ -185,6 +188,62 @@ def test_a_job_is_told_when_its_process_ends_that_does_not_hear_of_its_time_out(
     client = SimpleNamespace(submit=lambda *given, **how: submitted.append(given))
     driver._begin(0, "worker-0", (), cast("Any", here), cast("Any", client))
     assert submitted[0][-1] == told
+
+
+async def test_a_job_whose_vm_is_taken_goes_on_from_what_it_saved_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    from distributed.core import Status
+
+    from transient_magics.bags.driver import driver as drivers
+
+    spec = replace(SPEC, jobs=1, spare=0.0)
+    for name, content in ((layout.BAG, spec.to_dict()), (layout.LIFETIMES, Lifetimes().to_dict())):
+        (tmp_path / name).write_text(json.dumps(content))
+    (tmp_path / layout.CELL).write_text("def job(x): return {'y': x}")
+    submitted = list[dict[str, Any]]()
+
+    class Client:
+        """A client of a Dask cluster whose tasks never end."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            """Connect to nothing."""
+
+        async def __aenter__(self) -> Client:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            """Close nothing."""
+
+        def submit(self, function: Any, *arguments: object, **_: object) -> Any:
+            submitted.append(inspect.signature(function).bind(*arguments).arguments)
+            return SimpleNamespace(done=lambda: False, release=lambda: None)
+
+    def worker(name: str, address: str) -> Any:
+        return SimpleNamespace(name=name, address=address, status=Status.running)
+
+    monkeypatch.setattr(drivers, "Client", Client)
+    monkeypatch.setattr(drivers, "security", lambda _: None)
+    driver = drivers.Driver(tmp_path)
+    driver.state = proposed(spec, 1)
+    here: Any = SimpleNamespace(
+        address="tls://scheduler", workers={"tls://a": worker("worker-0", "tls://a")}, departed=set(), born={}
+    )
+    over = asyncio.Event()
+    driving = asyncio.create_task(driver.until(here, over))
+    await until(lambda: len(submitted) == 1)
+    for done, data in ((1.0, b"half of it"), (2.0, b"most of it")):
+        driver.saved(0, 1, done, 0.1, data)
+    here.departed.add("tls://a")
+    here.workers = {"tls://b": worker("worker-1", "tls://b")}
+    await until(lambda: len(submitted) == 2)
+    over.set()
+    await driving
+    assert [(task["attempt"], task["done"], task["state"]) for task in submitted] == [
+        (1, 0.0, b""),
+        (2, 2.0, b"most of it"),
+    ]
 
 
 def test_what_a_job_takes_is_what_was_declared_else_what_three_have_taken() -> None:

@@ -22,7 +22,7 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client, panels
 from transient_magics.cli.program import main
-from transient_magics.client.results import keras_model, trials
+from transient_magics.client.results import keras_model, models, trials
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
@@ -303,6 +303,40 @@ def test_images_must_be_what_the_model_takes(array: numpy.ndarray, error: str | 
     else:
         with pytest.raises(TrainingError, match=error):
             serve._fitting("inputs", array, placeholder)
+
+
+@pytest.mark.parametrize(("checkpoint", "step"), [("last", 30), ("best", 20), (10, 10)])
+def test_predict_decode_and_export_use_the_checkpoint_that_is_asked_for(
+    run: client.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str | int, step: int
+) -> None:
+    served = list[tuple[str, int]]()
+
+    def answer(_: str, *words: str) -> dict[str, Any]:
+        """Answer for the process that restores the checkpoint, and record which one it is."""
+        served_step = int(words[words.index("--step") + 1])
+        if "export" in words:
+            served.append(("export", served_step))
+            Path(words[-1]).mkdir()
+        else:
+            served.append(("decode" if "decode" in words else "predict", served_step))
+            numpy.savez(words[-1], texts=numpy.array(["a text"]))
+        return {}
+
+    monkeypatch.setattr(models, "ask_model", answer)
+    checkpoints = run.directory / "checkpoints"
+    checkpoints.mkdir()
+    for saved_step in (10, 20, 30):
+        (checkpoints / f"model.ckpt-{saved_step}.index").touch()
+        (checkpoints / f"model.ckpt-{saved_step}.data-00000-of-00001").touch()
+    best = events.TrainBest(run=run.name, step=20, metric="accuracy", value=0.75, path="checkpoints/model.ckpt-20")
+    happen(run, (40, best))
+
+    run.predict([[1.0]], checkpoint=checkpoint)
+    run.decode(["a text"], checkpoint=checkpoint)
+    run.export(tmp_path / "model", checkpoint=checkpoint)
+    assert served == [("predict", step), ("decode", step), ("export", step)]
+    with pytest.raises(TrainingError, match="no checkpoint of step 15"):
+        run.predict([[1.0]], checkpoint=15)
 
 
 def test_an_export_overwrites_nothing(run: client.Run, tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ from typing import Any, cast
 import pytest
 
 from tests.processes import until
-from transient_magics.client import Declaration
+from transient_magics import places
+from transient_magics.client import Cluster, Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.controller.jobs import archives
 from transient_magics.controller.placement import homecoming
 from transient_magics.controller.placement.copies import Copies
 from transient_magics.controller.placement.homecoming import Homecoming
 from transient_magics.controller.tasks import Tasks
-from transient_magics.errors import ConnectionLostError
+from transient_magics.errors import AgreementError, ConnectionLostError
 from transient_magics.journal import ClusterState, Event, events, fold
 from transient_magics.journal.declared import declared_run
 from transient_magics.protocol import layout
@@ -249,6 +250,23 @@ async def test_a_run_of_another_machine_comes_whole_and_each_row_of_its_metrics_
         host.tasks.cancel_all()
     assert (here / layout.METRICS).read_bytes() == whole
     assert (here / layout.CELL).exists()
+
+
+async def test_code_that_another_machine_declared_runs_here_only_after_the_user_agreed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))
+    there, directory = There(tmp_path / "there", lost=0), places.cluster(SPEC.name)
+    declared(there.folder, layout.CELL)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host = Here(there, group)
+        home = Homecoming(directory, SPEC, host)
+        home.react(host.hears(DECLARED))
+        await until((directory / layout.RUNS / "run-1" / layout.RUN).exists)
+        host.tasks.cancel_all()
+    run = Cluster(SPEC.name).run("run-1")
+    with pytest.raises(AgreementError, match=r"came from a VM.*cell\.py.*trust=True"):
+        run.predict([[1.0]])
 
 
 async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_path: Path) -> None:

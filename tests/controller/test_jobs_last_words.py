@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -68,6 +69,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.state, self.seq = ClusterState(phase="ready", ready_at=time.time()), 0
+        self.recorded: list[Event] = []
         self.record(events.VmRequested(
             vm="worker-0", role=WORKER, slot=0, zone="z", accelerator="", machine_type="m",
             provisioning_model="spot", hourly=0.2, on_demand_hourly=0.6,
@@ -78,6 +80,7 @@ class Journal:
         self.record(events.JobBegan(job="job-1", attempt=1, vms=("worker-0",)))
 
     def record(self, event: Event) -> None:
+        self.recorded.append(event)
         self.seq += 1
         known = {"seq": self.seq} if event.time else {"seq": self.seq, "time": time.time_ns()}
         self.state = fold(self.state, type(event)(**{**vars(event), **known}))
@@ -237,3 +240,33 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     assert notes[3:] == [""]
     archive.unpack(tmp_path / "here" / layout.JOBS / "job-1" / layout.KEPT / layout.archive(1), tmp_path / "again")
     assert (tmp_path / "again" / "state").read_text() == "step 7"
+
+
+async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_its_vm_are_read_again(
+    tmp_path: Path,
+) -> None:
+    there = tmp_path / "vm" / layout.job_on_vm("job-1")
+    here = tmp_path / "here" / layout.JOBS / "job-1"
+    kept = tmp_path / "kept"
+    for folder in (there / layout.KEPT, here / layout.KEPT, here / layout.OUTPUT, kept):
+        folder.mkdir(parents=True)
+    about: dict[str, Any] = {"job": "job-1", "attempt": 1}
+    line = about | {"rank": 0, "time": time.time_ns()}
+    journal = Journal()
+    lines = list[dict[str, Any]]()
+    for number in (1, 2):
+        (kept / "state").write_text(f"step {number}")
+        packed = archive.pack(kept, there / layout.KEPT / layout.archive(number))
+        contents = {"number": number, "files": packed.files, "bytes": packed.bytes, "digest": packed.digest}
+        lines.append({"kind": "job.packed", **line, **contents})
+        if number == 1:
+            shutil.copy(there / layout.KEPT / layout.archive(1), here / layout.KEPT)
+            journal.record(events.JobKept(**about, **contents))
+    exited = {"code": 0, "seconds": 1.0, "noticed": False, "reason": "", "tail": ""}
+    lines.append({"kind": "job.exited", **line, **exited})
+    (there / layout.job_events(1)).write_text("".join(f"{json.dumps(values)}\n" for values in lines))
+
+    await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.jobs["job-1"].exits))
+    brought = [event.number for event in journal.recorded if isinstance(event, events.JobKept)]
+    assert brought == [1, 2], "the first one before its lines are read again"
+    assert [path.name for path in (here / layout.KEPT).iterdir()] == [layout.archive(2)]

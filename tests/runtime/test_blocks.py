@@ -145,6 +145,17 @@ def test_every_block_once_per_epoch_and_none_is_lost_with_a_worker(
     assert world.leases.returned == sum(world.touched.values())
 
 
+def test_blocks_of_a_dead_worker_are_leased_again_in_the_same_epoch() -> None:
+    leases = Leases(6)
+    held_by_dead_worker = leases.take(1, 3)
+    assert leases.lost(1) == 3
+    leased_again = leases.take(2, 6)
+    assert set(held_by_dead_worker) == set(leased_again[:3]), "they go first"
+    leases.heard(2, (), leased_again)
+    assert leases.complete == 1
+    assert leases.to_dict()["pending"] == {}, "no second epoch has begun"
+
+
 def test_without_deaths_unequal_workers_read_every_block_once_each_epoch() -> None:
     world, read = World(40, 6), dict[int, int]()
     turns = random.Random(1)

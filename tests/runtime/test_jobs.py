@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import json
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +31,8 @@ from transient_magics.protocol.agent_commands import BeginJob
 from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime import job_record
 from transient_magics.runtime.agent.jobs import AgentJobs
-from transient_magics.runtime.jobs import archive
+from transient_magics.runtime.jobs import archive, runner
+from transient_magics.runtime.jobs.family import Family
 from transient_magics.runtime.jobs.output import Output
 
 PATIENCE = 60.0
@@ -75,6 +78,14 @@ async def running(job: OneJob) -> AsyncIterator[AgentJobs]:
         if found := job_record.runner(job.folder):
             os.kill(found[0], signal.SIGKILL)
         job_record.kill_marked(job.folder)
+
+
+def is_in_session(pid: int, session: int) -> bool:
+    """Return whether a process belongs to a session; one that has ended belongs to none."""
+    try:
+        return os.getsid(pid) == session
+    except ProcessLookupError:
+        return False
 
 
 async def test_a_command_ends_with_its_code_and_all_that_it_has_started(tmp_path: Path) -> None:
@@ -126,6 +137,61 @@ async def test_who_is_told_to_end_saves_what_it_has_and_that_is_packed(tmp_path:
     [packed] = job.told("job.packed")
     archive.unpack(job.folder / layout.KEPT / layout.archive(packed["number"]), tmp_path / "there")
     assert (tmp_path / "there" / "last").read_text() == "42"
+
+
+async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its_vm_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    job = OneJob(
+        tmp_path / "root",
+        f"trap '' TERM; echo half > kept/step; echo > {ready}; exec sleep 600",
+        keep="kept",
+        keep_seconds=3600.0,
+    )
+    seconds = 0.0  # since the notice
+    packed_at = list[float]()
+    killed_at = list[float]()
+
+    class CommandsSession(Family):
+        """The processes of the command's session: others of this program belong to other tests."""
+
+        def members(self) -> list[int]:
+            return [pid for pid in super().members() if is_in_session(pid, self.command)]
+
+        def reap(self) -> None:
+            """Let three seconds pass with each look at them."""
+            nonlocal seconds
+            seconds += 3.0
+
+        def kill(self) -> None:
+            killed_at.append(seconds)
+            super().kill()
+
+    def record_and_pack(folder: Path, target: Path) -> archive.Packed:
+        packed_at.append(seconds)
+        return archive.pack(folder, target)
+
+    async def notice_once_it_runs(notice: Callable[[], None]) -> None:
+        await asyncio.to_thread(ready.read_text)
+        notice()
+
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: seconds, sleep=time.sleep))
+    monkeypatch.setattr(runner, "Family", CommandsSession)
+    monkeypatch.setattr(runner, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(runner, "pack", record_and_pack)
+    monkeypatch.setattr(runner, "watch_preemption", notice_once_it_runs)
+    try:
+        await runner.Runner(job.folder, job.begin).run()
+    finally:
+        job_record.kill_marked(job.folder)
+    assert 15 <= packed_at[0] < killed_at[0] < 30, "a VM under notice has 30 seconds"
+    [ended] = job.told("job.exited")
+    assert (ended["code"], ended["noticed"]) == (-signal.SIGKILL, True)
+    [packed] = job.told("job.packed")
+    archive.unpack(job.folder / layout.KEPT / layout.archive(packed["number"]), tmp_path / "there")
+    assert (tmp_path / "there" / "step").read_text() == "half\n"
 
 
 async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_folder_is(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests import virtual_time
 from transient_magics.protocol.agent_commands import Assign, Assignment, Stop
-from transient_magics.protocol.vm_events import told
+from transient_magics.protocol.vm_events import AgentLine, ProcessGaveUp, told
 from transient_magics.runtime.agent import supervise
 from transient_magics.runtime.agent.agent import Agent
 from transient_magics.runtime.agent.starting import Program, spawn
@@ -66,6 +69,52 @@ async def test_a_role_that_keeps_ending_is_given_up_and_said(
     assert "\n" not in told["said"]
     assert [kind for kind, _ in supervised.reports].count("process.exited") == 3
     assert not supervised.role.pid_file.exists()
+
+
+def test_a_role_that_ran_for_long_is_started_again_after_a_short_pause_however_often_it_ended(
+    supervised: Supervised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifetimes = [120.0] * 20
+    started_at = list[float]()
+    ended_at = list[float]()
+
+    class Crashing:
+        """A process that ends with an error."""
+
+        pid = 4_000_000
+
+        async def code(self) -> int:
+            return 1
+
+    def start(*_: object) -> Crashing:
+        started_at.append(asyncio.get_running_loop().time())
+        return Crashing()
+
+    async def live(*_: object) -> None:
+        """Live for two minutes, twenty times, and for a second afterwards."""
+        await asyncio.sleep(lifetimes.pop() if lifetimes else 1.0)
+        ended_at.append(asyncio.get_running_loop().time())
+
+    async def supervise_until_it_is_given_up() -> None:
+        given_up = asyncio.Event()
+
+        def report(line: AgentLine) -> None:
+            if isinstance(line, ProcessGaveUp):
+                given_up.set()
+
+        virtual_clock = asyncio.get_running_loop().time
+        monkeypatch.setattr(supervise, "time", SimpleNamespace(monotonic=virtual_clock, time=time.time))
+        RoleProcess(tmp_path, supervised.role.assignment, report).start()
+        await given_up.wait()
+
+    monkeypatch.setattr(supervise, "spawn", start)
+    monkeypatch.setattr(supervise, "start_time", lambda _: 1)
+    monkeypatch.setattr(supervise, "until_it_ends", live)
+    virtual_time.run(supervise_until_it_is_given_up())
+    pauses = [start - end for start, end in zip(started_at[1:], ended_at, strict=False)]
+    assert len(started_at) > 20, "it ended twenty times and was not given up"
+    assert max(pauses[:20]) <= 0.5
+    assert max(pauses[20:]) > 2, "one that ends soon after each start waits longer each time"
 
 
 async def test_a_role_that_cannot_be_started_is_tried_again_once_it_can(supervised: Supervised) -> None:

@@ -1,0 +1,95 @@
+"""What a worker feeds its steps with, without TensorFlow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from transient_magics.protocol.agent_commands import Assignment
+from transient_magics.protocol.run import RunSpec
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.stopwatch import Stopwatch
+from transient_magics.runtime.tf import placement
+from transient_magics.runtime.training.examples import Examples, Source
+from transient_magics.runtime.training.graph.worker import WorkerGraph
+from transient_magics.runtime.worker import session
+from transient_magics.runtime.worker.chief_link import ChiefLink
+from transient_magics.runtime.worker.graph import GraphMaker, Made
+from transient_magics.runtime.worker.pace import Pace
+
+SPEC = RunSpec("run-1", 100, token="secret", batching="static", noise_share=0.0)
+CHIEF = "127.0.0.1:1"
+ASSIGNMENT = Assignment("run-1", "worker", "worker-0", "127.0.0.1", (CHIEF,), CHIEF)
+OF_SYNCHRONOUS_STEPS_AND_OTHER_CHIEFS = ("round", "seen", "current_round", "current_step", "checkpoint", "saved")
+OF_A_WORKER_ALONE = ("pull", "push", "number")
+
+
+def named_graph() -> WorkerGraph:
+    """Return the graph of an asynchronous worker; each tensor is its own name."""
+    absent = {*OF_SYNCHRONOUS_STEPS_AND_OTHER_CHIEFS, *OF_A_WORKER_ALONE}
+    return WorkerGraph(**{field.name: None if field.name in absent else field.name for field in fields(WorkerGraph)})
+
+
+class Session:
+    """A session that records what each step is fed with; `after_step` is called with the number of steps so far."""
+
+    def __init__(self, after_step: Callable[[int], None]) -> None:
+        self.fed: list[dict[Any, Any]] = []
+        self._after_step = after_step
+
+    def run(self, fetches: Any, feeds: dict[Any, Any] | None = None) -> Any:
+        if fetches == "missing":
+            return []
+        if feeds is None:
+            return None
+        self.fed.append(feeds)
+        steps = len(self.fed)
+        self._after_step(steps)
+        loss, before, after, examples, weight = 0.5, steps - 1, steps, 24, 24.0
+        return loss, before, after, examples, weight, [time.time()] * 4, None
+
+
+def replace_tensorflow(monkeypatch: pytest.MonkeyPatch, opened: Session) -> None:
+    """Let a worker train in the session `opened`, on mini-batches of 32 examples."""
+    errors = SimpleNamespace(OutOfRangeError=EOFError, ResourceExhaustedError=MemoryError)
+    server = SimpleNamespace(target="")
+    tensorflow = SimpleNamespace(
+        errors=errors, train=SimpleNamespace(Server=lambda *_, **__: server), Session=lambda *_, **__: opened
+    )
+    made = Made("graph", named_graph(), Source({}, 32, "begin", {}, "enqueue", "close", "wanted"))
+    monkeypatch.setattr(session, "tensorflow", lambda: tensorflow)
+    monkeypatch.setattr(session, "answer", lambda _: True)
+    monkeypatch.setattr(placement, "plain_config", lambda *_: None)
+    monkeypatch.setattr(placement, "worker_config", lambda *_: None)
+    monkeypatch.setattr(placement, "transient_errors", lambda: (ConnectionError,))
+    monkeypatch.setattr(placement, "close", lambda *_: None)
+    monkeypatch.setattr(GraphMaker, "make", lambda *_: made)
+    monkeypatch.setattr(Examples, "start", lambda *_: None)
+    monkeypatch.setattr(Pace, "start", lambda _: None)
+
+
+def test_a_gradient_has_the_share_that_the_chief_gave_with_the_mini_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = ChiefLink(CHIEF, SPEC.token, "worker-0", "")
+    training = session.Training(RunFolder(tmp_path), SPEC, ASSIGNMENT, link, Stopwatch(time.time()))
+    given = [(24, 0.75), (40, 1.25)]
+
+    def after_step(_: int) -> None:
+        if given:
+            link.batch = given.pop(0)
+        else:
+            training.stop.set()
+
+    opened = Session(after_step)
+    replace_tensorflow(monkeypatch, opened)
+    training.listen()
+    training.build(0)
+    training.run()
+    assert [(feeds["wanted"], feeds["share"]) for feeds in opened.fed] == [(32, 1.0), (24, 0.75), (40, 1.25)]
