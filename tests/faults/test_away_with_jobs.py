@@ -60,6 +60,7 @@ def asleep(patient: Patient) -> None:
     until(lambda: not commands.in_charge(patient.cluster.directory), "killed")
 
 
+@pytest.mark.nightly
 def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: Path, tmp_path: Path) -> None:
     declaration = client.Declaration("cpux2", name="afar", purpose="jobs", controller="cluster", max_hours=2.0)
     cluster = client.declare(declaration)

@@ -184,6 +184,7 @@ def programs(home: Path) -> set[str]:
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     home: Path, elsewhere: Callable[[str], str]
 ) -> None:

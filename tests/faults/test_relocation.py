@@ -70,6 +70,7 @@ MOMENTS: dict[str, Callable[[Patient, int], object]] = {
 }
 
 
+@pytest.mark.nightly
 def test_a_training_moves_to_another_zone_though_the_controller_is_killed_on_the_way(mover: Patient) -> None:
     cluster = mover.cluster
     mover.until(lambda _: mover.saved_at_home() > 0, "a checkpoint at home")

@@ -68,6 +68,7 @@ ON = "--on cpux1,cpux2 --objective 'min loss' --train-steps 20 --seed 1 --no-che
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_a_configuration_is_a_part_of_the_running_cluster_or_has_its_own_which_goes_with_it(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpu", name="on"))
     own = client.Cluster("m-cpux2")
