@@ -57,7 +57,7 @@ def test_a_package_is_installed_on_every_vm_in_a_place_of_its_own(patient: Patie
 
 def test_a_folder_that_is_sent_along_is_what_every_vm_trains_with(patient: Patient) -> None:
     assert patient.run
-    assert "= own_layers.SIZE" in (patient.run.directory / "cell.py").read_text()
+    assert "from own_layers import SIZE" in (patient.run.directory / "cell.py").read_text()
     for vm in (patient.server(), *patient.workers()):
         assert places(patient, vm, "sizes.py") == [("transient", "runs", patient.run.name, "include")]
     assert find_spec("own_layers") is None
