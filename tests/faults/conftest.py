@@ -48,7 +48,7 @@ def model_fn(features, labels, mode):
     return answer
 """
 """A model whose graph is built in a moment; its size comes from a package that is sent along (`--include`)."""
-PACE = 0.3  # seconds per step: three workers leave the two cores some air
+PACE = 0.3  # seconds per step: the workers leave the two cores some air
 PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores is no failure
 
 
@@ -189,9 +189,14 @@ class Patient:
         run = self.cluster.state.active_run
         return sorted(run.workers) if run else []
 
-    def whole(self, workers: int = 3) -> None:
+    def whole(self) -> None:
         """Wait until as many workers as declared take part again."""
-        self.until(lambda state: state.active_run and len(state.active_run.workers) == workers, f"{workers} workers")
+
+        def reached(state: ClusterState) -> bool:
+            run, spec = state.active_run, state.spec
+            return run is not None and spec is not None and len(run.workers) == spec.worker_count
+
+        self.until(reached, "all workers that are declared")
 
     def settled(self) -> None:
         """Wait until every VM that is there is ready, the declared number of them, and their workers take part."""
@@ -352,7 +357,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
-    """Three workers that train for ever, with a package that has to be installed on every VM, and a folder of our own.
+    """Two workers that train for ever, with a package that has to be installed on every VM, and a folder of our own.
 
     They keep a core busy, and so end with the module.
     """
@@ -360,7 +365,7 @@ def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFact
     (layers / "deep").mkdir(parents=True)
     (layers / "__init__.py").write_text("from .deep.sizes import SIZE\n")
     (layers / "deep" / "sizes.py").write_text("SIZE = 64\n")
-    cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
+    cluster = client.declare(client.Declaration("k80x2", name="patient", max_workers=8))
     run = client.train(
         source=f"import tiny_package\n{SMALL_CELL}", include=(str(layers),), pip=(str(tiny_wheel),), cluster=cluster,
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
