@@ -48,6 +48,24 @@ def model_fn(features, labels, mode):
     return answer
 """
 """A model whose graph is built in a moment; its size comes from a package that is sent along (`--include`)."""
+LINE_CELL = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+def input_fn(mode):
+    points = np.linspace(-1, 1, 64, dtype="float32")[:, None]
+    return points, 3 * points
+
+def model_fn(features, labels, mode):
+    line = features * tf.get_variable("slope", [1])
+    answer = {"predictions": {"line": line}}
+    if mode != "infer":
+        answer["loss"] = tf.reduce_mean(tf.square(line - labels))
+    if mode == "train":
+        answer |= {"optimizer": tf.train.GradientDescentOptimizer, "learning_rate": 0.1}
+    return answer
+"""
+"""A model of one variable, for runs of which nothing else matters."""
 PACE = 0.3  # seconds per step: the workers leave the two cores some air
 PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores is no failure
 

@@ -12,7 +12,7 @@ from google.api_core.exceptions import Forbidden
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
-from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
+from tests.faults.conftest import CELL, LINE_CELL, PATIENCE, Patient, take_away
 from tests.faults.healing import healed
 from tests.light import LIGHT
 from tests.runtime import programs
@@ -70,29 +70,10 @@ def its_workers_token_reads_records_alone(home: Path, vm: str) -> None:
             attack()
 
 
-LINE = """
-import numpy as np
-import tensorflow.compat.v1 as tf
-
-def input_fn(mode):
-    points = np.linspace(-1, 1, 64, dtype="float32")[:, None]
-    return points, 3 * points
-
-def model_fn(features, labels, mode):
-    line = features * tf.get_variable("slope", [1])
-    answer = {"predictions": {"line": line}}
-    if mode != "infer":
-        answer["loss"] = tf.reduce_mean(tf.square(line - labels))
-    if mode == "train":
-        answer |= {"optimizer": tf.train.GradientDescentOptimizer, "learning_rate": 0.1}
-    return answer
-"""
-
-
 def test_checkpoints_in_a_bucket_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
     cluster = client.declare(client.Declaration("cpu", name="stored", bucket="gs://stored-results/lab"))
     run = client.train(
-        source=LINE, cluster=cluster, train_steps=10**6, checkpoint_steps=20, checkpoint_seconds=None,
+        source=LINE_CELL, cluster=cluster, train_steps=10**6, checkpoint_steps=20, checkpoint_seconds=None,
         pace_seconds=0.2, check=False, eval_steps=None,
     )  # fmt: skip
     patient = Patient(cluster, run)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, full_disk, processes, reboot
+from tests.faults.test_controller_on_a_vm import api, place, vms
 from transient_magics import client, places
 from transient_magics.client import launching
 from transient_magics.controller.cluster import Controller
@@ -102,7 +104,7 @@ def test_a_worker_that_compute_engine_stops_is_replaced_and_deleted(pair: tuple[
     right.cluster.revoke(worker)
     right.event(mark, events.WorkerReplaced, worker=worker)
     right.event(mark, events.VmRevoked, vm=worker)
-    right.sees(lambda: f"right-{worker}" not in json.loads(_list_instances()), f"end of {worker}, which is stopped")
+    right.sees(lambda: worker not in vms("right"), f"end of {worker}, which is stopped")
     right.until(lambda now: any(vm.replaces == worker and vm.state == "ready" for vm in now.living), "replaced")
 
 
@@ -172,17 +174,8 @@ def test_a_vm_taken_away_while_it_boots_is_asked_for_again_and_one_that_reboots_
     cluster = client.declare(client.Declaration("k80x2", name="early"))
     patient = Patient(cluster)
     patient.event(0, events.VmRequested, vm="worker-1")
-    code = (
-        "import asyncio, sys\n"
-        "from transient_magics import emulator\nfrom transient_magics.cloud import ComputeEngine\n"
-        "async def main():\n"
-        "    async with ComputeEngine('emulated-project', emulator.ensure()) as engine:\n"
-        "        while await engine.get(sys.argv[1], 'early-worker-1') is None: await asyncio.sleep(0.02)\n"
-        "        await engine.delete(sys.argv[1], 'early-worker-1', {})\n"
-        "asyncio.run(main())"
-    )
-    zone = cluster.state.vms["worker-1"].zone
-    subprocess.run([sys.executable, "-c", code, zone], check=True, timeout=PATIENCE)
+    patient.sees(lambda: "worker-1" in vms("early"), "a VM that boots")
+    api(place(cluster, "worker-1"), "DELETE")
     patient.event(0, events.VmRunning, vm="worker-0")
     reboot("early-worker-0")
     patient.until(lambda now: not now.vms["worker-1"].living, "seen to be gone")
@@ -194,26 +187,6 @@ def test_a_vm_taken_away_while_it_boots_is_asked_for_again_and_one_that_reboots_
     assert cluster.state.over
 
 
-def test_a_name_is_free_again_after_deletion_and_the_old_journal_is_kept(home: Path) -> None:
-    cluster = client.declare(client.Declaration("cpu", name="again"))
-    cluster.delete()
-    again = client.declare(client.Declaration("cpu", name="again"))
-    assert again.state.phase in ("unknown", "provisioning", "ready")
-    again.delete()
-    assert list((home / "past").glob("again-*/journal.jsonl"))
-
-
-def test_a_script_killed_right_after_declaring_leaves_a_cluster_that_comes_up(home: Path) -> None:
-    code = (
-        "import os, signal\nfrom transient_magics import client\n"
-        "client.declare(client.Declaration('cpu', name='orphan'))\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    cluster = client.cluster("orphan")
-    cluster.wait(PATIENCE)
-    cluster.delete()
-
-
 def test_a_controller_killed_while_it_provisions_doubles_no_vm(home: Path) -> None:
     cluster = client.declare(client.Declaration("k80x2", name="twice", max_hours=3))
     patient = Patient(cluster)
@@ -222,26 +195,26 @@ def test_a_controller_killed_while_it_provisions_doubles_no_vm(home: Path) -> No
     state = cluster.wait(PATIENCE)
     assert sorted(vm.name for vm in state.living) == ["ps-0", "worker-0", "worker-1"]
     patient.ends_at_once("ps-0", "worker-0", "worker-1", hours=3)  # the workers by one request, asked for twice
-    listed = json.loads(_list_instances())
-    assert sorted(name for name in listed if name.startswith("twice-")) == [
-        "twice-ps-0", "twice-worker-0", "twice-worker-1",
-    ]  # fmt: skip
+    assert sorted(vms("twice")) == ["ps-0", "worker-0", "worker-1"]
     cluster.delete()
 
 
-def test_a_cluster_whose_folder_is_thrown_away_ends_itself(home: Path) -> None:
-    import shutil
-
-    cluster = client.declare(client.Declaration("cpu", name="thrown"))
+def test_a_cluster_of_a_script_that_was_killed_comes_up_and_ends_when_its_folder_is_deleted(home: Path) -> None:
+    code = (
+        "import os, signal\nfrom transient_magics import client\n"
+        "client.declare(client.Declaration('cpu', name='orphan'))\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    cluster = client.cluster("orphan")
     cluster.wait(PATIENCE)
     number = Patient(cluster).controller()
     with (cluster.directory / "controller.log").open() as log:
         shutil.rmtree(cluster.directory)
         deadline = time.monotonic() + PATIENCE
-        while number in processes("transient_magics.controller", "thrown"):
+        while number in processes("transient_magics.controller", "orphan"):
             assert time.monotonic() < deadline, f"the controller goes on:\n{log.read()}"
             time.sleep(0.2)
-        left = [name for name in json.loads(_list_instances()) if name.startswith("thrown-")]
+        left = vms("orphan")
         assert not left, f"{left} are left:\n{log.read()}"
 
 
@@ -259,21 +232,9 @@ def test_waiting_can_be_interrupted_and_the_cluster_goes_on(pair: tuple[Patient,
     assert left.cluster.state.phase == "ready"
 
 
-def _list_instances() -> str:
-    code = (
-        "import asyncio, json\n"
-        "from transient_magics import emulator\nfrom transient_magics.cloud import ComputeEngine\n"
-        "async def main():\n"
-        "    async with ComputeEngine('emulated-project', emulator.ensure()) as engine:\n"
-        "        print(json.dumps([vm.name for vm in await engine.list({})]))\n"
-        "asyncio.run(main())"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-def test_a_name_that_is_used_again_at_once_has_one_controller_at_a_time(home: Path) -> None:
+def test_a_name_that_is_used_again_at_once_has_one_controller_at_a_time(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = client.declare(client.Declaration("cpu", name="renewed"))
     cluster.wait(PATIENCE)
     (former,) = (event.pid for event in cluster.events() if isinstance(event, events.ControllerStarted))
@@ -288,23 +249,15 @@ def test_a_name_that_is_used_again_at_once_has_one_controller_at_a_time(home: Pa
     began = [event for event in cluster.events() if event.kind.startswith("controller.")]
     assert [event.kind for event in began] == ["controller.started"]
     assert all(isinstance(event, events.ControllerStarted) and event.pid != former for event in began)
-
-
-def test_a_name_is_free_when_the_controller_of_the_deleted_cluster_has_ended(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with client.declare(client.Declaration("cpu", name="lingering")) as cluster:
-        first = cluster.state.spec
+    assert list((home / "past").glob("renewed-*/journal.jsonl"))
     lock = None
     while lock is None:
         lock = take(cluster.directory)  # as a controller has it that is still ending
     monkeypatch.setattr(launching, "_END_SECONDS", 0.2)
-    with pytest.raises(ClusterError, match=r"controller of the deleted cluster lingering has not ended.*--name"):
-        client.declare(client.Declaration("cpu", name="lingering"))
+    with pytest.raises(ClusterError, match=r"controller of the deleted cluster renewed has not ended.*--name"):
+        client.declare(client.Declaration("cpu", name="renewed"))
     assert is_of(lock, cluster.directory)
     os.close(lock)
-    with client.declare(client.Declaration("cpu", name="lingering")) as cluster:
-        assert not (cluster.state.spec and first) or cluster.state.spec.id != first.id
 
 
 def test_a_controller_leaves_a_folder_that_took_its_folders_name(home: Path, tmp_path: Path) -> None:

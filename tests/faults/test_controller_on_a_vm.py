@@ -139,6 +139,7 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     assert said.split() == ["deleted", str(cluster.cost().total)]
 
 
+@pytest.mark.nightly
 def test_a_full_disk_here_or_on_the_vm_is_said_and_loses_no_event(home: Path) -> None:
     cluster = client.declare(client.Declaration("k80", name="full", controller="cluster"))
     patient, told = governed_by_its_vm(cluster), [""]
