@@ -16,7 +16,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-from tests.faults.conftest import CELL, PATIENCE, Patient, processes
+from tests.faults.conftest import CELL, LINE_CELL, PATIENCE, Patient, processes
 from transient_magics import client
 from transient_magics.errors import TrainingError
 
@@ -113,30 +113,30 @@ def test_a_mistake_is_one_line_without_traceback_and_launches_nothing(
 ARRAYS = "import numpy\ndef input_fn(mode): return numpy.zeros((4, 2)), numpy.zeros(4)\n"
 
 
+DIGITS = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits"}
+
+
 @pytest.mark.training
 @pytest.mark.parametrize(
     ("options", "body", "words"),
     [
-        ({"model": "resnett"}, CELL, ["resnett", "resnet"]),
-        pytest.param({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"], marks=pytest.mark.nightly),
+        pytest.param({**DIGITS, "model": "resnett"}, CELL, ["resnett", "resnet"], marks=pytest.mark.nightly),
         pytest.param(
-            {"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"], marks=pytest.mark.nightly
+            {**DIGITS, "problem": "image_digit"}, CELL, ["image_digit", "image_digits"], marks=pytest.mark.nightly
         ),
-        ({}, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
-        ({"pip": ("/nowhere/tiny-1.0-py3-none-any.whl",)}, CELL, ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
         pytest.param(
-            {"model": "", "hparams_set": "", "problem": ""},
-            f"{ARRAYS}model = 3\n",
-            ["no Keras model"],
+            {**DIGITS, "hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"],
             marks=pytest.mark.nightly,
         ),
+        ({}, LINE_CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
+        ({"pip": ("/nowhere/tiny-1.0-py3-none-any.whl",)}, LINE_CELL, ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
+        pytest.param({}, f"{ARRAYS}model = 3\n", ["no Keras model"], marks=pytest.mark.nightly),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
     bench: client.Cluster, options: dict[str, Any], body: str, words: list[str]
 ) -> None:
-    asked = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", **options}
-    run = client.train(source=body, cluster=bench, train_steps=10, **asked)  # type: ignore[arg-type]
+    run = client.train(source=body, cluster=bench, train_steps=10, **options)
     with pytest.raises(TrainingError) as raised:
         run.wait(PATIENCE)
     for word in words:
