@@ -16,7 +16,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-from tests.faults.conftest import CELL, LINE_CELL, PATIENCE, Patient, processes
+from tests.faults.conftest import CELL, PATIENCE, Patient, processes
 from transient_magics import client
 from transient_magics.errors import TrainingError
 
@@ -117,22 +117,17 @@ DIGITS = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_d
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "body", "words"),
     [
-        pytest.param({**DIGITS, "model": "resnett"}, CELL, ["resnett", "resnet"], marks=pytest.mark.nightly),
-        pytest.param(
-            {**DIGITS, "problem": "image_digit"}, CELL, ["image_digit", "image_digits"], marks=pytest.mark.nightly
-        ),
-        pytest.param(
-            {**DIGITS, "hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"],
-            marks=pytest.mark.nightly,
-        ),
-        ({}, LINE_CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
-        ({"pip": ("/nowhere/tiny-1.0-py3-none-any.whl",)}, LINE_CELL, ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
-        pytest.param({}, f"{ARRAYS}model = 3\n", ["no Keras model"], marks=pytest.mark.nightly),
+        ({**DIGITS, "model": "resnett"}, CELL, ["resnett", "resnet"]),
+        ({**DIGITS, "problem": "image_digit"}, CELL, ["image_digit", "image_digits"]),
+        ({**DIGITS, "hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"]),
+        (DIGITS, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
+        ({}, f"{ARRAYS}model = 3\n", ["no Keras model"]),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
     bench: client.Cluster, options: dict[str, Any], body: str, words: list[str]
 ) -> None:

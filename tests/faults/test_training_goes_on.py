@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import PATIENCE, Patient, stand_still, take_away
+from tests.faults.conftest import LINE_CELL, PATIENCE, Patient, stand_still, take_away
 from tests.faults.healing import healed
+from transient_magics import client
 from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, events, metrics
 
@@ -288,3 +289,22 @@ def test_a_step_is_traced_and_the_next_trace_has_to_wait(patient: Patient, tmp_p
     patient.goes_on()
     told = [row for row in metrics.read(patient.run.directory / "metrics.jsonl") if row.get("traced_seconds")]
     assert [row["worker"] for row in told] == [chosen], "its time is told, and counted nowhere"
+
+
+@pytest.mark.parametrize(
+    ("source", "pip", "words"),
+    [
+        (f"{LINE_CELL}\nraise ValueError('not so')\n", (), ["cell line", "not so"]),
+        (LINE_CELL, ("/nowhere/tiny-1.0-py3-none-any.whl",), ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
+    ],
+)
+def test_a_run_that_cannot_work_fails_in_one_sentence_beside_the_one_that_trains(
+    patient: Patient, source: str, pip: tuple[str, ...], words: list[str]
+) -> None:
+    run = client.train(source=source, pip=pip, cluster=patient.cluster, train_steps=10)
+    with pytest.raises(TrainingError) as raised:
+        run.wait(PATIENCE)
+    assert [word for word in words if word not in str(raised.value)] == []
+    assert "\n" not in str(raised.value).strip()
+    joined = [event for event in patient.cluster.events() if isinstance(event, events.WorkerJoined)]
+    assert {event.run for event in joined} == {"run-1"}
