@@ -20,23 +20,53 @@ from typing import Any
 import pytest
 
 from tests.ends import all_end
-from tests.light import LIGHT
 from transient_magics import client, emulator, places
 from transient_magics.cli import arguments, verbs
 from transient_magics.journal import ClusterState, Event, events
 
 CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text()
-OWN_LAYERS = """
+SMALL_CELL = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+from own_layers import SIZE
 
-@registry.register_hparams
-def own_size():
-    from tensor2tensor.models import basic
+batch_size = 8
 
-    hparams = basic.basic_fc_small()
-    hparams.hidden_size = own_layers.SIZE
-    return hparams
+def input_fn(mode):
+    pixels = np.random.default_rng(1).random((64, SIZE)).astype("float32")
+    return pixels, (pixels.sum(1) > SIZE / 2).astype("int64")
+
+def model_fn(features, labels, mode):
+    logits = features @ tf.get_variable("weights", [SIZE, 2], initializer=tf.random_normal_initializer(stddev=0.01))
+    answer = {"predictions": {"scores": tf.nn.softmax(logits)}}
+    if mode != "infer":
+        answer["loss"] = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    if mode == "train":
+        answer |= {"optimizer": tf.train.GradientDescentOptimizer, "learning_rate": 0.01}
+    if mode == "eval":
+        answer["eval_metric_ops"] = {"accuracy": tf.metrics.accuracy(labels, tf.argmax(logits, 1))}
+    return answer
 """
-PACE = 0.3  # seconds per step: three workers leave the two cores some air
+"""A model whose graph is built in a moment; its size comes from a package that is sent along (`--include`)."""
+LINE_CELL = """
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+def input_fn(mode):
+    points = np.linspace(-1, 1, 64, dtype="float32")[:, None]
+    return points, 3 * points
+
+def model_fn(features, labels, mode):
+    line = features * tf.get_variable("slope", [1])
+    answer = {"predictions": {"line": line}}
+    if mode != "infer":
+        answer["loss"] = tf.reduce_mean(tf.square(line - labels))
+    if mode == "train":
+        answer |= {"optimizer": tf.train.GradientDescentOptimizer, "learning_rate": 0.1}
+    return answer
+"""
+"""A model of one variable, for runs of which nothing else matters."""
+PACE = 0.3  # seconds per step: the workers leave the two cores some air
 PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores is no failure
 
 
@@ -177,9 +207,14 @@ class Patient:
         run = self.cluster.state.active_run
         return sorted(run.workers) if run else []
 
-    def whole(self, workers: int = 3) -> None:
+    def whole(self) -> None:
         """Wait until as many workers as declared take part again."""
-        self.until(lambda state: state.active_run and len(state.active_run.workers) == workers, f"{workers} workers")
+
+        def reached(state: ClusterState) -> bool:
+            run, spec = state.active_run, state.spec
+            return run is not None and spec is not None and len(run.workers) == spec.worker_count
+
+        self.until(reached, "all workers that are declared")
 
     def settled(self) -> None:
         """Wait until every VM that is there is ready, the declared number of them, and their workers take part."""
@@ -340,7 +375,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patient]:
-    """Three workers that train for ever, with a package that has to be installed on every VM, and a folder of our own.
+    """Two workers that train for ever, with a package that has to be installed on every VM, and a folder of our own.
 
     They keep a core busy, and so end with the module.
     """
@@ -348,10 +383,9 @@ def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFact
     (layers / "deep").mkdir(parents=True)
     (layers / "__init__.py").write_text("from .deep.sizes import SIZE\n")
     (layers / "deep" / "sizes.py").write_text("SIZE = 64\n")
-    cluster = client.declare(client.Declaration("k80x3", name="patient", max_workers=8))
+    cluster = client.declare(client.Declaration("k80x2", name="patient", max_workers=8))
     run = client.train(
-        source=f"import own_layers\nimport tiny_package\n{CELL}{OWN_LAYERS}", include=(str(layers),),
-        pip=(str(tiny_wheel),), cluster=cluster, **{**LIGHT, "hparams_set": "own_size"},
+        source=f"import tiny_package\n{SMALL_CELL}", include=(str(layers),), pip=(str(tiny_wheel),), cluster=cluster,
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
     )  # fmt: skip
     patient = Patient(cluster, run)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient
-from tests.faults.test_controller_on_a_vm import api, governed_by_its_vm, place, until, vms
+from tests.faults.test_controller_on_a_vm import COUNTS, api, governed_by_its_vm, place, until, vms
 from transient_magics import client
 from transient_magics.client import commands
 from transient_magics.journal import events
@@ -17,33 +17,6 @@ from transient_magics.journal import events
 pytest.importorskip("distributed")
 pytest.importorskip("sklearn")
 
-COUNTS = """
-import os, pathlib, signal, sys, time
-
-kept = pathlib.Path(os.environ["TRANSIENT_KEEP"])
-state = kept / "done"
-done = int(state.read_text()) if state.exists() else 0
-first = done + 1
-print("begins at", done, flush=True)
-
-def save(*_):
-    (kept / "new").write_text(str(done))
-    (kept / "new").replace(state)
-
-def leave(*_):
-    save()
-    print("leaves at", done, flush=True)
-    sys.exit(0)
-
-signal.signal(signal.SIGTERM, leave)
-while not os.path.exists(os.environ["ENOUGH"]):
-    time.sleep(0.1)
-    done += 1
-    save()
-    if done == first:
-        print("counts", flush=True)
-print("done at", done, flush=True)
-"""
 BAG = """
 import time
 import numpy as np
@@ -60,6 +33,7 @@ def asleep(patient: Patient) -> None:
     until(lambda: not commands.in_charge(patient.cluster.directory), "killed")
 
 
+@pytest.mark.nightly
 def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: Path, tmp_path: Path) -> None:
     declaration = client.Declaration("cpux2", name="afar", purpose="jobs", controller="cluster", max_hours=2.0)
     cluster = client.declare(declaration)
@@ -110,6 +84,7 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
     assert not vms("afar")
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_ends_while_this_machine_is_away_has_left_what_its_jobs_kept(home: Path, tmp_path: Path) -> None:
     cluster = client.declare(client.Declaration("cpu", name="ended", purpose="jobs", controller="cluster"))
     patient = governed_by_its_vm(cluster)

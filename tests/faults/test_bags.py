@@ -48,20 +48,28 @@ def job(x, seed, checkpoint):
     return {"y": wave(x) + noise, "y_error": 0.01, "path": np.arange(5.0)}
 """
 
+SLEEPS = """
+import time
+
+def job(x):
+    time.sleep(1)
+    return {"y": x}
+"""
+
 
 def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
     home: Path, tmp_path: Path, tiny_wheel: Path
 ) -> None:
     shape = tmp_path / "shape.py"
     shape.write_text("import math\n\ndef wave(x):\n    return math.sin(4 * x)\n")
-    cluster = client.declare(client.Declaration("cpux3", name="many", purpose="jobs", max_hours=2.0))
+    cluster = client.declare(client.Declaration("cpux2", name="many", purpose="jobs", max_hours=2.0))
     patient = Patient(cluster)
     how: dict[str, Any] = {
         "source": CELL, "cluster": cluster, "include": (str(shape),), "pip": (str(tiny_wheel),),
     }  # fmt: skip
     try:
-        with pytest.raises(DeclarationError, match="many has 3 workers, not 4"):
-            client.declare_bag(**how, over="x=0:1", jobs=3, workers=4)
+        with pytest.raises(DeclarationError, match="many has 2 workers, not 3"):
+            client.declare_bag(**how, over="x=0:1", jobs=3, workers=3)
         with pytest.raises(CellError, match="job has no argument z, which --over names"):
             client.declare_bag(**how, over="x=0:1 z=1:2", jobs=3)
         source = CELL.replace("range(begun, 20)", "range(begun, depth)")
@@ -102,12 +110,22 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         state = cluster.state
         assert bag.cost() == pytest.approx(sum(run_costs(state, now()).values()), rel=0.2)
         assert bag.cost() <= bill(state, now()).total * (1 + 1e-9), "but for the last digit of sums in another order"
-        stopped = client.declare_bag(**how, over="x=0:0.5", jobs=500, surrogate="none")
-        patient.until(lambda state: len(state.bags["bag-2"].state.results) >= 1, "a result")
+    finally:
+        cluster.delete(PATIENCE)
+
+
+@pytest.mark.nightly
+def test_a_bag_is_stopped_by_its_user_or_ends_at_its_own_limit(home: Path) -> None:
+    cluster = client.declare(client.Declaration("cpux2", name="many", purpose="jobs", max_hours=2.0))
+    patient = Patient(cluster)
+    how: dict[str, Any] = {"source": SLEEPS, "cluster": cluster, "over": "x=0:1", "jobs": 500, "surrogate": "none"}
+    try:
+        stopped = client.declare_bag(**how)
+        patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 1, "a result")
         stopped.stop()
         assert stopped.wait(PATIENCE).phase == "stopped"
         patient.until(lambda state: not state.leases, "the VMs free again")
-        limited = client.declare_bag(**how, over="x=0:0.5", jobs=500, surrogate="none", max_hours=0.001)
+        limited = client.declare_bag(**how, max_hours=0.001)
         assert limited.wait(PATIENCE).reason.startswith("it has taken 0.001 hours")
     finally:
         cluster.delete(PATIENCE)

@@ -12,7 +12,7 @@ from google.api_core.exceptions import Forbidden
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
-from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
+from tests.faults.conftest import CELL, LINE_CELL, PATIENCE, Patient, take_away
 from tests.faults.healing import healed
 from tests.light import LIGHT
 from tests.runtime import programs
@@ -55,7 +55,12 @@ def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
             bucket.blob(name).upload_from_string("poison")
     with pytest.raises(Forbidden):
         bucket.reload()
-    workers = json.loads(place.with_name("records-token.json").read_text())["token"]
+
+
+def its_workers_token_reads_records_alone(home: Path, vm: str) -> None:
+    """Code on the VM can neither change the records that others read nor list the checkpoints."""
+    (place,) = (home / "emulator" / "vms" / vm / "home").rglob("records-token.json")
+    workers = json.loads(place.read_text())["token"]
     stored = storage.Client("p", Credentials(workers), client_options={"api_endpoint": emulator.running()})
     bucket = stored.bucket("stored-results")
     (shared, *_) = [each.name for each in stored.list_blobs(bucket, prefix="digits/") if "-train-" in each.name]
@@ -65,6 +70,32 @@ def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
             attack()
 
 
+def test_checkpoints_in_a_bucket_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
+    cluster = client.declare(client.Declaration("cpu", name="stored", bucket="gs://stored-results/lab"))
+    run = client.train(
+        source=LINE_CELL, cluster=cluster, train_steps=10**6, checkpoint_steps=20, checkpoint_seconds=None,
+        pace_seconds=0.2, check=False, eval_steps=None,
+    )  # fmt: skip
+    patient = Patient(cluster, run)
+    try:
+        shipped = patient.shipped()
+        its_token_opens_its_checkpoints_alone(home, "stored-ps-0")
+        run.stop()
+        result = run.wait(PATIENCE)
+    finally:
+        cluster.delete(PATIENCE)
+    assert result.step >= shipped
+    assert str(result.checkpoint).startswith("gs://stored-results/lab/stored-")
+    assert not (run.directory / "checkpoints").exists(), "copied over SSH all the same"
+    fetched = run.fetch(tmp_path / "fetched")
+    name = str(result.checkpoint).rpartition("/")[2]
+    assert (fetched / "checkpoints" / f"{name}.index").exists()
+    ended = json.loads((fetched / "result.json").read_text())
+    assert (ended["run"], ended["stopped"]) == ("run-1", True)
+    assert "token" not in json.loads((fetched / "run.json").read_text())
+
+
+@pytest.mark.nightly
 def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
     cluster = client.declare(client.Declaration("k80x1", name="stored", bucket="gs://stored-results/lab"))
     run = client.train(
@@ -77,6 +108,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         shipped = patient.shipped()
         assert not (run.directory / "checkpoints").exists(), "copied over SSH all the same"
         its_token_opens_its_checkpoints_alone(home, "stored-ps-0")
+        its_workers_token_reads_records_alone(home, "stored-ps-0")
         mark = patient.mark()
         take_away("stored-ps-0")
         resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]

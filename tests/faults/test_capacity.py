@@ -89,6 +89,7 @@ def test_where_vms_do_not_boot_two_are_bought_and_what_they_wrote_is_kept(witnes
         patient.cluster.delete()
 
 
+@pytest.mark.nightly
 def test_an_api_that_fails_every_fifth_time_changes_nothing_but_the_time(witness: client.Cluster) -> None:
     witness.weather(api_errors="0.2", seed="7")
     patient = Patient(client.declare(client.Declaration("k80x3", name="rough")))
@@ -103,6 +104,7 @@ def test_an_api_that_fails_every_fifth_time_changes_nothing_but_the_time(witness
         witness.weather(api_errors="0")
 
 
+@pytest.mark.nightly
 def test_while_no_credentials_are_accepted_vms_stay_and_what_is_wanted_waits(witness: client.Cluster) -> None:
     patient = Patient(client.declare(client.Declaration("k80", name="expired", max_workers=2)))
     try:

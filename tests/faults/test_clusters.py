@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, full_disk, processes, reboot
+from tests.faults.test_controller_on_a_vm import api, place, vms
 from transient_magics import client, places
 from transient_magics.client import launching
 from transient_magics.controller.cluster import Controller
@@ -41,7 +43,8 @@ def pair(home: Path) -> Iterator[tuple[Patient, Patient]]:
     """Two small clusters side by side, ready; the one on the right has workers that are stopped, not deleted."""
     models = {"left": "spot", "right": "preemptible"}
     clusters = [
-        client.declare(client.Declaration("k80", name=each, provisioning_model=models[each])) for each in models
+        client.declare(client.Declaration("k80", name=each, provisioning_model=models[each], max_workers=4))
+        for each in models
     ]
     for cluster in clusters:
         cluster.wait(PATIENCE)
@@ -77,7 +80,7 @@ def test_commands_that_cannot_be_meant_are_refused_in_one_sentence(pair: tuple[P
         left.cluster.revoke("worker-77")
     with pytest.raises(ClusterError, match="on demand"):
         left.cluster.revoke("ps-0")
-    with pytest.raises(DeclarationError, match="more than the 2"):
+    with pytest.raises(DeclarationError, match="more than the 4"):
         left.cluster.resize("k80x9")
     with pytest.raises(ClusterError, match=r"no VM worker-77\. There are: .*worker-0"):
         left.cluster.logs("worker-77")
@@ -102,7 +105,7 @@ def test_a_worker_that_compute_engine_stops_is_replaced_and_deleted(pair: tuple[
     right.cluster.revoke(worker)
     right.event(mark, events.WorkerReplaced, worker=worker)
     right.event(mark, events.VmRevoked, vm=worker)
-    right.sees(lambda: f"right-{worker}" not in json.loads(_list_instances()), f"end of {worker}, which is stopped")
+    right.sees(lambda: worker not in vms("right"), f"end of {worker}, which is stopped")
     right.until(lambda now: any(vm.replaces == worker and vm.state == "ready" for vm in now.living), "replaced")
 
 
@@ -168,53 +171,26 @@ async def test_where_a_vm_may_not_manage_vms_the_controller_stays_here_and_says_
     assert replay(history).seat == ""
 
 
-def test_a_vm_taken_away_while_it_boots_is_asked_for_again_and_one_that_reboots_is_not(home: Path) -> None:
-    cluster = client.declare(client.Declaration("k80x2", name="early"))
-    patient = Patient(cluster)
-    patient.event(0, events.VmRequested, vm="worker-1")
-    code = (
-        "import asyncio, sys\n"
-        "from transient_magics import emulator\nfrom transient_magics.cloud import ComputeEngine\n"
-        "async def main():\n"
-        "    async with ComputeEngine('emulated-project', emulator.ensure()) as engine:\n"
-        "        while await engine.get(sys.argv[1], 'early-worker-1') is None: await asyncio.sleep(0.02)\n"
-        "        await engine.delete(sys.argv[1], 'early-worker-1', {})\n"
-        "asyncio.run(main())"
-    )
-    zone = cluster.state.vms["worker-1"].zone
-    subprocess.run([sys.executable, "-c", code, zone], check=True, timeout=PATIENCE)
-    patient.event(0, events.VmRunning, vm="worker-0")
-    reboot("early-worker-0")
-    patient.until(lambda now: not now.vms["worker-1"].living, "seen to be gone")
-    state = patient.until(lambda now: sum(vm.state == "ready" for vm in now.living) == 3, "three ready")
-    assert state.vms["worker-1"].state in ("revoked", "refused")
-    assert sorted(state.vms) == ["ps-0", "worker-0", "worker-1", "worker-2"]
-    cluster.delete()
-    cluster.delete()
-    assert cluster.state.over
+def test_a_vm_taken_away_while_it_boots_is_asked_for_again_and_one_that_reboots_is_not(
+    pair: tuple[Patient, Patient],
+) -> None:
+    left, _ = pair
+    mark = left.mark()
+    left.cluster.resize("k80x3")
+    left.until(lambda _: len(left.since(mark, events.VmRequested)) == 2, "two more are asked for")
+    lost, reboots = [each.vm for each in left.since(mark, events.VmRequested)]  # type: ignore[attr-defined]
+    left.sees(lambda: lost in vms("left"), "a VM that boots")
+    api(place(left.cluster, lost), "DELETE")
+    left.event(mark, events.VmRunning, vm=reboots)
+    reboot(f"left-{reboots}")
+    left.until(lambda now: not now.vms[lost].living, "seen to be gone")
+    state = left.until(lambda now: sum(vm.state == "ready" for vm in now.living) == 4, "four ready")
+    assert state.vms[lost].state in ("revoked", "refused")
+    assert state.vms[reboots].state == "ready"
+    assert len(left.since(mark, events.VmRequested)) == 3
 
 
-def test_a_name_is_free_again_after_deletion_and_the_old_journal_is_kept(home: Path) -> None:
-    cluster = client.declare(client.Declaration("cpu", name="again"))
-    cluster.delete()
-    again = client.declare(client.Declaration("cpu", name="again"))
-    assert again.state.phase in ("unknown", "provisioning", "ready")
-    again.delete()
-    assert list((home / "past").glob("again-*/journal.jsonl"))
-
-
-def test_a_script_killed_right_after_declaring_leaves_a_cluster_that_comes_up(home: Path) -> None:
-    code = (
-        "import os, signal\nfrom transient_magics import client\n"
-        "client.declare(client.Declaration('cpu', name='orphan'))\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    cluster = client.cluster("orphan")
-    cluster.wait(PATIENCE)
-    cluster.delete()
-
-
-def test_a_controller_killed_while_it_provisions_doubles_no_vm(home: Path) -> None:
+def test_a_controller_killed_while_it_provisions_doubles_no_vm(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = client.declare(client.Declaration("k80x2", name="twice", max_hours=3))
     patient = Patient(cluster)
     patient.event(0, events.VmRequested, vm="worker-1")
@@ -222,27 +198,24 @@ def test_a_controller_killed_while_it_provisions_doubles_no_vm(home: Path) -> No
     state = cluster.wait(PATIENCE)
     assert sorted(vm.name for vm in state.living) == ["ps-0", "worker-0", "worker-1"]
     patient.ends_at_once("ps-0", "worker-0", "worker-1", hours=3)  # the workers by one request, asked for twice
-    listed = json.loads(_list_instances())
-    assert sorted(name for name in listed if name.startswith("twice-")) == [
-        "twice-ps-0", "twice-worker-0", "twice-worker-1",
-    ]  # fmt: skip
+    assert sorted(vms("twice")) == ["ps-0", "worker-0", "worker-1"]
     cluster.delete()
+    cluster.delete()
+    assert cluster.state.over
+    assert not vms("twice")
+    _see_that_its_name_is_taken(cluster, monkeypatch)
 
 
-def test_a_cluster_whose_folder_is_thrown_away_ends_itself(home: Path) -> None:
-    import shutil
-
-    cluster = client.declare(client.Declaration("cpu", name="thrown"))
-    cluster.wait(PATIENCE)
-    number = Patient(cluster).controller()
-    with (cluster.directory / "controller.log").open() as log:
-        shutil.rmtree(cluster.directory)
-        deadline = time.monotonic() + PATIENCE
-        while number in processes("transient_magics.controller", "thrown"):
-            assert time.monotonic() < deadline, f"the controller goes on:\n{log.read()}"
-            time.sleep(0.2)
-        left = [name for name in json.loads(_list_instances()) if name.startswith("thrown-")]
-        assert not left, f"{left} are left:\n{log.read()}"
+def _see_that_its_name_is_taken(cluster: client.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """See that the name of a deleted cluster is refused until its controller has ended."""
+    lock = None
+    while lock is None:
+        lock = take(cluster.directory)  # as a controller has it that is still ending
+    monkeypatch.setattr(launching, "_END_SECONDS", 0.2)
+    with pytest.raises(ClusterError, match=r"controller of the deleted cluster twice has not ended.*--name"):
+        client.declare(client.Declaration("cpu", name="twice"))
+    assert is_of(lock, cluster.directory)
+    os.close(lock)
 
 
 def test_waiting_can_be_interrupted_and_the_cluster_goes_on(pair: tuple[Patient, Patient]) -> None:
@@ -259,22 +232,13 @@ def test_waiting_can_be_interrupted_and_the_cluster_goes_on(pair: tuple[Patient,
     assert left.cluster.state.phase == "ready"
 
 
-def _list_instances() -> str:
+def test_a_name_that_is_used_again_at_once_has_one_controller_at_a_time_which_ends_with_its_folder(home: Path) -> None:
     code = (
-        "import asyncio, json\n"
-        "from transient_magics import emulator\nfrom transient_magics.cloud import ComputeEngine\n"
-        "async def main():\n"
-        "    async with ComputeEngine('emulated-project', emulator.ensure()) as engine:\n"
-        "        print(json.dumps([vm.name for vm in await engine.list({})]))\n"
-        "asyncio.run(main())"
+        "import os, signal\nfrom transient_magics import client\n"
+        "client.declare(client.Declaration('cpu', name='renewed'))\nos.kill(os.getpid(), signal.SIGKILL)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-def test_a_name_that_is_used_again_at_once_has_one_controller_at_a_time(home: Path) -> None:
-    cluster = client.declare(client.Declaration("cpu", name="renewed"))
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    cluster = client.cluster("renewed")
     cluster.wait(PATIENCE)
     (former,) = (event.pid for event in cluster.events() if isinstance(event, events.ControllerStarted))
     cluster.delete(timeout=None)
@@ -283,28 +247,22 @@ def test_a_name_that_is_used_again_at_once_has_one_controller_at_a_time(home: Pa
     with contextlib.suppress(ProcessLookupError):  # it may have ended at once
         os.kill(former, signal.SIGSTOP)
         threading.Timer(1.0, os.kill, (former, signal.SIGCONT)).start()
-    with client.declare(client.Declaration("cpu", name="renewed")) as cluster:
-        cluster.wait(PATIENCE)
+    cluster = client.declare(client.Declaration("cpu", name="renewed"))
+    cluster.wait(PATIENCE)
     began = [event for event in cluster.events() if event.kind.startswith("controller.")]
     assert [event.kind for event in began] == ["controller.started"]
     assert all(isinstance(event, events.ControllerStarted) and event.pid != former for event in began)
+    assert list((home / "past").glob("renewed-*/journal.jsonl"))
 
-
-def test_a_name_is_free_when_the_controller_of_the_deleted_cluster_has_ended(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with client.declare(client.Declaration("cpu", name="lingering")) as cluster:
-        first = cluster.state.spec
-    lock = None
-    while lock is None:
-        lock = take(cluster.directory)  # as a controller has it that is still ending
-    monkeypatch.setattr(launching, "_END_SECONDS", 0.2)
-    with pytest.raises(ClusterError, match=r"controller of the deleted cluster lingering has not ended.*--name"):
-        client.declare(client.Declaration("cpu", name="lingering"))
-    assert is_of(lock, cluster.directory)
-    os.close(lock)
-    with client.declare(client.Declaration("cpu", name="lingering")) as cluster:
-        assert not (cluster.state.spec and first) or cluster.state.spec.id != first.id
+    number = Patient(cluster).controller()
+    with (cluster.directory / "controller.log").open() as log:
+        shutil.rmtree(cluster.directory)
+        deadline = time.monotonic() + PATIENCE
+        while number in processes("transient_magics.controller", "renewed"):
+            assert time.monotonic() < deadline, f"the controller goes on:\n{log.read()}"
+            time.sleep(0.2)
+        left = vms("renewed")
+        assert not left, f"{left} are left:\n{log.read()}"
 
 
 def test_a_controller_leaves_a_folder_that_took_its_folders_name(home: Path, tmp_path: Path) -> None:

@@ -27,6 +27,34 @@ from transient_magics.journal import events
 
 PROJECT = "/compute/v1/projects/emulated-project"
 
+COUNTS = """
+import os, pathlib, signal, sys, time
+
+kept = pathlib.Path(os.environ["TRANSIENT_KEEP"])
+state = kept / "done"
+done = int(state.read_text()) if state.exists() else 0
+first = done + 1
+print("begins at", done, flush=True)
+
+def save(*_):
+    (kept / "new").write_text(str(done))
+    (kept / "new").replace(state)
+
+def leave(*_):
+    save()
+    print("leaves at", done, flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, leave)
+while not os.path.exists(os.environ["ENOUGH"]):
+    time.sleep(0.1)
+    done += 1
+    save()
+    if done == first:
+        print("counts", flush=True)
+print("done at", done, flush=True)
+"""
+
 
 def api(path: str, method: str = "GET") -> dict[str, Any]:
     """What the emulator's API answers."""
@@ -80,10 +108,11 @@ def governed_by_its_vm(cluster: client.Cluster) -> Patient:
 
 
 @pytest.fixture
-def elsewhere(home: Path, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+def elsewhere(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """Another machine with the same emulated project: runs a program there, gives what it prints."""
+    other_home = tmp_path_factory.mktemp("elsewhere")
     environment = {
-        **os.environ, "TRANSIENT_MAGICS_HOME": str(tmp_path), "TRANSIENT_MAGICS_EMULATOR": str(places.emulator())
+        **os.environ, "TRANSIENT_MAGICS_HOME": str(other_home), "TRANSIENT_MAGICS_EMULATOR": str(places.emulator())
     }  # fmt: skip
 
     def run(code: str) -> str:
@@ -93,36 +122,41 @@ def elsewhere(home: Path, tmp_path: Path) -> Iterator[Callable[[str], str]]:
         return ended.stdout
 
     yield run
-    for lock in tmp_path.glob("clusters/*/controller.lock"):
+    for lock in other_home.glob("clusters/*/controller.lock"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(lock.read_text()), signal.SIGTERM)
 
 
 def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
-    home: Path, elsewhere: Callable[[str], str]
+    home: Path, tmp_path: Path, elsewhere: Callable[[str], str]
 ) -> None:
-    cluster = client.declare(client.Declaration("k80x2", name="away", controller="cluster"))
+    cluster = client.declare(client.Declaration("cpux2", name="away", purpose="jobs", controller="cluster"))
     patient = governed_by_its_vm(cluster)
+    # A job whose folder is not copied before it ends.
+    job = client.declare_job(
+        source=COUNTS, cluster=cluster, name="counts", keep="kept", keep_seconds=600,
+        environment={"ENOUGH": str(tmp_path / "never")},
+    )  # fmt: skip
+    until(lambda: "counts" in job.output(), "first words of the job")
+    (other,) = {"worker-0", "worker-1"} - {*job.state.vms}
     os.kill(patient.controller(), signal.SIGKILL)
     until(lambda: not commands.in_charge(cluster.directory), "killed")
     mark = cluster.state.seq
 
     os.kill(on_vm("away")[0], signal.SIGKILL)
-    api(f"{place(cluster, 'worker-0')}/simulateMaintenanceEvent", "POST")
+    api(f"{place(cluster, other)}/simulateMaintenanceEvent", "POST")
     until(lambda: vms("away").get("worker-2") == "RUNNING", "replaced")
     assert not commands.in_charge(cluster.directory)
-    assert cluster.state.seq == mark, "somebody here has followed it"
+    assert cluster.state.seq == mark, "a process here has followed it"
     patient.ends_at_once("controller-0", "ps-0", "worker-2")  # the last one by the controller on the VM
 
-    said = elsewhere(
+    printed = elsewhere(
         "from tests.ends import all_end\n"
         "assert client.sweep(all_machines=True).names == [], 'what another machine declared is no orphan'\n"
         "c = client.attach('away')\n"
-        "c.resize('k80x3')\n"
+        "c.resize('cpux3')\n"
         "c.follow(lambda now: sum(vm.role == 'worker' and vm.state == 'ready' for vm in now.living) == 3, 120)\n"
         "all_end('away', c.state.spec.declared_at + 24 * 3600, 'worker-3')\n"
-        "c.resize('k80')\n"
-        "c.follow(lambda now: sum(vm.role == 'worker' for vm in now.living) == 1, 120)\n"
         "c.delete(120)\n"
         "print(c.state.phase, c.cost().total)"
     )
@@ -134,11 +168,17 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     cluster.wait(PATIENCE, until="deleted")  # this machine is back, and learns what has happened
     history = cluster.events()
     assert [event.seq for event in history] == list(range(1, len(history) + 1))
-    assert {each.vm for each in cluster.events("vm.deleted")} >= {"ps-0", "controller-0"}  # type: ignore[attr-defined]
-    assert [each.vm for each in cluster.events("controller.moved")] == ["controller-0", ""]  # type: ignore[attr-defined]
-    assert said.split() == ["deleted", str(cluster.cost().total)]
+    assert {event.vm for event in cluster.events("vm.deleted")} >= {"ps-0", "controller-0"}  # type: ignore[attr-defined]
+    assert [event.vm for event in cluster.events("controller.moved")] == ["controller-0", ""]  # type: ignore[attr-defined]
+    assert printed.split() == ["deleted", str(cluster.cost().total)]
+    assert job.state.phase == "stopped"
+    assert "leaves at" in job.output()
+    assert int((job.fetch(tmp_path / "got") / "done").read_text()) > 0
+    troubles = [event.what for event in history if isinstance(event, events.ControllerTrouble)]
+    assert not [what for what in troubles if "kept" in what]
 
 
+@pytest.mark.nightly
 def test_a_full_disk_here_or_on_the_vm_is_said_and_loses_no_event(home: Path) -> None:
     cluster = client.declare(client.Declaration("k80", name="full", controller="cluster"))
     patient, told = governed_by_its_vm(cluster), [""]
@@ -184,6 +224,7 @@ def programs(home: Path) -> set[str]:
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     home: Path, elsewhere: Callable[[str], str]
 ) -> None:

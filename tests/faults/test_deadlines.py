@@ -31,6 +31,8 @@ def home() -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.training
+@pytest.mark.nightly
 def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(home: Path, tmp_path: Path) -> None:
     """Six hours of the cloud pass in a minute; an hour after its speed is known there is no Spot VM any more."""
     cluster = client.declare(

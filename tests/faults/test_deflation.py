@@ -33,7 +33,7 @@ def test_a_vm_that_shrinks_trains_on_with_fewer_examples_and_can_be_lost_like_an
         train_steps=10**7, check=False, batching="dynamic", hparams="batch_size=64",
     )  # fmt: skip
     patient = Patient(cluster, run)
-    patient.whole(2)
+    patient.whole()
     patient.goes_on()
     mark = patient.mark()
 

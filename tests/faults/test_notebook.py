@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -54,12 +55,22 @@ class Notebook:
         self.manager.shutdown_kernel(now=True)
 
 
-@pytest.fixture
+@contextlib.contextmanager
+def opened() -> Iterator[Notebook]:
+    """A kernel of its own, with the magics."""
+    notebook = Notebook()
+    try:
+        assert notebook.run("%load_ext transient_magics")[0] == "ok"
+        yield notebook
+    finally:
+        notebook.close()
+
+
+@pytest.fixture(scope="module")
 def notebook(home: Path) -> Iterator[Notebook]:
-    opened = Notebook()
-    assert opened.run("%load_ext transient_magics")[0] == "ok"
-    yield opened
-    opened.close()
+    """The kernel of all cells that harm no kernel."""
+    with opened() as notebook:
+        yield notebook
 
 
 @pytest.fixture(scope="module")
@@ -102,25 +113,25 @@ def test_a_mistake_is_one_line_without_traceback_and_launches_nothing(
 ARRAYS = "import numpy\ndef input_fn(mode): return numpy.zeros((4, 2)), numpy.zeros(4)\n"
 
 
+DIGITS = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits"}
+
+
 @pytest.mark.training
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "body", "words"),
     [
-        ({"model": "resnett"}, CELL, ["resnett", "resnet"]),
-        pytest.param({"problem": "image_digit"}, CELL, ["image_digit", "image_digits"], marks=pytest.mark.nightly),
-        pytest.param(
-            {"hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"], marks=pytest.mark.nightly
-        ),
-        ({}, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
-        ({"pip": ("/nowhere/tiny-1.0-py3-none-any.whl",)}, CELL, ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
-        ({"model": "", "hparams_set": "", "problem": ""}, f"{ARRAYS}model = 3\n", ["no Keras model"]),
+        ({**DIGITS, "model": "resnett"}, CELL, ["resnett", "resnet"]),
+        ({**DIGITS, "problem": "image_digit"}, CELL, ["image_digit", "image_digits"]),
+        ({**DIGITS, "hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"]),
+        (DIGITS, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
+        ({}, f"{ARRAYS}model = 3\n", ["no Keras model"]),
     ],
 )
 def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
     bench: client.Cluster, options: dict[str, Any], body: str, words: list[str]
 ) -> None:
-    asked = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", **options}
-    run = client.train(source=body, cluster=bench, train_steps=10, **asked)  # type: ignore[arg-type]
+    run = client.train(source=body, cluster=bench, train_steps=10, **options)
     with pytest.raises(TrainingError) as raised:
         run.wait(PATIENCE)
     for word in words:
@@ -152,24 +163,20 @@ def test_interrupting_a_waiting_cell_is_one_line_and_the_cluster_goes_on(noteboo
 
 
 def test_a_killed_kernel_leaves_the_cluster_alone_and_another_one_attaches(notebook: Notebook) -> None:
-    status, said = notebook.run("%transient_cluster cpu --name survivor\n1 + 1")
-    assert (status, "2" in said) == ("ok", True)
-    client.cluster("survivor").wait(PATIENCE)
-    number = Patient(client.cluster("survivor")).controller()
-    (pid,) = {int(line) for line in notebook.run("import os; print(os.getpid())")[1].split()}
-    os.kill(pid, signal.SIGKILL)
-    time.sleep(1)
+    with opened() as first:
+        status, said = first.run("%transient_cluster cpu --name survivor\n1 + 1")
+        assert (status, "2" in said) == ("ok", True)
+        client.cluster("survivor").wait(PATIENCE)
+        number = Patient(client.cluster("survivor")).controller()
+        (pid,) = {int(line) for line in first.run("import os; print(os.getpid())")[1].split()}
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(1)
     assert number in processes("transient_magics.controller", "survivor")
-    second = Notebook()
-    try:
-        second.run("%load_ext transient_magics")
-        status, said = second.run("%transient_cluster attach survivor")
-        assert status == "ok"
-        assert "survivor" in said
-        status, said = second.run("%transient_cluster delete survivor")
-        assert "no VM is left" in said
-    finally:
-        second.close()
+    status, said = notebook.run("%transient_cluster attach survivor")
+    assert status == "ok"
+    assert "survivor" in said
+    _, said = notebook.run("%transient_cluster delete survivor")
+    assert "no VM is left" in said
 
 
 @pytest.mark.usefixtures("slow")

@@ -12,7 +12,7 @@ from transient_magics.client.text import status
 from transient_magics.journal import ClusterState, bill, events, now
 from transient_magics.journal.cost import run_costs
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 
 def test_training_goes_on_without_the_vm_and_without_the_dispatcher(home: Path) -> None:
@@ -22,7 +22,7 @@ def test_training_goes_on_without_the_vm_and_without_the_dispatcher(home: Path) 
         train_steps=10**7, check=False, prep="cpux2", pace_seconds=0.3,
     )  # fmt: skip
     patient = Patient(cluster, run)
-    patient.whole(1)
+    patient.whole()
     patient.goes_on()
     state = cluster.state
     assert state.preparers == {0: run.name}

@@ -28,7 +28,7 @@ def mover(home: Path) -> Iterator[Patient]:
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=0.3, check=False,
     )  # fmt: skip
     patient = Patient(cluster, run)
-    patient.whole(2)
+    patient.whole()
     yield patient
     cluster.delete(PATIENCE)
 
@@ -70,6 +70,7 @@ MOMENTS: dict[str, Callable[[Patient, int], object]] = {
 }
 
 
+@pytest.mark.nightly
 def test_a_training_moves_to_another_zone_though_the_controller_is_killed_on_the_way(mover: Patient) -> None:
     cluster = mover.cluster
     mover.until(lambda _: mover.saved_at_home() > 0, "a checkpoint at home")
@@ -157,7 +158,7 @@ def test_a_second_parameter_server_has_its_part_of_the_variables(mover: Patient)
     cluster.resize(ps=2)
     mover.event(mark, events.ClusterRelocated)
     started = mover.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
-    mover.whole(2)
+    mover.whole()
     mover.goes_on()
     assert sorted((vm.role, vm.slot) for vm in cluster.state.living) == [
         ("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1),
@@ -175,13 +176,13 @@ def test_a_worker_that_keeps_the_variables_itself_takes_all_its_steps_along(home
         pace_seconds=0.3, check=False,
     )  # fmt: skip
     lone = Patient(cluster, run)
-    lone.whole(1)
+    lone.whole()
     lone.goes_on()
     mark, (old,) = lone.mark(), lone.workers()
     cluster.relocate("us-east1-c", yes=True)
     lone.event(mark, events.ClusterRelocated)
     started = lone.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
-    lone.whole(1)
+    lone.whole()
     lone.goes_on()
     assert lone.workers() != [old]
     assert started == max(row["step"] for row in lone._rows() if row["worker"] == old), "no step was lost"

@@ -58,7 +58,7 @@ def test_a_worker_whose_vm_becomes_smaller_leaves_joins_again_and_has_fewer_exam
         train_steps=10**7, check=False, batching="dynamic", hparams="batch_size=64",
     )  # fmt: skip
     patient = Patient(cluster, run)
-    patient.whole(2)
+    patient.whole()
     patient.goes_on()
     with pytest.raises(DeclarationError, match="n1-standard-32 is larger than n1-standard-16"):
         said(f"deflate smaller {CHANGED} --machine-type n1-standard-32")

@@ -54,6 +54,14 @@ def trains_on_and_saves(ward: Ward, saved: int) -> None:
     until(lambda: ward.steps_at_disk()[-1] > saved, "checkpoints on the machine")
 
 
+def lose_machine(ward: Ward) -> None:
+    """End the run's processes, and put the declaration on a machine that has nothing of the parameter server's."""
+    for name in ("ps-0", "worker-1"):
+        ward.room.say(name, {"do": "stop", "run": "run-1"})
+    ward.folder.rename(ward.folder.with_name("lost"))
+    ward.room.put("ps-0", ward.declared, ward.cell)
+
+
 def is_shipped_again(ward: Ward, fault: str, since: float, least: int = 0) -> None:
     """See a checkpoint in the bucket that was saved since, of step `least` or a later one."""
     saved = max(ward.steps_at_disk()[-1], least)
@@ -88,6 +96,15 @@ def test_a_bucket_forbidden_while_training_and_a_server_killed_while_shipping_lo
     is_shipped_again(ward, "kill -9 of the parameter server, bucket held up", time.time(), started["step"])
     step = restore(Bucket(PLACE), tmp_path / "elsewhere")["step"]
     assert step >= started["step"]
+
+    lose_machine(ward)
+    ward.bring_token(PLACE)
+    ward.assign("ps-0")
+    ward.assign("worker-1")
+    began = ward.wait("training on another machine", "train.started", "train.failed")
+    assert began["kind"] == "train.started"
+    assert began["step"] >= step
+    ward.trains()
 
 
 @pytest.mark.nightly
@@ -142,12 +159,8 @@ def test_a_server_that_begins_on_another_machine_while_it_restores_from_the_buck
 ) -> None:
     """The first machine and all that was on it are lost."""
     shipped = ward.events("train.shipped")[-1]["step"]
-    ward.room.say("ps-0", {"do": "stop", "run": "run-1"})
-    ward.room.say("worker-1", {"do": "stop", "run": "run-1"})
     began = time.time()
-    lost = ward.folder
-    lost.rename(lost.with_name("lost"))
-    ward.room.put("ps-0", ward.declared, ward.cell)
+    lose_machine(ward)
     ward.bring_token(PLACE)
     way.hold_up(0)
     ward.assign("ps-0")
@@ -168,10 +181,7 @@ def test_a_server_that_begins_on_another_machine_while_it_restores_from_the_buck
 
 @pytest.mark.nightly
 def test_a_run_whose_bucket_never_answers_when_it_begins_never_starts_from_nothing(ward: Ward, way: Road) -> None:
-    for name in ("ps-0", "worker-1"):
-        ward.room.say(name, {"do": "stop", "run": "run-1"})
-    ward.folder.rename(ward.folder.with_name("lost"))
-    ward.room.put("ps-0", ward.declared, ward.cell)
+    lose_machine(ward)
     ward.assign("ps-0")  # without any token
     failed = ward.wait("the end", "train.started", "train.failed")
     assert failed["kind"] == "train.failed"

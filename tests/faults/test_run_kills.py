@@ -20,7 +20,7 @@ from tests.faults.rooms import Ward
 from tests.runtime.machine_room import MachineRoom, free_ports, isolated, until
 from tests.runtime.test_training import DIGITS, assignment
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 MEGABYTES = 24
 """Of a checkpoint: long enough that one is met while it is written."""
@@ -84,7 +84,6 @@ def test_a_server_killed_while_saving_and_a_full_disk_lose_no_checkpoint(room: M
     assert len(ward.events("train.unsaved")) == 2, "it is told once, and to who asked"
 
 
-@pytest.mark.nightly
 def test_a_notice_while_saving(room: MachineRoom) -> None:
     ward = Ward(room, ("worker-1", "worker-2"), megabytes=MEGABYTES)
     ward.assign("ps-0")
@@ -105,7 +104,6 @@ def test_a_notice_while_saving(room: MachineRoom) -> None:
     assert max(gaps) < 5.0, "the other one went on"
 
 
-@pytest.mark.nightly
 def test_a_notice_while_a_worker_joins_and_copies_its_data(room: MachineRoom) -> None:
     declared = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits"}
     ward = Ward(room, cell=DIGITS, **declared)
@@ -123,7 +121,6 @@ def test_a_notice_while_a_worker_joins_and_copies_its_data(room: MachineRoom) ->
     assert not ward.events("train.failed")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_notice_at_the_last_step(room: MachineRoom, mode: str) -> None:
     steps = 60
@@ -142,7 +139,6 @@ def test_a_notice_at_the_last_step(room: MachineRoom, mode: str) -> None:
     healed("notice", f"at the last step, {mode}", ended["time"] / 1e9 - noticed)
 
 
-@pytest.mark.nightly
 def test_a_notice_in_a_synchronous_barrier(room: MachineRoom) -> None:
     """worker-2 is slow, and so worker-1 waits at the barrier nearly all of the time."""
     ward = Ward(room, ("worker-1", "worker-2"), mode="sync", pace_seconds=0.2)
@@ -160,7 +156,6 @@ def test_a_notice_in_a_synchronous_barrier(room: MachineRoom) -> None:
     assert exited["time"] / 1e9 - noticed < 25.0, "before the VM is gone"
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("notice", [0.0, 6.0])
 def test_a_notice_that_is_shorter_than_a_step(room: MachineRoom, notice: float) -> None:
     ward = Ward(room, ("worker-1", "worker-2"), notice_seconds=notice)
@@ -177,7 +172,6 @@ def test_a_notice_that_is_shorter_than_a_step(room: MachineRoom, notice: float) 
     assert exited["time"] / 1e9 - noticed < 25.0, "no step of 30 s is waited for"
 
 
-@pytest.mark.nightly
 def test_a_notice_and_then_the_end_of_the_server_or_the_run(room: MachineRoom) -> None:
     """Whose place is taken is told to a chief that starts anew; and the notice does not delay a stop."""
     ward = Ward(room, ("worker-1", "worker-2"), max_workers=2, notice_seconds=300.0)
@@ -199,7 +193,6 @@ def test_a_notice_and_then_the_end_of_the_server_or_the_run(room: MachineRoom) -
     ward.trains()
 
 
-@pytest.mark.nightly
 def test_a_server_killed_while_it_restores(room: MachineRoom) -> None:
     ward = Ward(room)
     ward.assign("ps-0")
@@ -224,7 +217,6 @@ def test_a_server_killed_while_it_restores(room: MachineRoom) -> None:
     assert not list(ward.checkpoints.glob("broken-*"))
 
 
-@pytest.mark.nightly
 def test_another_server_lost_while_the_chief_saves_and_replaced_elsewhere(room: MachineRoom) -> None:
     """As where its VM is lost: nobody answers at its place any more, and then there is another place."""
     ward = Ward(room, workers=(), megabytes=4 * MEGABYTES)
@@ -259,7 +251,6 @@ def test_another_server_lost_while_the_chief_saves_and_replaced_elsewhere(room: 
     assert not ward.events("train.failed", "train.finished")
 
 
-@pytest.mark.nightly
 def test_a_server_killed_in_the_final_evaluation(room: MachineRoom) -> None:
     ward = Ward(room, train_steps=30)
     ward.assign("ps-0")
@@ -275,7 +266,6 @@ def test_a_server_killed_in_the_final_evaluation(room: MachineRoom) -> None:
     until(lambda: not room.pids("ps-0") and not room.pids("worker-1"), "every role has ended")
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["worker", "parameter server"])
 def test_a_kill_while_a_worker_delivers_a_checkpoint(room: MachineRoom, victim: str) -> None:
     ward = Ward(room, ("worker-1", "worker-2"), megabytes=4 * MEGABYTES, chief="worker")
@@ -300,7 +290,6 @@ def test_a_kill_while_a_worker_delivers_a_checkpoint(room: MachineRoom, victim: 
     assert not list(ward.checkpoints.glob("broken-*"))
 
 
-@pytest.mark.nightly
 def test_a_full_disk_of_one_worker(room: MachineRoom) -> None:
     if not isolated():
         pytest.skip("a small disk takes mounts of one's own")
@@ -322,7 +311,6 @@ def test_a_full_disk_of_one_worker(room: MachineRoom) -> None:
     assert not ward.events("train.failed")
 
 
-@pytest.mark.nightly
 def test_a_problem_without_records_ends_the_run_in_a_sentence(room: MachineRoom) -> None:
     empty = "\n    def generator(self, data_dir, tmp_dir, is_training):\n        return iter(())\n"
     cell = f"{DIGITS}\n\n@registry.register_problem\nclass NoDigits(ImageDigits):{empty}"

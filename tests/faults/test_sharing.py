@@ -21,6 +21,7 @@ LINE = f"--over lr=0.001,0.2,0.02 --objective 'min loss' --pace 0.2 {SHARING}"
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpu", name="sh"))
     patient = Patient(cluster)
@@ -58,6 +59,7 @@ DIGITS_LINE = (
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_one_process_reads_for_both_and_neither_waits_for_the_other(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpu", name="sh"))
     patient = Patient(cluster)

@@ -44,7 +44,7 @@ def test_a_notice_while_the_code_is_shipped(home: Path, tmp_path: Path) -> None:
         replaced = patient.event(mark, events.WorkerReplaced, worker="worker-1")
         assert replaced.at - noticed < 30, "before the VM is gone"
         cluster.weather(link=None)
-        patient.whole(2)
+        patient.whole()
         patient.settled()
         patient.goes_on()
         assert patient.workers() == ["worker-0", "worker-2"]

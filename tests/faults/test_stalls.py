@@ -48,6 +48,7 @@ def model_fn(features, labels, mode):
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpux2", name="shared"))
     patient = Patient(cluster)

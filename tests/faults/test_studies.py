@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import PATIENCE, Patient, end, processes, take_away
-from tests.faults.test_two_runs import CELL
+from tests.faults.conftest import LINE_CELL, PATIENCE, Patient, end, processes, take_away
 from transient_magics import client
 from transient_magics.cli import verbs
 from transient_magics.cli.answers import Begun
@@ -17,7 +16,7 @@ from transient_magics.cli.arguments import parse, split
 from transient_magics.errors import CellError
 from transient_magics.journal import bill, events, now, run_costs
 
-SWEPT = CELL.replace('optimizer="sgd"', "optimizer=tf.keras.optimizers.SGD(lr)")
+SWEPT = LINE_CELL.replace('"learning_rate": 0.1', '"learning_rate": lr')
 LINE = "--over lr=0.001,0.2,0.02 --objective 'min loss' --train-steps 60 --pace 0.3 --no-check --name s --cluster st"
 
 
@@ -28,7 +27,7 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_workers_are_kill
     command = parse("study", split(LINE))
     try:
         with pytest.raises(CellError, match="The cell does not read the parameter 'lr'"):
-            verbs.study(command, CELL)
+            verbs.study(command, LINE_CELL)
         begun = verbs.study(command, SWEPT)
         assert isinstance(begun, Begun)
         study = begun.study
@@ -38,9 +37,6 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_workers_are_kill
         )
         assert {*state.leases.values()} == {"s-0", "s-1"}, "no worker is a third one's"
         patient.kill(next(iter(state.runs["s-1"].workers)), "worker")
-        mark = patient.mark()
-        os.kill(patient.controller(), signal.SIGKILL)
-        patient.event(mark, events.ControllerRecovered)
         patient.until(lambda now: len(now.studies["s"].trials) > 2, "a third trial", 2 * PATIENCE)
         patient.until(lambda now: "s-2" in {*now.ahead.values(), *now.leases.values()}, "that makes ready or trains")
         for vm in ("worker-0", "worker-1"):
@@ -68,11 +64,12 @@ ON = "--on cpux1,cpux2 --objective 'min loss' --train-steps 20 --seed 1 --no-che
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_a_configuration_is_a_part_of_the_running_cluster_or_has_its_own_which_goes_with_it(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpu", name="on"))
     own = client.Cluster("m-cpux2")
     try:
-        begun = verbs.study(parse("study", split(ON)), CELL)
+        begun = verbs.study(parse("study", split(ON)), LINE_CELL)
         assert isinstance(begun, Begun)
         study = begun.study
         assert own.follow(lambda state: "waits for its turn: m " in state.trouble, PATIENCE)
@@ -119,14 +116,14 @@ def test_when_the_money_is_spent_what_is_made_has_its_value_and_nothing_is_left_
         cluster.delete(PATIENCE)
 
 
-BAD = SWEPT.replace(
+BAD = LINE_CELL.replace("import numpy", "import time\nimport numpy").replace(
     "    points = np.linspace",
     """    if trouble == 1:
         raise ValueError("there are no points")
     while mode == "train" and trouble == 4:
         time.sleep(1)
     points = (np.nan if trouble == 2 else 1.0) * np.linspace""",
-).replace("import numpy", "import time\nimport numpy").replace("SGD(lr)", "SGD(0.1)")  # fmt: skip
+)
 
 
 @pytest.mark.training

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import PATIENCE, Patient, stand_still, take_away
+from tests.faults.conftest import LINE_CELL, PATIENCE, Patient, stand_still, take_away
 from tests.faults.healing import healed
+from transient_magics import client
 from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, events, metrics
 
@@ -57,7 +58,7 @@ def test_a_package_is_installed_on_every_vm_in_a_place_of_its_own(patient: Patie
 
 def test_a_folder_that_is_sent_along_is_what_every_vm_trains_with(patient: Patient) -> None:
     assert patient.run
-    assert "= own_layers.SIZE" in (patient.run.directory / "cell.py").read_text()
+    assert "from own_layers import SIZE" in (patient.run.directory / "cell.py").read_text()
     for vm in (patient.server(), *patient.workers()):
         assert places(patient, vm, "sizes.py") == [("transient", "runs", patient.run.name, "include")]
     assert find_spec("own_layers") is None
@@ -67,9 +68,9 @@ def test_a_resize_takes_a_worker_from_the_run_and_brings_one_to_it(patient: Pati
     assert patient.run
     first = mark = patient.mark()
     before = set(patient.workers())
-    patient.cluster.resize("k80x2")
-    patient.until(lambda state: sum(vm.role == "worker" for vm in state.living) == 2, "two VMs of workers")
-    patient.whole(2)
+    patient.cluster.resize("k80")
+    patient.until(lambda state: sum(vm.role == "worker" for vm in state.living) == 1, "one VM of a worker")
+    patient.whole()
     (gone,) = before - set(patient.workers())
     left = [(each.worker, each.reason) for each in patient.since(mark, events.WorkerLeft)]  # type: ignore[attr-defined]
     assert left == [(gone, "told to leave")]
@@ -77,7 +78,7 @@ def test_a_resize_takes_a_worker_from_the_run_and_brings_one_to_it(patient: Pati
     patient.goes_on()
 
     mark = patient.mark()
-    patient.cluster.resize("k80x3")
+    patient.cluster.resize("k80x2")
     joined = patient.event(mark, events.WorkerJoined).worker  # type: ignore[attr-defined]
     patient.whole()
     assert set(patient.workers()) == before - {gone} | {joined}
@@ -182,6 +183,9 @@ def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient
 
 @pytest.mark.nightly
 def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patient: Patient) -> None:
+    patient.cluster.resize("k80x3")
+    patient.settled()
+    patient.goes_on()
     mark = patient.mark()
     lost, revoked = patient.workers()[:2], time.time()
     for vm in lost:
@@ -196,6 +200,8 @@ def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patien
     assert not set(lost) & set(patient.workers())
     for vm in lost:
         assert len([each for each in patient.since(mark, events.VmRevoked) if each.vm == vm]) == 1  # type: ignore[attr-defined]
+    patient.cluster.resize("k80x2")
+    patient.settled()
 
 
 @pytest.mark.nightly
@@ -283,3 +289,22 @@ def test_a_step_is_traced_and_the_next_trace_has_to_wait(patient: Patient, tmp_p
     patient.goes_on()
     told = [row for row in metrics.read(patient.run.directory / "metrics.jsonl") if row.get("traced_seconds")]
     assert [row["worker"] for row in told] == [chosen], "its time is told, and counted nowhere"
+
+
+@pytest.mark.parametrize(
+    ("source", "pip", "words"),
+    [
+        (f"{LINE_CELL}\nraise ValueError('not so')\n", (), ["cell line", "not so"]),
+        (LINE_CELL, ("/nowhere/tiny-1.0-py3-none-any.whl",), ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
+    ],
+)
+def test_a_run_that_cannot_work_fails_in_one_sentence_beside_the_one_that_trains(
+    patient: Patient, source: str, pip: tuple[str, ...], words: list[str]
+) -> None:
+    run = client.train(source=source, pip=pip, cluster=patient.cluster, train_steps=10)
+    with pytest.raises(TrainingError) as raised:
+        run.wait(PATIENCE)
+    assert [word for word in words if word not in str(raised.value)] == []
+    assert "\n" not in str(raised.value).strip()
+    joined = [event for event in patient.cluster.events() if isinstance(event, events.WorkerJoined)]
+    assert {event.run for event in joined} == {"run-1"}

@@ -65,6 +65,7 @@ def act(line: str) -> Any:
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpux3", name="shared"))
     patient = Patient(cluster)

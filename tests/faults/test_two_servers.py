@@ -26,7 +26,7 @@ def pair(home: Path) -> Iterator[Patient]:
         train_steps=10**7, checkpoint_steps=20, checkpoint_seconds=None, pace_seconds=0.4, check=False,
     )  # fmt: skip
     patient = Patient(cluster, run)
-    patient.whole(2)
+    patient.whole()
     yield patient
     cluster.delete(PATIENCE)
 
@@ -46,7 +46,7 @@ def test_a_lost_vm_of_two_parameter_servers(pair: Patient, slots: tuple[int, ...
     began = time.time_ns()
     pair.sees(lambda: any(row["time"] > began and row["steps"] for row in pair._rows()), "steps")
     seconds = time.time() - gone
-    pair.whole(2)
+    pair.whole()
     pair.until(lambda _: pair.saved_at_home() > saved, "a newer checkpoint at home")
     healed(f"VM lost of parameter servers: {NAMES[slots]}", "training", seconds)
     started = pair.since(mark, events.TrainStarted)

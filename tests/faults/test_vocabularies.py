@@ -17,7 +17,7 @@ from tests.faults.conftest import PATIENCE
 from transient_magics import client
 from transient_magics.errors import TrainingError
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 

@@ -186,6 +186,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a feature called labels": (
         cell(('np.ones((8, 3), "f")', "{'labels': np.ones((8, 3))}")), {}, "no feature can be called 'labels'",
     ),
+    "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is no Keras model but a builtins.int"),
     "weights for a model_fn": (MODEL_FN, {}, "input_fn gives sample weights, which model_fn does not take"),
 }  # fmt: skip
 
