@@ -186,6 +186,7 @@ def test_an_interrupted_course_leaves_nothing(home: Path) -> None:
     assert tm.clusters() == []
 
 
+@pytest.mark.story
 async def test_an_emulator_whose_vms_are_gone_waits_for_the_questions_of_what_is_left(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

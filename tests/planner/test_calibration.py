@@ -45,6 +45,7 @@ def test_hours_that_are_left_keep_within_their_interval(calibration: ModuleType,
     assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(trials)} == {}
 
 
+@pytest.mark.story
 def test_plans_of_other_clusters_keep_within_their_interval(calibration: ModuleType, trials: int) -> None:
     """Than those that trained: also where servers limit them that nobody saw at their limit, and with two GPUs."""
     few = trials // 4
