@@ -145,8 +145,9 @@ def sees(reached: Callable[[], object], what: str) -> None:
 @pytest.mark.story
 def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(home: Path) -> None:
     address = f"{emulator.ensure(expecting=True)}/emulator/v1/weather"
-    stockout = json.dumps({"stockout": f"{SHUT}:t4"}).encode()
-    with urllib.request.urlopen(urllib.request.Request(address, stockout, method="PATCH")) as answer:
+    # Late answers: else a VM is deleted again before this process has seen it, many times in a row.
+    weather = json.dumps({"stockout": f"{SHUT}:t4", "api_latency": "250ms"}).encode()
+    with urllib.request.urlopen(urllib.request.Request(address, weather, method="PATCH")) as answer:
         assert answer.status == 200
     found = tm.measure("t4", [OPEN, SHUT], budget=1.0, every=1.0)
     sees(lambda: len(found.seen) >= 4, "seen twice")

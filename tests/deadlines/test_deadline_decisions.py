@@ -26,7 +26,7 @@ from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 
 
 @pytest.mark.story
-@examples(40)
+@examples(20)
 @given(
     st.lists(st.floats(60, 4000), min_size=1, max_size=20), st.floats(1.05, 2.5), st.sampled_from([0.0, 0.1, 0.5]),
     st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.sampled_from([60.0, 300.0, 900.0]), st.integers(0, 1000),

@@ -257,11 +257,10 @@ def test_a_zone_has_as_many_spot_vms_as_a_trace_says_and_takes_them_back_as_it_f
 
 @pytest.mark.story
 def test_a_stockout_may_end_and_may_concern_spot_only(sky: Cloud) -> None:
-    weather(sky, stockout=[f"{ZONE}:k80,spot,for=5s,delay=0s"])
+    weather(sky, stockout=[f"{ZONE}:k80,spot,for=3s,delay=0s"])
     assert sky.wait(sky.insert("w0")).error.errors
     sky.create("w1", spot=False)
-    time.sleep(5)
-    sky.create("w0")
+    eventually(lambda: not sky.wait(sky.insert("w0")).error.errors)
 
 
 def test_a_stopped_vm_may_find_no_capacity_to_start_again(sky: Cloud) -> None:

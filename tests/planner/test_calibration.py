@@ -24,7 +24,7 @@ def calibration() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def trials(pytestconfig: pytest.Config) -> int:
-    return 20 if pytestconfig.getoption("--quick") else 60
+    return 20 if pytestconfig.getoption("--quick") else 40
 
 
 def lost(trials: int) -> float:
