@@ -35,6 +35,10 @@ from tests import processes
 from transient_magics import emulator
 from transient_magics.cloud.calling import lean
 
+# Threads of OpenBLAS that wait for each other on small matrices take several times the processor time of one. It reads
+# this as NumPy is imported, here and in the programs that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # A busy machine is no failure, and the same tests see the same examples: whoever changes a text shall not meet what
 # chance has just found in a parser. `pytest --hypothesis-profile=explore` goes looking for that: others every time.
 _BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}

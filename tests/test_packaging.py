@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 HEAVY = ("google.cloud", "tensorflow", "asyncssh", "aiohttp", "anywidget", "pandas")
 
 
+@pytest.mark.story
 def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
@@ -66,6 +67,7 @@ def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow()
     assert set(ended.stdout.split()) - beside <= pinned
 
 
+@pytest.mark.story
 def test_the_account_of_users_code_may_do_nothing_as_root(tmp_path: Path) -> None:
     from transient_magics.controller.vms.startup import USER, account_script
 

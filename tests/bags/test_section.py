@@ -35,6 +35,7 @@ def four() -> tuple[Surrogate, list[Any]]:
     return of_four()
 
 
+@pytest.mark.story
 def test_over_two_parameters_it_is_what_the_surrogate_says_and_blank_where_that_is_silent() -> None:
     results = computed(40)[4:]  # without the corners
     surrogate = learn(SPACE, results)

@@ -66,6 +66,7 @@ def test_what_it_simulates_are_the_decisions_of_the_controller(monkeypatch: pyte
     assert len({tuple(sorted(each.workers.items())) for each in seen}) > 3, "clusters of several sizes"
 
 
+@pytest.mark.story
 def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone(within_20h: Plan) -> None:
     plan = within_20h
     assert re.search(r"Done within 20 h: \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\), after [\d.]+ h \(.* in time\.", str(plan))

@@ -74,6 +74,7 @@ def test_a_run_that_is_not_there_is_refused_with_the_latest_ones(monkeypatch: py
         client.run("rum-2")
 
 
+@pytest.mark.story
 def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) -> None:
     assert WORDS.fullmatch(forecaster.words("demo", "run-1"))
     first = forecaster.process

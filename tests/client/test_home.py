@@ -161,6 +161,7 @@ def put(bag: Bag, header: bytes, arrays: bytes) -> None:
     write_atomically(bag.directory / layout.SURROGATE, header)
 
 
+@pytest.mark.story
 def test_who_waits_for_a_bag_has_what_was_learnt_last(cluster: Cluster) -> None:
     bag, spec = Bag("bag-1", cluster), BagSpec("bag-1", SPACE, 16, declared_at=time.time())
     computed = [
@@ -184,6 +185,7 @@ def test_who_waits_for_a_bag_has_what_was_learnt_last(cluster: Cluster) -> None:
     coming.join()
 
 
+@pytest.mark.story
 def test_a_surrogate_is_never_of_two_that_replace_each_other(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     bag = Bag("bag-1", cluster)
     (header, _), newer = surrogate(8), surrogate(16)

@@ -35,6 +35,7 @@ async def emulated(url: str) -> AsyncIterator[ComputeEngine]:
             await engine.delete(vm.zone, vm.name, {})
 
 
+@pytest.mark.story
 async def test_a_vm_lives_and_is_deleted(emulated: ComputeEngine, wanted: VmRequest) -> None:
     await emulated.check()
     vm = await emulated.insert(wanted)

@@ -64,6 +64,7 @@ def found(findings: list[Finding]) -> dict[str, Finding]:
     return {each.subject: each for each in findings if not (each.good and each.told)}
 
 
+@pytest.mark.story
 async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     url: str, engine: ComputeEngine, new: VmRequest
 ) -> None:

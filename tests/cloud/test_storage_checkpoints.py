@@ -78,6 +78,7 @@ def objects(client: storage.Client, bucket: Bucket) -> list[str]:
     return sorted(each.name.removeprefix(f"{prefix}/") for each in client.list_blobs(BUCKET, prefix=prefix))
 
 
+@pytest.mark.story
 def test_the_last_few_are_kept_and_the_newest_comes_back(
     client: storage.Client, bucket: Bucket, tmp_path: Path
 ) -> None:

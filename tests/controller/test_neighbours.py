@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -35,7 +34,6 @@ from transient_magics.controller.vms.access import to_project
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, labels, rule_description
 from transient_magics.controller.vms.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
 from transient_magics.errors import AlreadyExistsError, CloudError, ClusterError, DeclarationError
-from transient_magics.journal.lock import LOCK
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
 pytestmark = pytest.mark.story
@@ -80,25 +78,25 @@ async def engine(alice: Path) -> AsyncIterator[ComputeEngine]:
 async def test_a_second_cluster_of_a_name_is_refused_and_touches_nothing(
     engine: ComputeEngine, bob: Callable[[str], str]
 ) -> None:
-    hers = declare(tm.Declaration("cpu", name="shared"))
-    state = hers.wait(PATIENCE)
-    assert state.spec
-    before = await engine.list(labels(state.spec))
-    said = bob(
+    hers = replace(specify(tm.Declaration("cpu", name="shared")), id="1a2b3c4d")
+    marks = {LABEL: "shared", **labels(hers), **await whose(engine)}
+    await engine.insert(VmRequest(**{**vars(STRANGER), "name": "shared-worker-0", "labels": marks}))
+    before = await engine.list(labels(hers))
+    said = await asyncio.to_thread(
+        bob,
         "his = tm.declare(tm.Declaration('cpu', name='shared'))\n"
         "try: his.wait(120)\nexcept ClusterError as error: print(error)\n"
-        "his.wait(120, until='deleted')\n"
+        "his.wait(120, until='deleted')\n",
     )
     assert "There is another cluster shared" in said
     assert "--name" in said
-    assert await engine.list(labels(state.spec)) == before
-    assert {vm.labels[ID_LABEL] for vm in before} == {state.spec.id}
+    (vm,) = await engine.list(labels(hers))
+    assert [vm] == before
 
     # Not even one that had passed that question would find or delete what is hers, whatever it has heard of.
-    for vm in before:
-        await engine.delete(vm.zone, vm.name, {ID_LABEL: "0badcafe"})
-    assert [vm.id for vm in await engine.list(labels(state.spec))] == [vm.id for vm in before]
-    hers.delete()
+    await engine.delete(vm.zone, vm.name, {ID_LABEL: "0badcafe"})
+    assert [found.id for found in await engine.list(labels(hers))] == [vm.id]
+    await engine.delete(vm.zone, vm.name, vm.labels)
 
 
 async def test_a_name_whose_vms_are_somebody_elses_is_refused(engine: ComputeEngine) -> None:
@@ -129,10 +127,7 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
     await asyncio.gather(*map(engine.insert, wanted))
     hers = ["image-x-1a2b3c4d", "left-worker-0"]
     assert bob("print(tm.sweep(yes=True, all_machines=True).names)") == "[]\n", "not even of the same login, young"
-    terminal = [sys.executable, "-m", "transient_magics.cli.program", "cluster", "sweep"]
-    said = await asyncio.to_thread(subprocess.run, terminal, capture_output=True, text=True, check=True)
     shown = await asyncio.to_thread(tm.sweep)
-    assert said.stdout == f"{shown}\n"
     assert shown.names == hers
     assert {each.why for each in shown.orphans} == {
         "no process builds the image x any more", "its cluster left has no folder on this machine",
@@ -148,21 +143,22 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
 
 
 async def test_a_sweep_finds_the_rules_of_a_cluster_whose_vms_are_all_gone(engine: ComputeEngine, named: Any) -> None:
-    left, living = declare(tm.Declaration("cpu", name="forgotten")), declare(tm.Declaration("cpu", name="living"))
-    state = await asyncio.to_thread(left.wait, PATIENCE)
-    await asyncio.to_thread(living.wait, PATIENCE)
-    assert state.spec
-    os.kill(int((left.directory / LOCK).read_text()), signal.SIGKILL)
     mine = await whose(engine)
+    left = replace(specify(tm.Declaration("cpu", name="forgotten")), id="1a2b3c4d")
+    living = replace(specify(tm.Declaration("cpu", name="living")), id="5e6f7a8b")
+    for spec in (left, living):
+        await engine.firewall.ensure(firewall_rules(spec, mine))
+    folder = places.private(places.cluster("living"))
+    (folder / "spec.json").write_text(json.dumps(living.to_dict()))
+    marks = {LABEL: "forgotten", **labels(left), **mine}
+    vm = await engine.insert(VmRequest(**{**vars(STRANGER), "name": "forgotten-worker-0", "labels": marks}))
     for key, value in ((OWNER_LABEL, "0" * 16), (MACHINE_LABEL, "1" * 16)):
-        (rule, *_) = firewall_rules(replace(state.spec, id=value[:8]), {**mine, key: value})
+        (rule, *_) = firewall_rules(replace(left, id=value[:8]), {**mine, key: value})
         await asyncio.to_thread(named.insert, rule)
     await asyncio.to_thread(named.insert, {"name": "transient-magics-elses", "allowed": [{"I_p_protocol": "all"}]})
-    shutil.rmtree(left.directory)
-    vms = await engine.list(labels(state.spec))
     assert [*(await asyncio.to_thread(tm.sweep, all_machines=True)).rules] == [], "they go with their VMs"
-    await asyncio.gather(*(engine.delete(vm.zone, vm.name, vm.labels) for vm in vms))
-    rules = [rule["name"] for rule in firewall_rules(state.spec)]
+    await engine.delete(vm.zone, vm.name, vm.labels)
+    rules = [rule["name"] for rule in firewall_rules(left)]
     shown = await asyncio.to_thread(tm.sweep, all_machines=True)
     assert [(each.name, each.why) for each in shown.rules] == [
         (name, "its cluster forgotten has no folder on this machine") for name in sorted(rules)
@@ -171,7 +167,7 @@ async def test_a_sweep_finds_the_rules_of_a_cluster_whose_vms_are_all_gone(engin
     before = await asyncio.to_thread(named.names)
     assert (await asyncio.to_thread(tm.sweep, yes=True)).rules == shown.rules
     assert before - await asyncio.to_thread(named.names) == set(rules)
-    await asyncio.to_thread(living.delete, PATIENCE)
+    shutil.rmtree(folder)
 
 
 def test_of_another_machine_only_rules_that_are_old_are_swept() -> None:

@@ -59,6 +59,7 @@ async def test_a_file_is_found_in_the_runs_folder_wherever_that_went(tmp_path: P
         await gather([tiny_wheel.name], outside.parent / "wheels")
 
 
+@pytest.mark.story
 async def test_a_name_that_nobody_has_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in every process that a Jupyter kernel starts

@@ -117,6 +117,7 @@ while True:
 """
 
 
+@pytest.mark.story
 def test_a_duty_cycle_stops_a_process_for_the_rest_of_each_period_and_lets_it_go_when_its_master_dies() -> None:
     with ending(subprocess.Popen(BURN)) as burner:
         master = subprocess.Popen([sys.executable, "-c", _MASTER, str(burner.pid)])

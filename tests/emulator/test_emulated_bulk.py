@@ -112,6 +112,7 @@ def test_an_illegal_request_makes_nothing(cloud: Cloud, fields: dict[str, Any], 
     assert cloud.names() == set()
 
 
+@pytest.mark.story
 def test_a_region_chooses_the_zones(cloud: Cloud) -> None:
     regions = cloud.client(compute_v1.RegionInstancesClient)
 

@@ -128,6 +128,7 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     )
 
 
+@pytest.mark.story
 def test_a_declared_cluster_is_returned_bound_and_shown_once(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:

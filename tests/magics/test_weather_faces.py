@@ -60,6 +60,7 @@ def shell(home: Path) -> Iterator[InteractiveShell]:
     assert "transient_weather" not in shell.magics_manager.magics["line"]
 
 
+@pytest.mark.story
 def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = declared("c1")
     declared("c2")

@@ -67,6 +67,7 @@ async def killed_before_it_saw_them(
     return ran
 
 
+@pytest.mark.story
 async def test_vms_that_came_and_went_unseen_are_paid_for(url: str, tmp_path: Path) -> None:
     weather(url, hours_per_minute=10)
     spec = specify(Declaration(f"t4x2@{ZONE}", name="one", max_hours=100))

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from transient_magics.journal import RunSeries
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.curves import curves
@@ -41,6 +43,7 @@ def second(at: int, workers: list[str], drawn: random.Random) -> list[dict[str, 
     ]  # fmt: skip
 
 
+@pytest.mark.story
 def test_a_page_makes_the_same_curves_of_what_is_new_as_of_all_of_them() -> None:
     state = stories.state_at("training", began=1_700_000_000)
     assert state.run

@@ -24,7 +24,7 @@ def calibration() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def trials(pytestconfig: pytest.Config) -> int:
-    return 20 if pytestconfig.getoption("--quick") else 60
+    return 20 if pytestconfig.getoption("--quick") else 40
 
 
 def lost(trials: int) -> float:
@@ -45,6 +45,7 @@ def test_hours_that_are_left_keep_within_their_interval(calibration: ModuleType,
     assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(trials)} == {}
 
 
+@pytest.mark.story
 def test_plans_of_other_clusters_keep_within_their_interval(calibration: ModuleType, trials: int) -> None:
     """Than those that trained: also where servers limit them that nobody saw at their limit, and with two GPUs."""
     few = trials // 4

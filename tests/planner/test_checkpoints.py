@@ -39,6 +39,7 @@ def test_the_published_expectations(published: Planner) -> None:
         assert published.plan(age, 4).hours * 60 == pytest.approx(minutes, abs=close)
 
 
+@pytest.mark.story
 def test_the_published_list_of_checkpoints_is_not_the_plan_of_the_published_expectation(published: Planner) -> None:
     """Reckoned along a list by their own equation, ours comes to their expectation, and theirs to a minute more."""
 
@@ -64,6 +65,7 @@ def test_the_published_reuse_of_an_old_vm() -> None:
     assert keep(PUBLISHED, 7, 3), "past its dangerous youth"
 
 
+@pytest.mark.story
 def test_the_corrected_plan_on_fresh_and_old_vms() -> None:
     planner = Planner(PUBLISHED, 4, MINUTE, MINUTE, piece=MINUTE)
     fresh, quiet, late = planner.plan(), planner.plan(8), planner.plan(22)

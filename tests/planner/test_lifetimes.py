@@ -143,6 +143,7 @@ def test_what_the_contract_ends_changes_no_formula(mean: float) -> None:
     assert abs(fit("weibull", observed, capped=True).parameters["shape"] - 1) < 3 / math.sqrt(known.events)
 
 
+@pytest.mark.story
 def test_the_criterion_mostly_chooses_the_law_that_vms_followed() -> None:
     random, right = np.random.default_rng(9), 0
     for name, law in {"weibull": Weibull(60.0, 0.4), "early": EarlyThenSteady(0.35, 0.3, 0.03)}.items():

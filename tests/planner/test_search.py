@@ -24,6 +24,7 @@ def searched(**more: object) -> Search:
     return found
 
 
+@pytest.mark.story
 def test_nothing_that_was_simulated_beats_the_front() -> None:
     found = searched()
     times, bills = [each.hours for each in found.front], [each.dollars for each in found.front]

@@ -190,6 +190,7 @@ def test_the_room_is_light_to_import() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+@pytest.mark.story
 async def test_what_is_cancelled_at_any_moment_ends_as_cancelled(
     vm: Vm, connection: Connection, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None
     assert secret.read_text() == "mine"
 
 
+@pytest.mark.story
 async def test_there_is_a_limit_to_what_a_vm_may_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "vm"
     (home / "many").mkdir(parents=True)

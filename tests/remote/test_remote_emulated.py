@@ -50,6 +50,7 @@ async def entered(url: str, engine: ComputeEngine, vm: Vm, key: Path) -> Connect
     )
 
 
+@pytest.mark.story
 async def test_an_emulated_vm_is_used_like_any_other(
     url: str, engine: ComputeEngine, emulated_vm: Vm, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ async def test_an_emulated_vm_is_used_like_any_other(
         assert (tmp_path / "back").read_bytes() == b"{}"
 
 
+@pytest.mark.story
 async def test_nothing_that_a_command_does_costs_the_connection(
     url: str, engine: ComputeEngine, emulated_vm: Vm, tmp_path: Path
 ) -> None:

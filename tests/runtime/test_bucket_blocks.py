@@ -117,6 +117,7 @@ def reader(
         yield reader
 
 
+@pytest.mark.story
 def test_a_worker_begins_with_its_chief_and_goes_on_with_the_bucket(reader: Reader) -> None:
     reader.read()
     reader.goes_straight()

@@ -207,6 +207,7 @@ async def test_too_much_memory_is_told_apart_and_nobody_comes_in_without_a_certi
     assert not [path for path in keys if path.stat().st_mode & 0o77]
 
 
+@pytest.mark.story
 async def test_a_bags_worker_that_does_not_come_up_is_told_of_once_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +276,7 @@ async def test_a_job_that_holds_the_interpreter_past_its_time_ends_with_its_proc
     assert {each["reason"] for each in vm.told("dask.crashed")} == {"signal 14"}
 
 
+@pytest.mark.story
 async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room: Room) -> None:
     os.kill(room.scheduler.process, signal.SIGKILL)
     await until(lambda: room.scheduler.told("dask.crashed"))

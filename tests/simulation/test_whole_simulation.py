@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.seeds import WHOLE
 from tests.simulation.story import whole
 
-DAY, MORNING = 24.0, 6.0
+DAY, MORNING = 24.0, 3.0
 """Hours; the second is what a quick run plays."""
 _HASHED = (
     "import hashlib; from tests.simulation.story import whole;"
@@ -36,6 +36,7 @@ def test_whatever_fails_in_a_day_no_promise_is_broken(pytestconfig: pytest.Confi
     assert trained > seed / 3, "hardly anything was trained"
 
 
+@pytest.mark.story
 def test_the_same_seed_is_the_same_history_in_any_process() -> None:
     here = "\n".join(whole(3).lines)
     command = [sys.executable, "-c", _HASHED.format(seed=3)]

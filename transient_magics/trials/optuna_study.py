@@ -128,7 +128,9 @@ class Twin:
     def _report(self, number: int, time: float, step: int, place: int, value: float) -> bool:
         self._reported[number] = (time, step)
         trial = self._trials[number]
-        if place < 1 or place in self.study.trials[number].intermediate_values:
+        # `study.trials` copies every trial with all its values, which is too slow for each evaluation of a long study.
+        trials = self.study.get_trials(deepcopy=False)
+        if place < 1 or place in trials[number].intermediate_values:
             return False
         trial.report(value, place)
         return place < self._steps and trial.should_prune()
