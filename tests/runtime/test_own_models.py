@@ -239,6 +239,23 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     assert "the cell defines model_fn, and no Keras model" in said
 
 
+BROKEN = """
+import numpy, tensorflow.compat.v1 as tf
+
+def input_fn(mode):
+    return numpy.ones([8, 3], "float32"), numpy.zeros([8, 1], "float32")
+
+def broken(values):
+    raise RuntimeError("cuDNN launch failure")
+
+def model_fn(features, labels, mode):
+    guess = tf.py_func(broken, [features @ tf.get_variable("weights", [3, 1])], tf.float32)
+    guess.set_shape([None, 1])
+    loss = tf.reduce_mean(tf.square(guess - labels)) + tf.reduce_sum(tf.get_variable("more", [2]))
+    return {"loss": loss, "optimizer": tf.train.AdamOptimizer, "learning_rate": 0.1}
+"""
+
+
 @pytest.mark.parametrize(
     ("run", "cell", "begins", "says"),
     [
@@ -250,6 +267,22 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
             id="unreadable",
         ),
         pytest.param(
+            "broken",
+            BROKEN,
+            # The error looks as if a parameter server was lost, and no step ever succeeds.
+            "no step succeeds: cell line ",
+            ": UnknownError: RuntimeError: cuDNN launch failure",
+            id="broken step",
+        ),
+        pytest.param(
+            "stalling",
+            BROKEN,
+            "no step succeeds: cell line ",
+            ": UnknownError: RuntimeError: cuDNN launch failure",
+            id="broken step, stalls allowed",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
             "unknown",
             KERAS.replace("digits.target[chosen]", "digits.target[chosen] + 30"),
             "InvalidArgumentError: Received a label value of ",
@@ -259,13 +292,13 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
         ),
     ],
 )
-def test_data_that_cannot_be_trained_on_fail_the_run_with_the_reason(
+def test_what_cannot_be_trained_on_fails_the_run_with_the_reason(
     shared_room: MachineRoom, run: str, cell: str, begins: str, says: str
 ) -> None:
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     for name in ("ps-0", "worker-1"):
         shared_room.need_agent(name)
-        shared_room.put(name, {**OWN, "name": run}, cell)
+        shared_room.put(name, {**OWN, "name": run, "stalls": 2 * (run == "stalling")}, cell)
         shared_room.say(name, assignment(name, [server], chief, run))
     failed = Story(shared_room, run=run).wait("the failure", "train.failed")
     stop(shared_room, run)
