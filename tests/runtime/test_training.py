@@ -22,6 +22,7 @@ from typing import Any
 import numpy
 import pytest
 
+from tests.light import LIGHT
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
 from transient_magics import client
 from transient_magics.protocol.measures.step_parts import step_parts
@@ -111,7 +112,8 @@ def shut_down(*processes: int) -> None:
 
 DECLARED = {
     **DECLARATION,
-    "train_steps": 1300,
+    **LIGHT,
+    "train_steps": 600,
     "pace_seconds": 0.25,
     "alarm_below": 0.75,
     "alarm_after": 0.0,
@@ -349,8 +351,8 @@ def test_progress_is_sparse_and_metrics_are_per_second(story: Story):
         assert parts is not None
         assert parts.step == pytest.approx(each["compute_seconds"] + each["wait_seconds"], abs=0.002)
     assert 0 <= line["server_share"] <= 1.2
-    assert line["batch_size"] == 32
-    assert line["samples"] == 32 * line["steps"]
+    assert line["batch_size"] == 8
+    assert line["samples"] == 8 * line["steps"]
 
 
 def test_workers_have_the_records_of_the_chief(story: Story):
