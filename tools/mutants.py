@@ -256,13 +256,20 @@ def planted(mutant: Mutant, copy: Path) -> Iterator[Path]:
     pattern = re.compile(mutant.pattern, re.MULTILINE)
     (path,) = [path for path in source_files(copy) if pattern.search(path.read_text())]
     text = path.read_text()
-    path.write_text(pattern.sub(mutant.replacement, text))
+    replace_source(path, pattern.sub(mutant.replacement, text))
     try:
         rebuild_front_end(path, copy)
         yield path
     finally:
-        path.write_text(text)
+        replace_source(path, text)
         rebuild_front_end(path, copy)
+
+
+def replace_source(path: Path, text: str) -> None:
+    """Write a source file so that Python compiles it again: it compares sizes and whole seconds of the last change."""
+    later = path.stat().st_mtime + 2
+    path.write_text(text)
+    os.utime(path, (later, later))
 
 
 def rebuild_front_end(path: Path, copy: Path) -> None:
@@ -287,7 +294,9 @@ def import_error(path: Path, copy: Path) -> str:
 
 def environment(copy: Path) -> dict[str, str]:
     """Return an environment in which every Python program imports the copy."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRANSIENT_")}
+    # Without compiled modules each of the many programs that a test starts would compile the whole package.
+    left_out = ("TRANSIENT_", "PYTHONDONTWRITEBYTECODE")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {**inherited, "PYTHONPATH": str(copy)}
 
 
