@@ -26,7 +26,7 @@ from tensor2tensor.utils import registry
 
 @registry.register_problem
 class ShortBits(algorithmic.AlgorithmicIdentityBinary40):
-    num_shards, train_length, dev_length, train_size, dev_size = 1, 4, 4, 4000, 10
+    num_shards, train_length, dev_length, train_size, dev_size = 1, 1, 1, 4000, 10
 
 
 @registry.register_problem
@@ -80,7 +80,7 @@ class Alternating(algorithmic.AlgorithmicIdentityBinary40):
 def small_transformer():
     hparams = transformer.transformer_tiny()
     hparams.hidden_size, hparams.filter_size, hparams.num_hidden_layers = 32, 64, 1
-    hparams.batch_size, hparams.learning_rate_warmup_steps = 256, 50
+    hparams.batch_size, hparams.learning_rate, hparams.learning_rate_warmup_steps = 64, 1.0, 50
     hparams.label_smoothing = hparams.layer_prepostprocess_dropout = 0.0  # so that it learns it by heart
     hparams.attention_dropout = hparams.relu_dropout = 0.0
     return hparams
@@ -111,10 +111,10 @@ def trained(
 
 @pytest.fixture(scope="module")
 def repeating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[client.Run]:
-    """A transformer that has learnt to repeat up to four bits."""
+    """A transformer that has learnt to repeat one bit."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         home = tmp_path_factory.mktemp("home")
-        yield trained("transformer", "small_transformer", "short_bits", 1500, home, monkeypatch)
+        yield trained("transformer", "small_transformer", "short_bits", 200, home, monkeypatch)
 
 
 def assert_likeliest(run: client.Run, answers: list[str]) -> None:
@@ -130,13 +130,12 @@ def assert_likeliest(run: client.Run, answers: list[str]) -> None:
 def test_a_transformer_answers_texts_with_texts(repeating: client.Run) -> None:
     answers = repeating.decode(TEXTS)
     assert_likeliest(repeating, answers)
-    assert sum(answer == text for answer, text in zip(answers, TEXTS, strict=True)) >= 2, "it has learnt to repeat"
+    assert repeating.decode(["0", "1"]) == ["0", "1"], "it has learnt to repeat"
     assert repeating.decode({"inputs": [[2, 3, 1], [3, 1, 0]]}) == repeating.decode(["0 1", "1"])
 
 
 def test_a_beam_search_and_a_mean_of_checkpoints_are_what_is_asked_for(repeating: client.Run) -> None:
-    found = repeating.decode(TEXTS, beam_size=4)
-    assert sum(answer == text for answer, text in zip(found, TEXTS, strict=True)) >= 2, "it has learnt to repeat"
+    assert repeating.decode(["0", "1"], beam_size=4) == ["0", "1"], "it has learnt to repeat"
     with pytest.raises(TrainingError, match="1 of the 3 checkpoints are here"):
         repeating.decode(TEXTS, average=3)
     with pytest.raises(TrainingError, match="beam_size is a whole number from 1 on, not 0"):
@@ -158,7 +157,7 @@ def test_what_a_model_has_no_words_for_is_said(repeating: client.Run, texts: obj
 
 
 def test_a_classifier_names_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trained("transformer_encoder", "small_transformer", "first_bit", 200, tmp_path, monkeypatch)
+    run = trained("transformer_encoder", "small_transformer", "first_bit", 100, tmp_path, monkeypatch)
     assert run.decode(TEXTS) == ["nought", "one", "nought", "one"]
     scores = run.predict(TEXTS)
     assert isinstance(scores, numpy.ndarray)
@@ -174,7 +173,7 @@ def test_an_lstm_writes_what_its_own_logits_say(tmp_path: Path, monkeypatch: pyt
 def test_a_language_model_goes_on_from_texts_of_different_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = trained("transformer", "small_transformer", "alternating", 800, tmp_path, monkeypatch)
+    run = trained("transformer", "small_transformer", "alternating", 300, tmp_path, monkeypatch)
     texts = ["0 1 0", "1", "1 0 1 0 1"]
     wholes = [f"{text} {answer}".split() for text, answer in zip(texts, run.decode(texts), strict=True)]
     for whole in wholes:

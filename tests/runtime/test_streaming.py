@@ -25,8 +25,10 @@ CELL = (
 @registry.register_problem
 class HeavyDigits(ImageDigits):
     def generator(self, data_dir, tmp_dir, is_training):
-        for number, example in enumerate(super().generator(data_dir, tmp_dir, is_training)):
-            yield {**example, "number": [number], "ballast": [bytes(20_000)]}
+        import itertools
+        every_third = itertools.islice(super().generator(data_dir, tmp_dir, is_training), None, None, 3)
+        for number, example in enumerate(every_third):
+            yield {**example, "number": [number], "ballast": [bytes(60_000)]}
 
     def example_reading_spec(self):
         from tensor2tensor.utils import contrib
@@ -44,15 +46,15 @@ class HeavyDigits(ImageDigits):
         return super().preprocess_example(example, mode, hparams)
 """
 )
-RECORDS, HELD_OUT = 1437, 360
+RECORDS, HELD_OUT = 479, 120
 
 
 @pytest.fixture(scope="module")
 def story(shared_room: MachineRoom, tmp_path_factory: pytest.TempPathFactory) -> Story:
     place = tmp_path_factory.mktemp("read")
     declared = {
-        **DECLARATION, **LIGHT, "hparams": "batch_size=32", "problem": "heavy_digits",
-        "train_steps": 220, "cache": "3MB:memory", "prep_threads": 2, "pace_seconds": 0.1, "eval_batches": 0,
+        **DECLARATION, **LIGHT, "hparams": "batch_size=12", "problem": "heavy_digits",
+        "train_steps": 210, "cache": "3MB:memory", "prep_threads": 2, "pace_seconds": 0.1, "eval_batches": 0,
         "checkpoint_steps": None, "checkpoint_seconds": None,
     }  # fmt: skip
     story = Story(shared_room)
@@ -64,7 +66,7 @@ def story(shared_room: MachineRoom, tmp_path_factory: pytest.TempPathFactory) ->
         shared_room.say(name, assignment(name, [server], chief))
     for name in ("worker-1", "worker-2"):
         story.wait(f"{name} joined", "worker.joined", worker=name)
-    until(lambda: any(line["step"] > 70 for line in story.metrics()), "an epoch and a half")
+    until(lambda: any(line["step"] > 60 for line in story.metrics()), "an epoch and a half")
     os.kill(shared_room.pids("worker-2")["worker-2"], signal.SIGKILL)
     story.wait("its blocks come back", "train.reread", worker="worker-2")
     until(lambda: story.events("train.finished", "train.failed"), "the end")
@@ -95,7 +97,7 @@ def test_the_cache_keeps_what_it_took_and_says_what_it_saved(story: Story) -> No
     last = story.events("train.data")[-1]
     assert last["hits"] > 10
     assert 200_000 * last["hits"] < last["saved_bytes"] < 300_000 * last["hits"]
-    assert last["fetched_bytes"] > last["bytes"] > 20_000 * RECORDS
+    assert last["fetched_bytes"] > last["bytes"] > 60_000 * RECORDS
     copied = sum(path.stat().st_size for path in (story.room.run_folder("worker-1") / "data").rglob("*"))
     assert copied < 100_000, "no file of records is on a worker"
 

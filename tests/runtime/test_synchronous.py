@@ -48,6 +48,12 @@ def story(shared_room: MachineRoom) -> Story:
     return play(shared_room)
 
 
+def need_agent(room: MachineRoom, name: str) -> None:
+    """Start the agent of a machine where there is none yet, and what forks its roles."""
+    room.need_agent(name)
+    room.say(name, {"do": "warm", "run": "any", "role": name.partition("-")[0], "name": name})
+
+
 def rows(story: Story, worker: str, since: float) -> list[dict[str, Any]]:
     """A worker's metrics after a moment."""
     return [line for line in story.metrics() if line["worker"] == worker and line["time"] > since]
@@ -57,7 +63,7 @@ def play(room: MachineRoom) -> Story:
     story = Story(room)
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     for name in ("ps-0", *WORKERS):
-        room.start_agent(name)
+        need_agent(room, name)
         room.put(name, SYNC, DIGITS)
         room.say(name, assignment(name, [server], chief))
     for name in WORKERS:
@@ -111,15 +117,22 @@ def freeze(process: int) -> None:
         os.kill(process, signal.SIGSTOP)
 
 
-def test_a_slow_worker_that_is_a_backup_holds_nobody_up_and_its_late_gradients_do_not_count(room: MachineRoom):
-    story = Story(room)
+def test_a_slow_worker_that_is_a_backup_holds_nobody_up_and_its_late_gradients_do_not_count(shared_room: MachineRoom):
+    room, story = shared_room, Story(shared_room, run="backup")
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
-    paces = {"worker-1": 0.1, "worker-2": 3.0}
+    fast_one, slow_one = "worker-1", "worker-3"
+    paces = {fast_one: 0.1, slow_one: 3.0}
     for name in ("ps-0", *paces):
-        room.start_agent(name)
-        declared = {**SYNC, "backup_workers": 1, "checkpoint_steps": 10_000, "pace_seconds": paces.get(name)}
+        need_agent(room, name)
+        declared = {
+            **SYNC,
+            "name": "backup",
+            "backup_workers": 1,
+            "checkpoint_steps": 10_000,
+            "pace_seconds": paces.get(name),
+        }
         room.put(name, declared, DIGITS)
-        room.say(name, assignment(name, [server], chief))
+        room.say(name, assignment(name, [server], chief, "backup"))
     for name in paces:
         story.wait(f"{name} joined", "worker.joined", worker=name)
     joined = max(line["time"] for line in story.events("worker.joined"))
@@ -128,17 +141,19 @@ def test_a_slow_worker_that_is_a_backup_holds_nobody_up_and_its_late_gradients_d
         return rows(story, worker, joined + 1.5e9)
 
     def long_enough() -> bool:
-        fast = of("worker-1")
+        fast = of(fast_one)
         return sum(line["steps"] for line in fast[1:]) >= 60 and fast[-1]["time"] - fast[0]["time"] > 15e9
 
     until(long_enough, "60 steps of the fast one, and time for five of the slow one")
-    fast, slow = of("worker-1"), of("worker-2")
+    fast, slow = of(fast_one), of(slow_one)
     made = fast[-1]["step"] - fast[0]["step"]
     assert made == sum(line["steps"] for line in fast[1:]), "every step has the gradient of the fast one"
     # Of its five gradients and more; one counts only if the fast one stood still for seconds.
     assert sum(line["steps"] for line in slow) <= 2
-    assert set(room.pids("worker-2")) == {"worker-2"}, "it trains all the same"
+    assert set(room.pids(slow_one)) == {slow_one}, "it trains all the same"
     assert not story.events("worker.left")
+    for name in (*paces, "ps-0"):
+        room.say(name, {"do": "stop", "run": "backup"})
 
 
 def between(story: Story, since: str, to: str, worker: str = "") -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-BY_HEART = 0.02
+BY_HEART = 0.1
 """A loss per token in twenty batches in a row."""
 
 
