@@ -85,6 +85,7 @@ def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_
     assert planned(nearest[1]).deadline
 
 
+@pytest.mark.nightly
 @pytest.mark.story
 def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) -> None:
     scarce, plenty = tmp_path / "scarce.csv", tmp_path / "plenty.csv"

@@ -87,6 +87,7 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
         tm.delete_image("baked")
 
 
+@pytest.mark.nightly
 @pytest.mark.training
 def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Path) -> None:
     def begun() -> tuple[tm.Build, int]:

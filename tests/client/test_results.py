@@ -258,6 +258,7 @@ def test_a_checkpoint_in_a_bucket_is_the_runs_only_in_its_own_place(run: client.
     assert run.wait(10).checkpoint == (place if place.startswith("gs://results/") else None)
 
 
+@pytest.mark.nightly
 @pytest.mark.training  # TensorBoard looks for TensorFlow
 def test_tensorboard_is_there_as_an_extension_and_reads_what_is_written(run: client.Run, tmp_path: Path) -> None:
     said = subprocess.run([sys.executable, "-c", BOARD, str(run.tensorboard(tmp_path / "board"))],
