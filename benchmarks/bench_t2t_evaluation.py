@@ -30,7 +30,7 @@ class ReverseBits(algorithmic.AlgorithmicReverseBinary40):
 @registry.register_hparams
 def transformer_bits():
     hparams = transformer.transformer_tiny()
-    hparams.hidden_size, hparams.filter_size, hparams.batch_size = 32, 64, 256
+    hparams.hidden_size, hparams.filter_size, hparams.batch_size, hparams.num_hidden_layers = 32, 64, 256, 1
     return hparams
 
 

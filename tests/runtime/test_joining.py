@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.light import LIGHT
 from tests.runtime import programs
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_other_runs import REVERSE, events
@@ -18,7 +19,7 @@ from transient_magics.runtime.training.graph.file import GraphFile
 
 pytestmark = pytest.mark.training
 
-DECLARED = {**DECLARATION, "train_steps": 100_000, "pace_seconds": 0.2}
+DECLARED = {**DECLARATION, **LIGHT, "train_steps": 100_000, "pace_seconds": 0.2}
 
 # The file that it reads beside the records lives as long as the process that named it.
 ELSEWHERE = DIGITS.replace(
@@ -78,14 +79,15 @@ def laps(log: str) -> dict[str, float]:
 
 
 TEXT = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "reverse_bits", "batching": "dynamic"}
+TEXT |= {"hparams": ""}
 
 
 @pytest.mark.parametrize(
     ("cell", "declared"),
     [
         pytest.param(DIGITS, {"wire": "bf16", "most_workers": 1}, id="images, alone", marks=pytest.mark.nightly),
-        pytest.param(DIGITS, {"mode": "sync"}, id="synchronous", marks=pytest.mark.nightly),
-        pytest.param(REVERSE, TEXT, id="text"),
+        pytest.param(DIGITS, {"mode": "sync"}, id="synchronous"),
+        pytest.param(REVERSE, TEXT, id="text", marks=pytest.mark.nightly),
     ],
 )
 def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining, cell: str, declared: dict[str, Any]):

@@ -17,7 +17,8 @@ from transient_magics.runtime.training.t2t.registry import index
 PAGE = (programs.PROJECT / "docs" / "models.md").read_text()
 ROWS = re.findall(r"^\| `(\w+)` \| `(\w+)`(?: with `(.+)`)? \| `(\w+)` \| (.+) \|$", PAGE, re.MULTILINE)
 TOLD = {model: told for model, *_, told in ROWS}
-TRIED = ("basic_fc_relu", "lstm_seq2seq", "resnet", "shake_shake", "transformer", "xception")
+TRIED = ("basic_fc_relu", "lstm_seq2seq")
+TRIED_NIGHTLY = ("resnet", "shake_shake", "transformer", "xception")
 BRIDGED = ("distillation", "sliced_gan", "vqa_attention_baseline")
 
 
@@ -48,7 +49,14 @@ def test_the_page_is_not_made_of_half_a_trial() -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("models", [TRIED, BRIDGED], ids=["best known families", "what a bridge is for"])
+@pytest.mark.parametrize(
+    "models",
+    [
+        pytest.param(TRIED, id="some of the best known families"),
+        pytest.param(TRIED_NIGHTLY, id="the other best known families", marks=pytest.mark.nightly),
+        pytest.param(BRIDGED, id="what a bridge is for"),
+    ],
+)
 def test_models_make_a_training_step(models: tuple[str, ...]) -> None:
     said = programs.run("tests.runtime.try_models", *models)
     answers = {answer["model"]: answer for answer in map(json.loads, said.splitlines())}

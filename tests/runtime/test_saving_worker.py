@@ -29,15 +29,21 @@ LONGER_THAN_A_STEP = 22.0
 """Seconds without a step after which a worker that could have made one would begin anew."""
 
 
+def start_agent(room: MachineRoom, name: str) -> None:
+    """Start the agent of a machine, and what forks its role."""
+    room.start_agent(name)
+    room.say(name, {"do": "warm", "run": "run-1", "role": "worker", "name": name})
+
+
 def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     story = Story(room)
     server, chief = (f"127.0.0.1:{port}" for port in free_ports(2))
     for name in ("ps-0", "worker-1"):
-        room.start_agent(name)
+        start_agent(room, name)
         room.put(name, DECLARED, DIGITS)
         room.say(name, assignment(name, [server], chief))
     story.wait("worker-1 saves", "train.checkpoint", worker="worker-1")
-    room.start_agent("worker-2")
+    start_agent(room, "worker-2")
     room.put("worker-2", DECLARED, DIGITS)
     room.say("worker-2", assignment("worker-2", [server], chief))
     story.wait("worker-2 trains too", "worker.joined", worker="worker-2")
@@ -58,7 +64,7 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     whole(first)
 
     # Its successor is another VM's process; then it thaws, and is told to leave: what it brings comes too late.
-    room.start_agent("successor")
+    start_agent(room, "successor")
     room.put("successor", DECLARED, DIGITS)
     room.say("successor", assignment("worker-1", [server], chief))
     numbers = lambda: [line["number"] for line in story.events("worker.joined") if line["worker"] == "worker-1"]  # noqa: E731
