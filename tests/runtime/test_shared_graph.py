@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.light import LIGHT
 from tests.runtime import programs
 from tests.runtime.machine_room import free_ports
 from tests.runtime.test_other_runs import REVERSE
@@ -172,9 +173,9 @@ def test_there_is_none_of_a_model_that_calls_python(tmp_path: Path):
 
 
 def test_examples_of_one_shape_are_in_it_and_need_little_of_tensorflow(tmp_path: Path):
-    found = elsewhere(tmp_path, DIGITS)
-    assert found["batch"] == 32
-    assert found["shapes"] == {"inputs": ["float32", 32, 8, 8, 1], "targets": ["int32", 32, 1]}
+    found = elsewhere(tmp_path, DIGITS, **LIGHT)
+    assert found["batch"] == 8
+    assert found["shapes"] == {"inputs": ["float32", 8, 8, 8, 1], "targets": ["int32", 8, 1]}
     assert found["wanted"], "a step can take any number of them"
     assert found["imported"] == []
     assert found["whole"] == ["reduce_sum_v1", "Saver", True], "the rest of TensorFlow comes when it is asked for"
@@ -183,6 +184,7 @@ def test_examples_of_one_shape_are_in_it_and_need_little_of_tensorflow(tmp_path:
     assert first != second, "every session draws an order of its own"
 
 
+@pytest.mark.nightly
 def test_batches_of_text_are_in_it(tmp_path: Path):
     text = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "reverse_bits"}
     found = elsewhere(tmp_path, REVERSE, **text, batching="dynamic")
@@ -197,7 +199,7 @@ def test_examples_that_python_makes_are_every_workers_own(tmp_path: Path):
         '        example["inputs"] = tf.py_func(np.copy, [example["inputs"]], example["inputs"].dtype)\n'
         '        example["inputs"].set_shape([8, 8, 1])\n',
     ).replace("import numpy as np", "import numpy as np, tensorflow.compat.v1 as tf")
-    (tmp_path / "run.json").write_text(json.dumps(DECLARATION))
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **LIGHT}))
     (tmp_path / "cell.py").write_text(cell)
     programs.run(WRITING, tmp_path, tmp_path / "a.graph")
     header = json.loads((tmp_path / "a.graph").read_bytes().partition(b"\n")[0])
@@ -245,7 +247,7 @@ print(json.dumps({"records": index.records, "seen": seen, "left": int(left)}))
 
 @pytest.mark.parametrize(("text", "batching"), [(False, "uniform"), (True, "dynamic")])
 def test_of_records_in_blocks_a_chunk_is_read_whole_and_once(tmp_path: Path, text: bool, batching: str):
-    named = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "reverse_bits"} if text else {}
+    named = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "reverse_bits"} if text else LIGHT
     (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **named, "batching": batching}))
     (tmp_path / "cell.py").write_text(REVERSE if text else DIGITS)
     found = json.loads(programs.run(IN_BLOCKS, tmp_path, str(free_ports(1)[0]), own=True).splitlines()[-1])
