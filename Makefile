@@ -54,10 +54,10 @@ browser: $(READY)
 test: browser $(FRONT)
 	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-# Neither TensorFlow nor a browser nor long stories, and fewer examples: for after every change.
-# Six at a time, on two cores: of four more than two wait most of the time, for programs, VMs and emulators to start.
+# Neither TensorFlow nor a browser nor long stories, and fewer examples: for after every change. Four at a time, on two
+# cores: some tests wait for programs to start, and each process more has all modules to import.
 quick: $(FRONT)
-	@$(BIN)/python -m pytest --quick -n 6 --dist worksteal
+	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal
 
 # What takes long: every fault at every moment, further cases of other tests, planted faults, benchmarks that assert.
 # Each part runs alone for at most an hour and stores its result; PART=faults runs one, tools/nightly.py --table shows all.
