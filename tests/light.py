@@ -10,4 +10,4 @@ LIGHT: dict[str, Any] = {
     "hparams": "batch_size=8,learning_rate=0.5,learning_rate_warmup_steps=10",
     "problem": "image_digits",
 }
-"""On the digits of `templates/digits.py`; that with its residual network, other tests see, of training and tours."""
+"""It reads the digits of `templates/digits.py`. Tests of tours and models train the residual network there."""
