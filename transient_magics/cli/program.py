@@ -116,7 +116,7 @@ def _declare(command: Command) -> None:
     if command.dry_run:
         print(answer)
         return
-    print(f"{answer.name} is declared. It goes on by itself: `transient cluster status {answer.name}`.")
+    print(f"{answer.name} is declared. It goes on by itself: `transient cluster status {answer.name}`.", flush=True)
     if command.wait:
         _show_until(answer, lambda state: state.phase in ("ready", "deleting", "deleted"))
         answer.wait(timeout=5.0)
@@ -194,7 +194,7 @@ def _attach(command: Command) -> None:
     found = verbs.act(command)
     if found.followed:
         print(f"Following {found.followed}.")
-    print(verbs.act(Command("status", {"name": found.name})))
+    print(verbs.act(Command("status", {"name": found.name})), flush=True)  # a pipe would get it with the next event
     _show_until(found, lambda state: state.over, None)
 
 
