@@ -27,15 +27,7 @@ PYTEST = ("-m", "pytest", "--nightly", "-m", "nightly", "-n", "2", "--dist", "lo
 PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "faults": ((*PYTEST, "tests/faults"),),
     "stories": ((*PYTEST, "--ignore=tests/faults", "tests"),),
-    "mutants-vm": (
-        ("tools/mutants.py", "--jobs", "2", "--area", "worker", "chief", "parameter server", "agent", "job runner"),
-    ),
-    "mutants-home": (
-        (
-            "tools/mutants.py", "--jobs", "2", "--area",
-            "controller", "mirror and result sync", "emulator", "client", "panels",
-        ),
-    ),
+    "mutants": (("tools/mutants.py", "--jobs", "3"),),
     "mutation": (("benchmarks/bench_mutation.py",),),
     "simulations": (("benchmarks/bench_faults.py",), ("benchmarks/bench_simulation.py",)),
     "emulated-faults": (("benchmarks/bench_faults_emulated.py",),),
