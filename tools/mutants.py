@@ -84,7 +84,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a fault: `killed`, `survived` or `unsound`, by which test or why, and in how many seconds."""
+    """The verdict about a fault (`killed`, `survived` or `unsound`), the test or reason behind it, and its seconds."""
 
     verdict: str
     reason: str

@@ -81,7 +81,7 @@ def run(part: str) -> dict[str, Any]:
 
 
 def run_program(command: list[str], output: int, seconds: float) -> int:
-    """Run a program for at most so many seconds; return its exit code, 124 if its time was over."""
+    """Run a program with a time limit in seconds; return its exit code, or 124 if it exceeded the limit."""
     program = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
     try:
         return program.wait(max(seconds, 0))
