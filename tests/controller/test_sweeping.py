@@ -1,4 +1,4 @@
-"""Which VMs a sweep deletes, without an emulator."""
+"""The VMs that a sweep deletes, without an emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each parameter server restores of a checkpoint."""
+"""The part of a checkpoint that each parameter server restores."""
 
 from __future__ import annotations
 

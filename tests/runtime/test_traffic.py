@@ -1,4 +1,4 @@
-"""What a VM's kernel counts as sent and received."""
+"""The bytes that a VM's kernel counts as sent and received."""
 
 from __future__ import annotations
 

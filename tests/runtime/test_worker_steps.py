@@ -1,4 +1,4 @@
-"""What a worker feeds its steps with, without TensorFlow."""
+"""The values that a worker feeds to its steps, without TensorFlow."""
 
 from __future__ import annotations
 
