@@ -22,11 +22,11 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "tools" / "nightly-results.json"
 LOGS = ROOT / "out" / "nightly"
 LIMIT_SECONDS = 3600.0
-PYTEST = ("-m", "pytest", "--nightly", "-m", "nightly", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+PYTEST = ("-m", "pytest", "--nightly", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "faults": ((*PYTEST, "tests/faults"),),
-    "stories": ((*PYTEST, "--ignore=tests/faults", "tests"),),
+    "stories": ((*PYTEST, "-m", "nightly", "--ignore=tests/faults", "tests"),),
     "mutants": (("tools/mutants.py", "--jobs", "3"),),
     "mutation": (("benchmarks/bench_mutation.py",),),
     "simulations": (("benchmarks/bench_faults.py",), ("benchmarks/bench_simulation.py",)),
