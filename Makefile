@@ -54,7 +54,7 @@ browser: $(READY)
 test: browser $(FRONT)
 	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-# Neither TensorFlow nor a browser nor long stories, and fewer examples: for after every change. Four at a time, on two
+# Neither TensorFlow nor a browser nor slow tests, and fewer examples: for after every change. Four at a time, on two
 # cores: some tests wait for programs to start, and each process more has all modules to import.
 quick: $(FRONT)
 	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal

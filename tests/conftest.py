@@ -1,7 +1,7 @@
 """What all rooms' tests share: a home of their own, an emulator, a package to install, and the order of the tests.
 
-`--quick` (`make quick`) leaves out what starts TensorFlow (marked `training`), a browser (`browser`), or lives through
-a cluster's story on emulated VMs (`story`), looks at fewer examples, and fails a test that should have been marked.
+`--quick` (`make quick`) skips tests that start TensorFlow (marked `training`) or a browser (`browser`) and tests that
+take a second or more (`slow`). It runs fewer examples, and it fails a test that starts TensorFlow without its mark.
 `--nightly` (`make nightly`) runs the long cases (`nightly`), too.
 """
 
@@ -65,7 +65,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 Emulate = Callable[..., AbstractContextManager[str]]
 
-NOT_QUICK = ("training", "browser", "story")
+NOT_QUICK = ("training", "browser", "slow")
 BROWSER = "tests/browser/"
 DURATIONS = TESTS / "durations.json"
 """Seconds of each test file that takes long, as `--store-durations` measured them in a whole run."""
@@ -76,7 +76,7 @@ other's way. The other processes run what waits for VMs, notices and pages."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="neither TensorFlow nor a browser nor long stories")
+    parser.addoption("--quick", action="store_true", help="skip TensorFlow, browsers and slow tests")
     parser.addoption("--store-durations", action="store_true", help="write tests/durations.json")
     parser.addoption("--nightly", action="store_true", help="run the long cases (`nightly`), too")
 

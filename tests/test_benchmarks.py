@@ -35,7 +35,7 @@ with own_home() as home:
 """
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_every_benchmark_takes_help_and_quick_and_stands_in_the_table() -> None:
     command = [sys.executable, "-c", HELP_OF_ALL, *map(str, PROGRAMS)]
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
@@ -45,7 +45,7 @@ def test_every_benchmark_takes_help_and_quick_and_stands_in_the_table() -> None:
     assert [path.name for path in PROGRAMS if f"| `{path.name}` |" not in table] == []
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_benchmark_that_is_killed_leaves_no_process_and_no_file() -> None:
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
     with subprocess.Popen([sys.executable, "-c", WITH_A_CLUSTER], env=environment, stdout=subprocess.PIPE) as program:

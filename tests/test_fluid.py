@@ -81,7 +81,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_notebook_runs_in_a_short_form(home: Path, tmp_path: Path) -> None:
     pytest.importorskip("openmm", reason="the notebook's jobs need OpenMM: pip install openmm")
     notebook = read()

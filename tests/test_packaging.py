@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 HEAVY = ("google.cloud", "tensorflow", "asyncssh", "aiohttp", "anywidget", "pandas")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
@@ -46,7 +46,7 @@ def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow() -> None:
     from transient_magics.controller.vms.startup import controller_script
 
@@ -68,7 +68,7 @@ def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow()
     assert set(ended.stdout.split()) - beside <= pinned
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_account_of_users_code_may_do_nothing_as_root(tmp_path: Path) -> None:
     from transient_magics.controller.vms.startup import USER, account_script
 

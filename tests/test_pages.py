@@ -148,7 +148,7 @@ def written(place: str) -> bool:
     return place.startswith("reference/") and place in (DOCS / "index.md").read_text() + "reference/events.md"
 
 
-@pytest.mark.story  # `make docs` does so, too
+@pytest.mark.slow  # `make docs` does so, too
 def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
@@ -219,7 +219,7 @@ def typed(text: str) -> list[str]:
     return [line for block in blocks("sh", text) for line in block.splitlines() if line.startswith("transient ")]
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_what_is_rehearsed_on_the_emulator_can_be_typed_as_it_stands(own_home: Path) -> None:
     rehearsed = [line for line in typed(GOOGLE.read_text()) if "my-project" not in line]
     assert len(rehearsed) == 3

@@ -137,7 +137,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.training
 @pytest.mark.nightly
 def test_the_notebook_runs_in_a_short_form(home: Path, tmp_path: Path) -> None:

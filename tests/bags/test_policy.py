@@ -154,7 +154,7 @@ def test_what_a_course_adds_up_to() -> None:
     assert not noticed.lost.any(), "what is saved at the notice is not computed again"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_bag_that_never_ends_is_said_to_be_one() -> None:
     with pytest.raises(PlanError, match="does not come to an end"):
         simulate(Bag(10, 3, 3, 2, 0.1, Weibull(0.1)), "memoryless", courses=1, uncertain=False)

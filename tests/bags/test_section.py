@@ -35,7 +35,7 @@ def four() -> tuple[Surrogate, list[Any]]:
     return of_four()
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_over_two_parameters_it_is_what_the_surrogate_says_and_blank_where_that_is_silent() -> None:
     results = computed(40)[4:]  # without the corners
     surrogate = learn(SPACE, results)
@@ -61,7 +61,7 @@ def test_over_two_parameters_it_is_what_the_surrogate_says_and_blank_where_that_
     )
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_of_more_parameters_two_are_axes_and_the_others_are_held(four: tuple[Surrogate, list[Any]]) -> None:
     surrogate, results = four
     energy, heat = sections(surrogate, results, (), ("x", "n"), {"salt": 0.3, "b": 2})

@@ -88,7 +88,7 @@ def test_it_answers_within_the_data_and_says_where_it_is_from(learnt: Surrogate)
             learnt(**wrong)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_networks_are_about_as_wrong_as_they_say(networks: Surrogate) -> None:
     asked = computed(100, seed=9, noise=0.0)
     mean, sd = networks.predict([point for point, _ in asked])["pressure"]
@@ -97,7 +97,7 @@ def test_networks_are_about_as_wrong_as_they_say(networks: Surrogate) -> None:
     assert 0.2 < float(np.mean((off / sd) ** 2)) < 4
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_page_of_bags_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "bags.md").read_text()
     (cell,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -120,6 +120,7 @@ def test_a_corner_that_no_result_is_near_is_outside() -> None:
     assert not inside(triangle, np.array([0.9, 0.9])), "though it is between the least and the greatest of each"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["learnt", "networks"])
 def test_it_comes_home_as_numbers_and_predicts_the_same(which: str, request: pytest.FixtureRequest) -> None:
     surrogate = request.getfixturevalue(which)

@@ -69,7 +69,7 @@ cluster"""
 
 
 @pytest.mark.training
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.nightly
 def test_a_real_cluster_acts_when_its_proposal_is_agreed_to(lab: Lab, shots: Path) -> None:
     """Alone its worker takes five minutes and is to be done in five and a half: VMs on demand have to come at once."""

@@ -20,6 +20,7 @@ from transient_magics.errors import DeclarationError, PlanError, TransientError
 ASKED: dict[str, Any] = {"bag": True, "jobs": 30, "job_time": "1h:3h"}
 
 
+@pytest.mark.slow
 def test_a_bag_is_planned_by_policy_and_type() -> None:
     found = tm.plan("cpux4 + k80x2", **{**ASKED, "job_time": "cpu=2h,k80=20m"}, provisioning_model="preemptible")
     assert isinstance(found, BagPlan)
@@ -51,6 +52,7 @@ def test_on_demand_nothing_fails_and_policies_are_one() -> None:
     assert (row.policy, row.failed) == ("any", 0.0)
 
 
+@pytest.mark.slow
 def test_it_costs_what_a_cluster_for_jobs_does_or_one_whose_scheduler_has_so_many_cores() -> None:
     def hourly(**more: Any) -> float:
         return specify(Declaration("cpux4", name="many", purpose="jobs", **more)).prices["parameter-server"].hourly

@@ -17,7 +17,7 @@ import pytest
 
 from tests.client.google_here import ACCOUNT, TOKEN, google
 
-pytestmark = pytest.mark.story
+pytestmark = pytest.mark.slow
 
 PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 

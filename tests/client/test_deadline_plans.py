@@ -36,7 +36,7 @@ def within_20h() -> Plan:
     return planned("20h")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_later_deadline_costs_less_and_courses_are_in_time(within_20h: Plan) -> None:
     told = within_20h.deadline
     assert told is not None
@@ -51,7 +51,7 @@ def test_a_later_deadline_costs_less_and_courses_are_in_time(within_20h: Plan) -
         assert point.chance >= 0.95, "5 % of speeds are below the lower end"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_what_it_simulates_are_the_decisions_of_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Seen] = []
 
@@ -66,7 +66,7 @@ def test_what_it_simulates_are_the_decisions_of_the_controller(monkeypatch: pyte
     assert len({tuple(sorted(each.workers.items())) for each in seen}) > 3, "clusters of several sizes"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone(within_20h: Plan) -> None:
     plan = within_20h
     assert re.search(r"Done within 20 h: \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\), after [\d.]+ h \(.* in time\.", str(plan))
@@ -76,7 +76,7 @@ def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone(within_20
     assert "nine of ten runs cost what the band spans" in plan_html(plan)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_then_is_met() -> None:
     with pytest.raises(PlanError, match="k80x4 is not done in 5 h: on demand takes 1") as refused:
         planned(5)
@@ -86,7 +86,7 @@ def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_
 
 
 @pytest.mark.nightly
-@pytest.mark.story
+@pytest.mark.slow
 def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) -> None:
     scarce, plenty = tmp_path / "scarce.csv", tmp_path / "plenty.csv"
     scarce.write_text(HEADER + "a,k80,1,0,0\na,k80,1,9000,4\na,k80,1,9600,0\na,k80,1,900000,\n")

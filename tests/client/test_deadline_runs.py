@@ -153,7 +153,7 @@ def test_what_earlier_runs_tell_that_no_workers_can_do_is_refused_with_the_neare
     begin(cluster, "3h")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_without_quota_for_vms_on_demand_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulator is asked as Compute Engine is; nobody is in charge of the cluster, so that none of its VMs boots."""
     monkeypatch.setattr(commands, "start_controller", lambda directory: None)

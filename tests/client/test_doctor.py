@@ -74,7 +74,7 @@ def without_credentials(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names_nobody(tmp_path: Path) -> None:
     report = tmp_path / "shown.json"
     done = ended("--project", "some-project-of-mine", "--report", str(report), **without_credentials(tmp_path))
@@ -92,7 +92,7 @@ def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names
     assert "gcloud auth application-default login" in whole
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_nothing_is_rented_above_the_limit_nor_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in without_credentials(tmp_path).items():
         monkeypatch.setenv(name, value)
@@ -106,7 +106,7 @@ def test_nothing_is_rented_above_the_limit_nor_unasked(tmp_path: Path, monkeypat
     assert tm.clusters() == []
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_notebook_sees_a_table_with_the_commands(home: Path) -> None:
     shell = InteractiveShell()
     shell.run_cell("%load_ext transient_magics")
@@ -137,7 +137,7 @@ def vms() -> list[Any]:
     return [each for _, scope in found for each in scope.instances]
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_users_own_cluster_is_not_taken_for_one_of_a_killed_course(home: Path) -> None:
     for name in ("doctor-thesis", "doctor-gpu-1a2b3c", "doctor-cpu-4d5e6f"):
         folder = places.private(places.cluster(name))
@@ -149,7 +149,7 @@ def test_a_users_own_cluster_is_not_taken_for_one_of_a_killed_course(home: Path)
     assert [line.mend for line in left_behind if line.mend] == ["transient cluster delete doctor-gpu-1a2b3c"]
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.nightly
 def test_a_course_interrupted_before_its_controller_is_started_leaves_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +169,7 @@ def test_a_course_interrupted_before_its_controller_is_started_leaves_nothing(
     assert tm.clusters() == []
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_an_interrupted_course_leaves_nothing(home: Path) -> None:
     course = subprocess.Popen([*PROGRAM, "--spend", "1"], stdout=subprocess.PIPE, text=True)
     assert course.stdout
@@ -186,7 +186,7 @@ def test_an_interrupted_course_leaves_nothing(home: Path) -> None:
     assert tm.clusters() == []
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_an_emulator_whose_vms_are_gone_waits_for_the_questions_of_what_is_left(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +234,7 @@ def patched(**change: Any) -> dict[str, Any]:
         return json.load(answer)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.nightly
 def test_in_a_new_project_whoever_does_what_the_doctor_says_gets_through(home: Path) -> None:
     steps = patched(fresh=True)["steps"]

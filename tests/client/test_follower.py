@@ -40,7 +40,7 @@ while going_on:
 """
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_programs_that_end_while_they_follow_end_silently(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FOLLOW_AND_END, str(tmp_path / "metrics.jsonl")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -62,7 +62,7 @@ def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: str) -> It
     one.end()
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_run_that_is_not_there_is_refused_with_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {name: SimpleNamespace(spec=SimpleNamespace(study=study)) for name, study in
             (("run-1", ""), ("run-2", ""), ("study-1-0", "study-1"))}  # fmt: skip
@@ -74,7 +74,7 @@ def test_a_run_that_is_not_there_is_refused_with_the_latest_ones(monkeypatch: py
         client.run("rum-2")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) -> None:
     assert WORDS.fullmatch(forecaster.words("demo", "run-1"))
     first = forecaster.process

@@ -72,6 +72,7 @@ def come(run: Run) -> None:
     (run.directory / layout.HOME).touch()
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_run_has_all_of_its_metrics(cluster: Cluster, tmp_path: Path) -> None:
     run = Run("run-1", cluster)
     happen(
@@ -85,6 +86,7 @@ def test_who_waits_for_a_run_has_all_of_its_metrics(cluster: Cluster, tmp_path: 
     assert layout.HOME not in [path.name for path in run.fetch(tmp_path / "got").iterdir()]
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_study_has_the_metrics_of_its_trials(cluster: Cluster) -> None:
     trial = Run(STUDY.run_name(0), cluster)
     happen(
@@ -102,6 +104,7 @@ def test_who_waits_for_a_study_has_the_metrics_of_its_trials(cluster: Cluster) -
     coming.join()
 
 
+@pytest.mark.slow
 def test_a_trace_is_the_one_that_was_asked_for_and_not_that_of_last_time(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +164,7 @@ def put(bag: Bag, header: bytes, arrays: bytes) -> None:
     write_atomically(bag.directory / layout.SURROGATE, header)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_who_waits_for_a_bag_has_what_was_learnt_last(cluster: Cluster) -> None:
     bag, spec = Bag("bag-1", cluster), BagSpec("bag-1", SPACE, 16, declared_at=time.time())
     computed = [
@@ -185,7 +188,7 @@ def test_who_waits_for_a_bag_has_what_was_learnt_last(cluster: Cluster) -> None:
     coming.join()
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_surrogate_is_never_of_two_that_replace_each_other(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     bag = Bag("bag-1", cluster)
     (header, _), newer = surrogate(8), surrogate(16)

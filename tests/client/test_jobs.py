@@ -107,6 +107,7 @@ def later(do: Callable[[], object]) -> threading.Timer:
     return timer
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_it(tmp_path: Path) -> None:
     """With the controller on a VM, which says what there is and is then asked for it."""
     with own_home():
@@ -147,6 +148,7 @@ def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_
         assert (job.fetch(tmp_path / "older") / "model").read_text() == "of 242", "the rest was lost with its machine"
 
 
+@pytest.mark.slow
 def test_what_does_not_come_from_the_vm_of_the_controller_is_no_older_state_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

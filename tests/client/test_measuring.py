@@ -142,7 +142,7 @@ def sees(reached: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(home: Path) -> None:
     address = f"{emulator.ensure(expecting=True)}/emulator/v1/weather"
     # Late answers: else a VM is deleted again before this process has seen it, many times in a row.

@@ -163,7 +163,7 @@ def test_options_are_read_as_the_client_takes_them() -> None:
         assert said in str(error.value)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_program_prints_the_plan() -> None:
     program = [sys.executable, "-m", "transient_magics.cli.program", "plan"]
     words = ["k80x4", "--workload", "icac19/resnet-32", "--train-steps", "64000", "--revocations", "1"]

@@ -92,7 +92,7 @@ def test_the_catalog_and_a_dry_run_need_nothing(home: Path) -> None:
     assert said("cluster", "list") == "No cluster.\n"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_dry_run_meets_what_a_new_project_refuses(home: Path) -> None:
     state = ["--state", str(home / "emulator"), "--port", "0"]
     with subprocess.Popen([*PROGRAM, "emulator", "--fresh-project", *state], stdout=subprocess.PIPE) as emulator:
@@ -109,7 +109,7 @@ def test_a_dry_run_meets_what_a_new_project_refuses(home: Path) -> None:
             emulator.terminate()
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     told = said("cluster", "cpux1", "--name", "demo", "--wait").splitlines()
     assert told[0].startswith("demo is declared.")
@@ -143,7 +143,7 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "demo  deleted" in said("cluster", "list", "--all")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_interrupting_a_wait_ends_with_130_and_leaves_the_cluster(home: Path) -> None:
     waiting = subprocess.Popen(
         [*PROGRAM, "cluster", "cpux1", "--wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -90,7 +90,7 @@ def test_a_spread_has_two_digits_of_its_deviation(values: list[float], said: str
     assert trials.Spread.of(values).words() == said
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_optuna_has_the_same_trials_and_draws_them(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     state = STORY.state

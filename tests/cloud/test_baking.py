@@ -388,6 +388,7 @@ def test_the_scripts_are_bash_and_install_the_stack_in_one_way(with_gpu: bool, p
     assert shared[0] == shared[1]
 
 
+@pytest.mark.slow
 def test_the_scripts_tell_how_far_they_are_and_how_they_failed(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
 

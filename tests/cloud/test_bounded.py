@@ -47,7 +47,7 @@ def holder(url: str, token: str) -> storage.Client:
     return storage.Client(project="p", credentials=Credentials(token), client_options={"api_endpoint": url})
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_clusters_token_opens_its_own_place_and_no_other(url: str, owner: storage.Client) -> None:
     token = await bounded_token([Reach(f"gs://{BUCKET}/{MINE}/", "objectUser")], "p", url)
     assert 3000 < token.expires - time.time() <= 3600

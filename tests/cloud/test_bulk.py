@@ -129,6 +129,7 @@ async def test_a_missing_image_is_no_vm_that_went(api: Api, engine: ComputeEngin
     assert not isinstance(raised.value, GoneError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [operation(**GROUP), operation(status="RUNNING", progress=66, **GROUP)])
 async def test_one_that_does_not_start_takes_none_of_the_others_along(
     api: Api, engine: ComputeEngine, many: list[VmRequest], waits: dict[str, Any]

@@ -35,7 +35,7 @@ async def emulated(url: str) -> AsyncIterator[ComputeEngine]:
             await engine.delete(vm.zone, vm.name, {})
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_vm_lives_and_is_deleted(emulated: ComputeEngine, wanted: VmRequest) -> None:
     await emulated.check()
     vm = await emulated.insert(wanted)
@@ -67,6 +67,7 @@ async def test_a_cancelled_insert_is_continued_by_the_same_request(emulated: Com
     assert [each.id for each in await emulated.list({"cluster": "c1"})] == [vm.id]
 
 
+@pytest.mark.slow
 async def test_vms_are_made_side_by_side(emulated: ComputeEngine, wanted: VmRequest) -> None:
     names = [f"c1-many-{number}" for number in range(8)]
     requests = [replace(wanted, name=name, request_id=request_id(name)) for name in names]
@@ -76,6 +77,7 @@ async def test_vms_are_made_side_by_side(emulated: ComputeEngine, wanted: VmRequ
     assert await emulated.list({"cluster": "c1"}) == []
 
 
+@pytest.mark.slow
 async def test_a_preempted_vm_goes_and_is_remembered(emulated: ComputeEngine, wanted: VmRequest) -> None:
     vm = await emulated.insert(replace(wanted, name="c1-preempted", request_id=request_id("preempted")))
     before = datetime.now(UTC) - timedelta(milliseconds=1)  # Compute Engine's times have milliseconds

@@ -19,7 +19,7 @@ from tests.emulator.emulated_cloud import start
 REPORT = Path(__file__).with_name("emulator-report.json")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_emulator_answers_as_recorded_and_what_differs_is_named(tmp_path: Path) -> None:
     exchanges: list[dict[str, Any]] = json.loads(REPORT.read_text())["exchanges"]
     (region,) = (each for each in exchanges if each["route"].endswith("/regions/{region}"))

@@ -85,6 +85,7 @@ async def test_a_401_of_the_api_is_the_same_error(api: Api, engine: ComputeEngin
     assert await engine.get(ZONE, "c1-worker-1")
 
 
+@pytest.mark.slow
 async def test_a_token_server_that_fails_for_a_moment_is_asked_again(machine: Machine, api: Api) -> None:
     api.on("GET", WORKER, instance("c1-worker-1"))
     machine.failure = exceptions.RefreshError("internal_failure", retryable=True)

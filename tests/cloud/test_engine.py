@@ -120,6 +120,7 @@ async def test_passing_failures_are_tried_again_as_the_same_request(
     assert [query["requestId"] for query, _ in api.asked("POST", INSTANCES)] == [wanted.request_id] * 2
 
 
+@pytest.mark.slow
 async def test_a_rate_limit_that_stays_is_said_in_the_end(api: Api) -> None:
     api.on("GET", WORKER, refusal(403, "rateLimitExceeded", "Quota exceeded for quota metric 'Read requests'"))
     async with ComputeEngine(PROJECT, api.url, patience=0.5) as engine:
@@ -169,6 +170,7 @@ async def test_an_operation_that_was_forgotten_is_looked_up_by_its_vm(
     assert (await engine.insert(wanted)).status == "RUNNING"
 
 
+@pytest.mark.slow
 async def test_an_insert_that_never_ends_is_given_up(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
     succeed(api)
     api.on("POST", WAIT, operation(status="RUNNING"))
@@ -195,6 +197,7 @@ async def test_deleting_what_is_not_there_is_success(api: Api, engine: ComputeEn
     assert not api.asked("DELETE", ".*"), "one of the name without the labels is another's"
 
 
+@pytest.mark.slow
 async def test_delete_returns_when_the_vm_is_gone(api: Api, engine: ComputeEngine) -> None:
     busy = f"The resource 'projects/{PROJECT}/{WORKER}' is not ready"
     failed = {"errors": [{"code": "RESOURCE_NOT_READY", "message": busy}]}
@@ -361,6 +364,7 @@ async def test_a_project_that_can_be_used_passes_the_check(api: Api, engine: Com
     await engine.check()
 
 
+@pytest.mark.slow
 async def test_an_api_that_does_not_answer_is_unreachable(unused_port: int) -> None:
     async with ComputeEngine(PROJECT, f"http://127.0.0.1:{unused_port}", patience=0.5) as engine:
         with pytest.raises(UnreachableError, match=f"http://127.0.0.1:{unused_port} does not answer"):
@@ -410,6 +414,7 @@ async def test_missing_credentials_say_how_to_get_some(
             pass
 
 
+@pytest.mark.slow
 async def test_a_hundred_requests_run_side_by_side(api: Api, engine: ComputeEngine) -> None:
     async def slow() -> dict[str, Any]:
         await asyncio.sleep(0.5)

@@ -158,7 +158,7 @@ for size in (["-t", "tmpfs", "-o", "size=300k"], ["-o", "remount,size=10m"]):
 """
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.skipif(not isolated(), reason="a small disk takes mounts of one's own")
 async def test_on_a_full_disk_what_comes_home_is_whole_and_the_rest_comes_when_there_is_room(
     url: str, storage: CloudStorage, tmp_path: Path

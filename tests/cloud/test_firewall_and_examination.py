@@ -19,6 +19,7 @@ RULES = rules("transient-magics-c1", "", (IAP_RANGE,), "of c1")
 GLOBAL_WAIT = "global/operations/operation-1/wait"
 
 
+@pytest.mark.slow
 async def test_a_cluster_is_closed_to_all_but_its_members_and_ssh(api: Api, engine: ComputeEngine) -> None:
     busy = refusal(400, "resourceNotReady", f"The resource 'projects/{PROJECT}/global/networks/default' is not ready")
     api.on("POST", "global/firewalls", busy, operation(status="RUNNING"))

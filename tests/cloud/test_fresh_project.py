@@ -64,7 +64,7 @@ def found(findings: list[Finding]) -> dict[str, Finding]:
     return {each.subject: each for each in findings if not (each.good and each.told)}
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     url: str, engine: ComputeEngine, new: VmRequest
 ) -> None:
@@ -155,6 +155,7 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     await engine.delete(ZONE, vm.name, {})
 
 
+@pytest.mark.slow
 async def test_what_is_asked_for_together_is_refused_together(url: str, engine: ComputeEngine, new: VmRequest) -> None:
     ask(url, {"whole": True})
     plain = replace(new, service_account="")
@@ -229,7 +230,7 @@ def test_routers_are_told_as_compute_engine_does(url: str) -> None:
         assert faults("RouterAggregatedList", json.load(answer)) == []
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -> None:
     def typed(*words: str) -> tuple[int, str]:
         command = [

@@ -60,6 +60,7 @@ async def test_what_is_refused_is_an_error(api: Api, engine: ComputeEngine) -> N
         await engine.power.start(ZONE, "c1-worker-1")
 
 
+@pytest.mark.slow
 async def test_what_never_ends_is_waited_for_so_long_and_no_longer(api: Api, engine: ComputeEngine) -> None:
     api.on("GET", WORKER, instance("c1-worker-1", status="TERMINATED"))
     for verb in ("setMachineType", "setScheduling"):

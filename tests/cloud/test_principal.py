@@ -50,6 +50,7 @@ async def test_an_address_in_the_credentials_is_the_principal(api: Api, found: A
     assert not api.requests
 
 
+@pytest.mark.slow
 async def test_whose_a_users_login_is_google_tells(api: Api, found: Any) -> None:
     found(credentials.Credentials("token", **USER))
     api.on("GET", "userinfo", {"sub": "1", "email": "alice@example.org"})

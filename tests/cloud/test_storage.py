@@ -155,6 +155,7 @@ async def test_to_look_for_results_takes_no_more_than_object_admin(url: str, sto
     assert await storage.read_json(BUCKET, "nothing") == (None, 0)
 
 
+@pytest.mark.slow
 async def test_a_silent_endpoint_is_given_up(unused_port: int) -> None:
     async with CloudStorage("a-project", f"http://127.0.0.1:{unused_port}", patience=0.5) as storage:
         with pytest.raises(UnreachableError, match="does not answer"):

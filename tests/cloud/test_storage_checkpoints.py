@@ -78,7 +78,7 @@ def objects(client: storage.Client, bucket: Bucket) -> list[str]:
     return sorted(each.name.removeprefix(f"{prefix}/") for each in client.list_blobs(BUCKET, prefix=prefix))
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_last_few_are_kept_and_the_newest_comes_back(
     client: storage.Client, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -275,7 +275,7 @@ def test_a_chief_that_was_overtaken_cannot_go_back(bucket: Bucket, tmp_path: Pat
         ship(bucket, saved(tmp_path / "old", 20))
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Bucket, tmp_path: Path) -> None:
     """At its begin, in the middle of the data, and when all of it is there but what tells of it."""
     run = tmp_path / "run-1"
@@ -358,7 +358,7 @@ def test_a_vm_ships_and_restores_with_its_runs_token_and_reaches_nothing_else(
     assert objects(client, Bucket(f"gs://{BUCKET}")) == before
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_records_are_made_once_by_vms_that_cannot_replace_them(client: storage.Client, tmp_path: Path) -> None:
     data = f"gs://{BUCKET}/bounded-data"
     token = brought(tmp_path / "token", reaches(None, RunSpec("run-1", 1, data_dir=data, problem="digits")))
@@ -379,7 +379,7 @@ def test_records_are_made_once_by_vms_that_cannot_replace_them(client: storage.C
             attack()
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,7 +422,7 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     assert "ya29" not in json.dumps(told) + "".join(path.read_text() for path in run.logs.iterdir())
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_what_a_chief_ships_as_it_ends_takes_no_other_ones_place(bucket: Bucket, tmp_path: Path) -> None:
     """The result of a run that is stopped names the one before: workers made steps until they were told."""
     run = RunFolder(tmp_path / "run-1")

@@ -59,6 +59,7 @@ async def refused(way: Access, key: Path) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 async def test_the_way_is_the_one_that_the_firewall_leaves(
     api: Api, engine: ComputeEngine, key: Path, gcloud: Path
 ) -> None:
@@ -95,6 +96,7 @@ async def test_the_rules_let_ssh_in_from_where_it_was_said_and_without_a_firewal
     }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_a_vm_of_which_nothing_else_is_known_says_by_a_label_how_it_is_entered(
     api: Api, engine: ComputeEngine, key: Path, gcloud: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

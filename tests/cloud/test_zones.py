@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_api import Api, refusal
@@ -27,6 +28,7 @@ def listed(kind: str, **zones: Any) -> dict[str, Any]:
     return {"items": {f"zones/{zone.replace('_', '-')}": {kind: there} for zone, there in zones.items()}}
 
 
+@pytest.mark.slow
 async def test_the_emulator_has_what_the_catalog_says(emulate: Emulate) -> None:
     with emulate() as url:
         async with ComputeEngine("emulated-project", url) as engine:

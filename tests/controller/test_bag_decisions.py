@@ -286,6 +286,7 @@ async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
     assert [*recorder.state.dasks] == [*recorder.state.bags["bag-1"].dasks] == ["bag-1-d1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_told_still_comes(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, stopped: bool

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Emulate
 from transient_magics.cloud import CloudStorage
 from transient_magics.controller.placement.copies import Copies, keep_copies
@@ -12,6 +14,7 @@ from transient_magics.protocol import layout
 STORE = "gs://some-results/c/"
 
 
+@pytest.mark.slow
 async def test_a_bucket_that_takes_nothing_is_told_and_what_was_left_is_there_once_it_does(
     emulate: Emulate, tmp_path: Path
 ) -> None:

@@ -404,7 +404,7 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
         declared.run_folder(home, "../../..")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "taken"),
     [

@@ -175,6 +175,7 @@ STARTED = events.TrainStarted(run="run-1", step=0)
 FINISHED = events.TrainFinished(run="run-1", step=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", ["while it is followed", "before the program began"])
 async def test_the_results_of_a_run_come_though_nothing_tells_of_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
@@ -224,6 +225,7 @@ async def test_a_trace_comes_though_the_connection_was_lost_while_it_came(
         host.tasks.cancel_all()
 
 
+@pytest.mark.slow
 async def test_a_run_of_another_machine_comes_whole_and_each_row_of_its_metrics_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ def test_the_documented_roles_have_what_the_requests_take() -> None:
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", fullmatch=True) | st.just("a" * LONGEST_NAME)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @given(NAMES, st.integers(0, 10**6), st.from_regex(r"[a-z][a-z0-9-]{4,28}[a-z0-9]", fullmatch=True))
 def test_whatever_is_named_after_a_cluster_or_an_image_is_short_enough(name: str, number: int, project: str) -> None:
     assert is_name(name)

@@ -145,11 +145,13 @@ class Silent(asyncssh.SFTPServer):
         return b""
 
 
+@pytest.mark.slow
 async def test_a_fetch_that_fails_is_made_again_before_the_end_is_told(conducted: Conducted) -> None:
     assert await conducted(Stumbling, False) == SAID
     assert Stumbling.asked == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noticed", [False, True])
 async def test_what_does_not_come_in_time_is_taken_from_the_exit(
     conducted: Conducted, noticed: bool, monkeypatch: pytest.MonkeyPatch
@@ -181,6 +183,7 @@ async def told_to_the_vm(tmp_path: Path, journal: Journal, enough: Callable[[lis
     return told
 
 
+@pytest.mark.slow
 async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conduct, "_MOST_EVENTS", 1000)
     home, directory, journal = tmp_path / "vm", tmp_path / "here", Journal()

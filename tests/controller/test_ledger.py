@@ -121,6 +121,7 @@ def test_a_run_that_an_earlier_version_began_has_the_first_ports() -> None:
     assert (dict(state.ports), shares(state), [each.name for each in state.queue]) == ({"a": 0}, {"a": 2}, ["b"])
 
 
+@pytest.mark.slow
 def test_ports_are_never_those_of_two_runs_and_are_used_again() -> None:
     state = after(cluster(*(run(f"run-{number}", 1) for number in range(MOST_RUNS + 2))), MOST_RUNS + 2)
     assert sorted(state.ports.values()) == list(range(MOST_RUNS))

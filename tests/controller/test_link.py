@@ -92,6 +92,7 @@ def files(metrics: bytes) -> Mapping[str, bytes | Path]:
     return {"run.json": json.dumps(DECLARATION).encode(), "metrics.jsonl": metrics, "include/a.py": b""}
 
 
+@pytest.mark.slow
 async def test_what_a_vm_can_do_counts_when_its_start_up_has_ended_and_a_reboot_until_then_is_borne(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +164,7 @@ async def test_all_is_imported_ahead_only_where_the_role_will_take_a_while(machi
         await until(lambda: machine.heard("process.exited"))
 
 
+@pytest.mark.slow
 async def test_what_the_agent_says_is_heard_once_over_many_connections(machine: Machine) -> None:
     async with machine.linked() as link:
         for connected in (1, 2, 3):
@@ -176,6 +178,7 @@ async def test_what_the_agent_says_is_heard_once_over_many_connections(machine: 
     assert machine.heard("agent.started") == 1
 
 
+@pytest.mark.slow
 async def test_an_agent_that_writes_too_much_is_told_of_once_and_the_link_goes_on(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,7 +240,7 @@ def test_without_the_old_parameter_server_the_move_goes_on_from_what_was_saved_b
 MISHAPS = st.sampled_from(["come", "refuse", "revoke", "fail", "wait", "lose server", "round", "round"])
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @examples(150)
 @given(
     st.lists(st.tuples(MISHAPS, st.integers(0, 20)), max_size=40),

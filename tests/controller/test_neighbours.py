@@ -36,7 +36,7 @@ from transient_magics.controller.vms.owner import MACHINE_LABEL, OWNER_LABEL, us
 from transient_magics.errors import AlreadyExistsError, CloudError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
-pytestmark = pytest.mark.story
+pytestmark = pytest.mark.slow
 
 ZONE = "us-central1-a"
 STRANGER = VmRequest("x", ZONE, "n1-standard-4", "", provisioning_model="standard", labels={"team": "production"})

@@ -35,7 +35,7 @@ def imported(folder: Path) -> Path:
     return Path(done.stdout.strip())
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_package_is_gathered_and_importable_from_the_runs_own_folder(tmp_path: Path, tiny_wheel: Path) -> None:
     await gather([str(tiny_wheel)], tmp_path / "wheels")
     assert [path.name for path in (tmp_path / "wheels").iterdir()] == [tiny_wheel.name]
@@ -45,7 +45,7 @@ async def test_a_package_is_gathered_and_importable_from_the_runs_own_folder(tmp
     assert not list(tmp_path.glob(".wheels-*"))
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_file_is_found_in_the_runs_folder_wherever_that_went(tmp_path: Path, tiny_wheel: Path) -> None:
     run = tmp_path / "run"
     (run / "pip").mkdir(parents=True)
@@ -59,7 +59,7 @@ async def test_a_file_is_found_in_the_runs_folder_wherever_that_went(tmp_path: P
         await gather([tiny_wheel.name], outside.parent / "wheels")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_name_that_nobody_has_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in every process that a Jupyter kernel starts
@@ -135,7 +135,7 @@ def wheel(folder: Path, name: str, *needs: str) -> Path:
     return path
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_no_package_runs_code_here_unless_that_was_said(
     offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +162,7 @@ async def test_no_package_runs_code_here_unless_that_was_said(
     assert "secret.json" not in marker.read_text()
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_what_is_brought_is_what_was_resolved(
     offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

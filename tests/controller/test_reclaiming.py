@@ -94,6 +94,7 @@ def chosen(give_up: str | None) -> Any:
     return pytest.mark.parametrize("desk", [give_up], indirect=True)
 
 
+@pytest.mark.slow
 @chosen("youngest")
 def test_who_goes_is_decided_once_and_told_to_the_provider_until_it_hears(desk: Desk) -> None:
     desk.provider.silent = 2
@@ -110,6 +111,7 @@ def test_who_goes_is_decided_once_and_told_to_the_provider_until_it_hears(desk: 
     assert desk.recorder.state.reclaim is None
 
 
+@pytest.mark.slow
 @chosen("youngest")
 def test_where_the_provider_does_not_hear_the_trouble_ends_with_the_vm(desk: Desk) -> None:
     desk.provider.silent = 1

@@ -6,6 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.faults.conftest import full_disk
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
@@ -13,6 +15,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.journal import ClusterState, Journal, events, read
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_told_by_its_reason_however_much_happens_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
     spec = specify(Declaration("k80", name="full"))
     request = events.VmRequested(

@@ -125,7 +125,7 @@ def test_a_cluster_of_an_earlier_version_keeps_the_end_that_its_vms_have() -> No
     assert life.spec.ends_at == pytest.approx(spec.ends_at)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @examples(60)
 @given(
     st.integers(1, 6), st.none() | st.integers(6, 12), st.sampled_from([None, 600.0]),

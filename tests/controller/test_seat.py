@@ -83,6 +83,7 @@ def signs(hears: socket.socket) -> list[bytes]:
     return heard
 
 
+@pytest.mark.slow
 async def test_systemd_hears_of_a_controller_as_long_as_its_event_loop_turns(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hears:
         hears.setblocking(False)

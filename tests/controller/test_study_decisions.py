@@ -443,6 +443,7 @@ async def settled(studies: Studies, recorder: Recorder, places: int) -> list[Sto
     return stops
 
 
+@pytest.mark.slow
 def test_a_trial_that_was_measured_while_no_controller_was_there_is_pruned_by_the_next_one(tmp_path: Path) -> None:
     spec = study(pruner="median", trials=6)
     folder = tmp_path / layout.STUDIES / "s"
@@ -470,6 +471,7 @@ def test_a_trial_that_was_measured_while_no_controller_was_there_is_pruned_by_th
     assert stops == [StopRun("s-5", save=False)]
 
 
+@pytest.mark.slow
 def test_a_trial_is_drawn_where_the_numerics_of_a_sampler_fail_and_the_next_is_proposed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +502,7 @@ def test_a_trial_is_drawn_where_the_numerics_of_a_sampler_fail_and_the_next_is_p
     assert trials[2].params != random_point(spec.dimensions, spec.seed, 2)
 
 
+@pytest.mark.slow
 def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller_that_follows(tmp_path: Path) -> None:
     spec = study(sampler="tpe", pruner="median", trials=4, seed=1)
     folder = tmp_path / layout.STUDIES / "s"

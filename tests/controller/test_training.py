@@ -268,7 +268,7 @@ async def test_a_run_that_measured_nothing_ends_without_trouble(
     assert not run.trouble
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come_too(
     run: Conducted, start: Callable[[str], Awaitable[Machine]]
 ) -> None:

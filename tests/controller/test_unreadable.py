@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_read_is_passed_over_and_told(
         assert "Traceback" not in said
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_sweep_tells_of_folders_that_cannot_be_read_and_of_their_vms(
     engine: ComputeEngine, broken: list[str]
 ) -> None:
@@ -98,7 +98,7 @@ async def test_a_sweep_tells_of_folders_that_cannot_be_read_and_of_their_vms(
     assert await engine.list({}) == []
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_journal_that_cannot_be_read_keeps_no_vm_alive(engine: ComputeEngine) -> None:
     clusters = [tm.declare(tm.Declaration("cpu", name=name)) for name in ("garbage", "headless")]
     for cluster in clusters:

@@ -25,7 +25,7 @@ from transient_magics.planner.deadlines.world import World
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @examples(20)
 @given(
     st.lists(st.floats(60, 4000), min_size=1, max_size=20), st.floats(1.05, 2.5), st.sampled_from([0.0, 0.1, 0.5]),
@@ -49,6 +49,7 @@ def test_with_capacity_all_along_nothing_is_ever_rented_on_demand() -> None:
     assert made.now < made.deadline
 
 
+@pytest.mark.slow
 def test_on_demand_comes_late_and_says_why() -> None:
     """Two workers make four steps a second; nothing is there after an hour, and half of the work is left."""
     made = world(spells(3600.0), 4 * 3600.0, 28_800, save_every=60.0).run()
@@ -76,7 +77,7 @@ def test_it_waits_where_a_market_is_slow_and_pays_less_than_on_demand_alone() ->
     assert made.cost < 0.6 * alone
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_money_wins_over_time_and_that_is_told() -> None:
     made = world(spells(3600.0), 2.5 * 3600.0, 30_000, save_every=60.0, money=6.0).run()
     assert made.most_on_demand == 0
@@ -108,7 +109,7 @@ def crowded(*lengths: float) -> tuple[World, list[Seen]]:
     return made, sights
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_without_room_for_both_no_second_is_lost_when_spot_takes_over_from_on_demand() -> None:
     """Capacity goes for half an hour, again and again."""
     made, sights = crowded(3600.0, *[1800.0, 3600.0] * 9)
@@ -123,7 +124,7 @@ def test_without_room_for_both_no_second_is_lost_when_spot_takes_over_from_on_de
     assert "that could be waited are kept for the next times" in said
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_many_short_spells_without_capacity_are_waited_for_a_while_and_a_long_one_is_not() -> None:
     made, _ = crowded(3600.0, *[120.0, 1800.0] * 8, 1e5)
     taken = [at for at, verdict in made.acts if ("cpu", ON_DEMAND) in verdict.workers]

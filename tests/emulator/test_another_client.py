@@ -33,7 +33,7 @@ def driver(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )  # fmt: skip
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_it_creates_lists_describes_and_deletes(driver: GCENodeDriver, cloud: Cloud) -> None:
     node = driver.create_node(
         "theirs", "n1-standard-4", "debian-12", ex_preemptible=True, ex_accelerator_type="nvidia-tesla-t4",

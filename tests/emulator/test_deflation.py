@@ -117,7 +117,7 @@ while True:
 """
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_duty_cycle_stops_a_process_for_the_rest_of_each_period_and_lets_it_go_when_its_master_dies() -> None:
     with ending(subprocess.Popen(BURN)) as burner:
         master = subprocess.Popen([sys.executable, "-c", _MASTER, str(burner.pid)])
@@ -155,7 +155,7 @@ def change(cloud: Cloud, *names: str, **wanted: Any) -> tuple[int, Any]:
     return http_request(cloud.running.url, "POST", SHARES, {"vms": vms, **wanted})
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_vm_is_shrunk_told_of_it_and_given_back(emulated: Running) -> None:
     """All that runs in it, what comes later included; by whoever asks, or by the weather; whatever dies meanwhile."""
     cloud = Cloud(emulated)

@@ -14,6 +14,7 @@ _DEBIAN = "projects/debian-cloud/global/images/family/debian-12"
 _SELF = f"https://www.googleapis.com/compute/v1/projects/{PROJECT}"
 
 
+@pytest.mark.slow
 def test_every_answer_is_what_the_discovery_document_says(cloud: Cloud) -> None:
     operation = cloud.wait(cloud.insert("w0", labels={"run": "r1"}))
     answers = {

@@ -112,7 +112,7 @@ def test_an_illegal_request_makes_nothing(cloud: Cloud, fields: dict[str, Any], 
     assert cloud.names() == set()
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_region_chooses_the_zones(cloud: Cloud) -> None:
     regions = cloud.client(compute_v1.RegionInstancesClient)
 
@@ -147,7 +147,7 @@ def test_a_region_chooses_the_zones(cloud: Cloud) -> None:
             cloud.wait(operation, "us-central1-a")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_bulk_insert_survives_the_death_of_the_emulator(state: Path) -> None:
     first = start(state)
     cloud = Cloud(first)

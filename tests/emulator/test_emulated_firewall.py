@@ -43,7 +43,7 @@ def firewalls(cloud: Cloud, running: Running) -> Iterator[Any]:
             client.delete_unary(project=PROJECT, firewall=rule.name)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_only_members_reach_the_ports_of_a_cluster(cloud: Cloud, firewalls: Any) -> None:
     def make() -> None:
         for name, tags in (("inside", [TAG]), ("member", [TAG]), ("stranger", [])):

@@ -233,6 +233,7 @@ def test_disks_of_ones_own(cloud: Cloud, google: Any, ask: Any) -> None:
     assert [each["name"] for each in ask("GET", f"zones/{ZONE}/disks", "DiskList")["items"]] == ["w0"]
 
 
+@pytest.mark.slow
 def test_what_can_be_changed_of_a_vm(cloud: Cloud, google: Any, ask: Any) -> None:
     cloud.create("w0", metadata={"startup-script": "echo boot >> $HOME/boots"})
     instance, where = f"zones/{ZONE}/instances/w0", {"project": PROJECT, "zone": ZONE, "instance": "w0"}
@@ -403,7 +404,7 @@ def test_many_requests_go_in_one_batch(cloud: Cloud, google: Any) -> None:
     assert cloud.names() == {"w1", "w2"}
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_what_a_project_has_survives_the_death_of_the_emulator(state: Path) -> None:
     first = start(state)
 

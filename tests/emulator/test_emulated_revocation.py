@@ -22,7 +22,7 @@ time.sleep(100)
 """
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_preemption_is_told_at_once_and_carried_out_after_the_notice(cloud: Cloud) -> None:
     cloud.create("w0", metadata={"emulator-notice-seconds": "10"}, scheduling__instance_termination_action="DELETE")
     async with await cloud.ssh("w0") as connection:
@@ -46,6 +46,7 @@ async def test_a_preemption_is_told_at_once_and_carried_out_after_the_notice(clo
     assert (event.user, event.status) == ("system@google.com", compute_v1.Operation.Status.DONE)
 
 
+@pytest.mark.slow
 def test_a_preempted_vm_is_kept_stopped_unless_told_otherwise(cloud: Cloud) -> None:
     script = {"shutdown-script": "echo last words; touch ~/saved", "emulator-notice-seconds": "0.5"}
     cloud.create("w0", metadata=script)
@@ -82,7 +83,7 @@ def test_an_on_demand_vm_is_restarted_by_maintenance(cloud: Cloud) -> None:
     )
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["duration", "moment"])
 def test_compute_engine_itself_ends_a_vm_whose_time_is_up(cloud: Cloud, limit: str) -> None:
     changes = {"scheduling__instance_termination_action": "DELETE"}

@@ -340,7 +340,7 @@ def test_the_client_recovers_an_upload_whose_connection_breaks(bucket: storage.B
     assert blob.download_as_bytes() == content
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_what_is_stored_survives_the_death_of_the_emulator(state: Path) -> None:
     first = start(state)
     bucket = _client(first.url).create_bucket(BUCKET)
@@ -371,7 +371,7 @@ def test_what_is_stored_survives_the_death_of_the_emulator(state: Path) -> None:
     assert second.process.wait(60) == 0
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_large_object_needs_little_memory(bucket: storage.Bucket, running: Running) -> None:
     size, part = 200_000_000, os.urandom(1 << 20)
     pid = http_request(running.url, "GET", "/emulator/v1")[1]["pid"]
@@ -442,7 +442,7 @@ def test_every_answer_is_what_the_discovery_document_says(bucket: storage.Bucket
         assert (path, status, refusal_faults(status, content)) == (path, expected, [])
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_vm_finds_the_buckets_at_its_metadata_server(cloud: Cloud, bucket: storage.Bucket) -> None:
     """As far as its service account goes; without one, as far as a token that was given to it."""
     bucket.blob("for vms").upload_from_string("data")

@@ -15,6 +15,7 @@ from google.api_core import exceptions
 from google.cloud import compute_v1
 
 
+@pytest.mark.slow
 async def test_a_vm_is_a_machine_of_its_own(cloud: Cloud) -> None:
     cloud.create("w0")
     async with await cloud.ssh("w0") as connection:
@@ -104,6 +105,7 @@ async def test_only_the_key_in_the_metadata_opens_the_door(cloud: Cloud) -> None
         await cloud.ssh("w0", known_hosts=([asyncssh.generate_private_key("ssh-ed25519")], [], []))
 
 
+@pytest.mark.slow
 async def test_vms_see_each_other_and_nothing_else(cloud: Cloud) -> None:
     operations = [cloud.insert(name) for name in ("w0", "w1")]
     for operation in operations:
@@ -202,7 +204,7 @@ async def test_a_stopped_vm_keeps_its_disk(cloud: Cloud) -> None:
     eventually(lambda: "a line" in cloud.instances.get_serial_port_output(**arguments).contents)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_many_vms_are_no_trouble(cloud: Cloud) -> None:
     operations = [cloud.insert(f"w{number}") for number in range(60)]
     for operation in operations:

@@ -16,7 +16,7 @@ from google.api_core import exceptions
 from transient_magics import emulator
 from transient_magics.errors import UnreachableError
 
-pytestmark = pytest.mark.story
+pytestmark = pytest.mark.slow
 
 
 def end(running: Running) -> None:

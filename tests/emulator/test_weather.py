@@ -88,7 +88,7 @@ def test_fair_weather_says_nothing_and_bad_orders_change_nothing(sky: Cloud) -> 
     assert http_request(sky.running.url, "GET", WEATHER) == (200, fair)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_weather_survives_the_emulators_death(state: Path) -> None:
     first = start(state, "--notice", "0.3")
     cloud = Cloud(first)
@@ -109,6 +109,7 @@ def test_weather_survives_the_emulators_death(state: Path) -> None:
     assert second.process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_one_vm_is_taken_every_so_often_as_google_takes_it(sky: Cloud) -> None:
     for name in ("w0", "w1", "ps"):
         sky.create(name, spot=name != "ps", **(DELETE if name != "ps" else {}))
@@ -123,6 +124,7 @@ def test_one_vm_is_taken_every_so_often_as_google_takes_it(sky: Cloud) -> None:
     assert {each.target_link.rpartition("/")[2] for each in taken} >= {"w0", "w1"}
 
 
+@pytest.mark.slow
 def test_of_vms_that_are_wanted_back_those_are_taken_that_nobody_has_given_in_time(sky: Cloud) -> None:
     for name in ("w0", "w1", "w2", "else"):
         sky.create(name, **DELETE)
@@ -164,6 +166,7 @@ def test_who_came_later_is_not_taken_and_no_more_are_than_were_wanted() -> None:
     assert left == Reclaim(1, ("1", "2"), until=100.0), "who asks now counts the one that has gone no second time"
 
 
+@pytest.mark.slow
 def test_a_vm_is_taken_so_long_after_its_notice_as_the_weather_says(sky: Cloud) -> None:
     sky.create("w0", **DELETE)
     (said,) = weather(sky, notice="2s")["description"]
@@ -174,6 +177,7 @@ def test_a_vm_is_taken_so_long_after_its_notice_as_the_weather_says(sky: Cloud) 
     assert time.monotonic() - began > 1.9, "the emulator's own is 0.3 s"
 
 
+@pytest.mark.slow
 def test_a_day_in_a_second_ends_preemptible_vms_and_not_spot_vms(sky: Cloud) -> None:
     sky.create("spot")
     sky.create(
@@ -187,7 +191,7 @@ def test_a_day_in_a_second_ends_preemptible_vms_and_not_spot_vms(sky: Cloud) -> 
     assert sky.get("spot").status == "RUNNING"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_time_limits_and_boot_times_run_on_the_emulated_clock(sky: Cloud) -> None:
     began = time.monotonic()
     weather(sky, hours_per_minute=12, boot="10m")  # an hour passes in five seconds
@@ -200,7 +204,7 @@ def test_time_limits_and_boot_times_run_on_the_emulated_clock(sky: Cloud) -> Non
     eventually(lambda: sky.names() == set())
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_published_lifetimes_take_vms_within_their_hour(sky: Cloud) -> None:
     weather(sky, revocations="published", hours_per_minute=60, seed=1)
     operations = [sky.insert(f"w{number}", **DELETE) for number in range(12)]
@@ -212,6 +216,7 @@ def test_published_lifetimes_take_vms_within_their_hour(sky: Cloud) -> None:
     weather(sky, revocations="none")
 
 
+@pytest.mark.slow
 def test_a_stockout_is_an_operation_that_fails(sky: Cloud) -> None:
     weather(sky, stockout=[f"{ZONE}:k80,delay=3s", "us-west1-b"])
     began = time.monotonic()
@@ -234,7 +239,7 @@ def test_a_stockout_is_an_operation_that_fails(sky: Cloud) -> None:
     sky.create("cpu", spot=False, guest_accelerators=[])
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_zone_has_as_many_spot_vms_as_a_trace_says_and_takes_them_back_as_it_falls(sky: Cloud) -> None:
     rows = ["zone,gpu,gpus_per_vm,seconds,available", "far,k80,1,0,2", "far,k80,1,1800,1", "far,k80,1,2700,0"]
     trace = {"zone": ZONE, "gpu": "k80", "name": "market.csv", "csv": "\n".join([*rows, "far,k80,1,3600,"])}
@@ -255,7 +260,7 @@ def test_a_zone_has_as_many_spot_vms_as_a_trace_says_and_takes_them_back_as_it_f
     assert time.monotonic() - began > 20, "the trace has begun again"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_stockout_may_end_and_may_concern_spot_only(sky: Cloud) -> None:
     weather(sky, stockout=[f"{ZONE}:k80,spot,for=3s,delay=0s"])
     assert sky.wait(sky.insert("w0")).error.errors
@@ -272,7 +277,7 @@ def test_a_stopped_vm_may_find_no_capacity_to_start_again(sky: Cloud) -> None:
     assert sky.get("w0").status == "TERMINATED"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_an_operation_that_is_to_fail_fails_also_after_a_kill(state: Path) -> None:
     first = start(state)
     cloud = Cloud(first)
@@ -316,7 +321,7 @@ def test_vms_may_be_preempted_before_they_run(sky: Cloud) -> None:
     sky.create("ps", spot=False)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_published_start_up_leaves_ssh_silent_while_the_vm_runs_already(sky: Cloud) -> None:
     weather(sky, boot="published", hours_per_minute=0.2)
     began = time.monotonic()
@@ -339,6 +344,7 @@ def _has_host_key(cloud: Cloud, name: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_a_vm_is_told_the_pace_of_its_gpu_and_that_it_is_but_a_name(sky: Cloud) -> None:
     sky.create("w0")
     async with await sky.ssh("w0") as connection:
@@ -402,6 +408,7 @@ def test_requests_fail_as_often_and_in_as_many_ways_as_asked_for(sky: Cloud) -> 
     assert http_request(sky.running.url, "GET", WEATHER)[0] == 200, "the weather itself always answers"
 
 
+@pytest.mark.slow
 def test_expired_credentials_are_refused_until_their_time_is_over(sky: Cloud) -> None:
     path = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}"
     weather(sky, credentials="expired,for=1s")
@@ -415,6 +422,7 @@ def test_expired_credentials_are_refused_until_their_time_is_over(sky: Cloud) ->
     assert http_request(sky.running.url, "GET", path)[0] == 200
 
 
+@pytest.mark.slow
 def test_answers_are_late(sky: Cloud) -> None:
     weather(sky, api_latency="50ms..80ms")
     began = time.monotonic()
@@ -429,7 +437,7 @@ WANTED = VmRequest(
 )  # fmt: skip
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_our_own_client_gets_exactly_the_vms_that_it_asks_for(sky: Cloud) -> None:
     await asyncio.to_thread(weather, sky, api_errors=0.2, seed=2)
     requests = [replace(WANTED, name=f"c1-{number}", request_id=request_id("chaos", number)) for number in range(12)]
@@ -485,7 +493,7 @@ for attempt in range(600):
 """
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_links_are_as_fast_as_asked_for_and_slower_between_regions(sky: Cloud) -> None:
     await asyncio.to_thread(weather, sky, link="80mbit,far=16mbit")
     sky.create("sender", spot=False, guest_accelerators=[])
@@ -544,7 +552,7 @@ print(min(took), sorted(took)[10])
 """
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_the_way_between_regions_takes_its_time_and_goes_on_when_the_line_is_killed(sky: Cloud) -> None:
     await asyncio.to_thread(weather, sky, link="1gbit,far=100mbit/60ms")
     sky.create("sender", spot=False, guest_accelerators=[])
@@ -603,7 +611,7 @@ def delay_lines(sky: Cloud) -> list[int]:
     return found
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_links_need_a_network_of_the_vms_own(state: Path) -> None:
     running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION="off")
     status, refused = http_request(running.url, "PATCH", WEATHER, {"link": "100mbit"})

@@ -38,7 +38,7 @@ def lived(policy: Published, each: Transient) -> float:
     return DAY if end is None else end
 
 
-@pytest.mark.story
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "zone"), [("k80", "us-central1-c"), ("p100", "us-east1-c"), ("v100", "us-west1-b")])
 @pytest.mark.parametrize("waves", [0.0, 0.25, 1.0])
 def test_vms_live_as_their_table_says_whatever_the_waves(gpu: str, zone: str, waves: float) -> None:
@@ -55,7 +55,7 @@ def test_vms_live_as_their_table_says_whatever_the_waves(gpu: str, zone: str, wa
     assert len(revoked) / count == pytest.approx(table.fraction(DAY), abs=0.06)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_vms_that_live_side_by_side_go_in_waves_as_large_as_asked_for() -> None:
     def together(waves: float) -> float:
         """Of the others of a revoked VM's pool, the share that goes within the same five minutes."""

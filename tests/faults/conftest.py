@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each of these tests lives through a cluster's story."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.story)
+            item.add_marker(pytest.mark.slow)
 
 
 def processes(*marks: str) -> list[int]:

@@ -52,7 +52,7 @@ def test_gradients_that_were_measured_are_averaged_before_their_ratio_is_taken()
     assert [each for each in columns["noise_scale"] if each is not None] == [64.0]
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_day_is_as_few_points_as_a_minute_and_covers_all_of_it() -> None:
     columns = drawn(lines(24 * 3600, 3, every=5.0))
     assert POINTS / 2 <= len(columns["time"]) <= POINTS
@@ -109,7 +109,7 @@ def test_what_is_kept_of_the_last_seconds_is_bounded_however_often_a_worker_tell
     assert len(series._lately) < 40_000
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_large_file_is_read_in_samples_and_then_followed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in lines(40_000)))
@@ -141,7 +141,7 @@ async def test_what_is_there_is_read_whole_where_it_is_small(tmp_path: Path) -> 
     assert metrics.sample(path) == metrics.read(path)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_long_run_is_thinned_and_its_counts_stay(tmp_path: Path) -> None:
     path, rows = tmp_path / "metrics.jsonl", list(lines(3 * 3600))
     rows[0].update(gradient_squared=5.0, gradient_signal=1.0, gradient_noise=32.0)

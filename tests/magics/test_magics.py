@@ -128,7 +128,7 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     )
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_declared_cluster_is_returned_bound_and_shown_once(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,7 +211,7 @@ def test_a_mistake_is_one_line_and_launches_nothing(
     assert client.clusters(all=True) == []
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
     code = (
         "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell()\n"
@@ -223,7 +223,7 @@ def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
     )
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = client.Cluster.wait
 

@@ -31,7 +31,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None:
     from nbconvert import HTMLExporter
 
@@ -69,7 +69,7 @@ def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None
     assert ENDED in page
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_picture_that_comes_between_two_cells_is_stored() -> None:
     first = (
         "import threading; from transient_magics.panels.show import publisher\n"
@@ -88,7 +88,7 @@ def test_a_picture_that_comes_between_two_cells_is_stored() -> None:
     assert shown.data["text/plain"] == "new"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_mistake_fails_the_cell_with_one_line(home: Path) -> None:
     from nbclient.exceptions import CellExecutionError
 

@@ -59,6 +59,7 @@ def test_a_bags_plan_is_a_table_that_is_as_narrow_as_a_notebook(shell: Interacti
     assert "● costs least" in said
 
 
+@pytest.mark.slow
 def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     found = shell.run_cell(f"%transient_plan {LINE} --objective cost").result
     assert isinstance(found, Search)
@@ -127,7 +128,7 @@ def test_what_tab_offers(shell: InteractiveShell) -> None:
     assert {"--target", "--no-replace"} <= set(candidates("transient_plan", "k80x4 ", "--"))
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import nbformat
 

@@ -60,7 +60,7 @@ def shell(home: Path) -> Iterator[InteractiveShell]:
     assert "transient_weather" not in shell.magics_manager.magics["line"]
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = declared("c1")
     declared("c2")
@@ -94,6 +94,7 @@ def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.Cap
     assert "--hours-per-minute HOURS" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_file_of_revocations_is_read_here_and_understood_there(home: Path, tmp_path: Path) -> None:
     cluster, file = declared("c1"), tmp_path / "revocations.csv"
     file.write_text("lifetime_hours\n1\nx\n")

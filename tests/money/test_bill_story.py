@@ -24,7 +24,7 @@ from .comparing import differences
 from .observer import Observer
 from .reckoning import reckon
 
-pytestmark = pytest.mark.story
+pytestmark = pytest.mark.slow
 
 ZONE = "us-central1-a"
 PATIENCE = 200.0

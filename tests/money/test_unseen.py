@@ -67,7 +67,7 @@ async def killed_before_it_saw_them(
     return ran
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_vms_that_came_and_went_unseen_are_paid_for(url: str, tmp_path: Path) -> None:
     weather(url, hours_per_minute=10)
     spec = specify(Declaration(f"t4x2@{ZONE}", name="one", max_hours=100))
@@ -100,7 +100,7 @@ async def test_vms_that_came_and_went_unseen_are_paid_for(url: str, tmp_path: Pa
         assert by_vm[name] > 0.1, "a second is ten minutes"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_vms_that_run_after_they_were_given_up_are_deleted_and_paid_for(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

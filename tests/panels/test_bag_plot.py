@@ -45,6 +45,7 @@ def figures(drawn: str) -> list[ElementTree.Element]:
     return [each for each in ElementTree.fromstring(drawn).iter("svg") if each.get("role") == "img"]
 
 
+@pytest.mark.slow
 def test_over_one_parameter_it_is_a_curve_with_its_band_and_the_results_with_their_errors(tmp_path: Path) -> None:
     bag = bag_of(tmp_path, specification(60, space=parse_space("density=0.3:0.9")))
     plot = bag.plot()

@@ -172,6 +172,7 @@ def test_a_terminal_says_how_good_the_surrogate_is() -> None:
     assert "tried on 4 batches; pressure: 90% intervals held 96%, largest sd 0.0173 (until 0.01)" in said
 
 
+@pytest.mark.slow
 def test_a_page_gets_the_bags_by_themselves(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     with Journal(journal) as writing:

@@ -157,6 +157,7 @@ def test_the_page_hears_that_it_was_heard(journal: Path) -> None:
     eventually(lambda: panel.view.get("heard") == "page 7")
 
 
+@pytest.mark.slow
 def test_many_events_make_few_frames(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transient_magics.panels import widget
 
@@ -264,6 +265,7 @@ def test_nothing_is_printed(journal: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_the_page_says_how_often_it_wants_to_draw(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transient_magics.panels import widget
 
@@ -287,6 +289,7 @@ def test_the_page_says_how_often_it_wants_to_draw(journal: Path, monkeypatch: py
     assert drawn <= (time.monotonic() - began) / 1.0 + 2
 
 
+@pytest.mark.slow
 def test_metrics_become_curves_as_they_come(journal: Path) -> None:
     LongStory(0.1, 2, end=time.time()).tell(journal.parent / "long")
     cluster = stories.StoryCluster(journal.parent / "long" / "journal.jsonl", "long")
@@ -324,6 +327,7 @@ def test_the_speeds_of_all_runs_that_go_on_are_followed_before_those_of_later_on
     assert not followed
 
 
+@pytest.mark.slow
 def test_of_runs_beside_the_one_that_is_drawn_the_workers_speeds_come_too(journal: Path) -> None:
     story = LongStory(0.1, 2, end=time.time())
     path = story.tell(journal.parent / "long")

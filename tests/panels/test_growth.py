@@ -43,7 +43,7 @@ def second(at: int, workers: list[str], drawn: random.Random) -> list[dict[str, 
     ]  # fmt: skip
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_page_makes_the_same_curves_of_what_is_new_as_of_all_of_them() -> None:
     state = stories.state_at("training", began=1_700_000_000)
     assert state.run
@@ -76,6 +76,7 @@ def test_a_page_makes_the_same_curves_of_what_is_new_as_of_all_of_them() -> None
     assert bytes_sent < bytes_whole / 4, "the bars of a step are sent whole each time"
 
 
+@pytest.mark.slow
 def test_nothing_is_drawn_anew_but_the_curves_when_something_was_measured(tmp_path: Path) -> None:
     journal, metrics = tmp_path / "journal.jsonl", tmp_path / "runs" / "run-1" / "metrics.jsonl"
     stories.tell(journal, "training")

@@ -77,7 +77,7 @@ def test_the_twin_of_a_study_has_the_best_first_and_says_how_many_are_left() -> 
     assert "0 of 40 trials, waits for its first trial" in said
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_five_hundred_trials_are_rows_and_few_curves_and_are_sent_less_often() -> None:
     long = StudyStory(specification(500), told=496)
     (study,) = studies(long.state, long.now)

@@ -40,6 +40,7 @@ def test_only_runs_like_the_planned_one_tell_its_accuracy() -> None:
     assert (sure.guess, sure.high) == (True, 1.0)
 
 
+@pytest.mark.slow
 def test_plans_and_searches_show_it_where_it_is_known(tmp_path: Path) -> None:
     trained("demo-2", 2)
     model: dict[str, Any] = {"model": "resnet", "problem": "image_digits", "hparams_set": "resnet_digits"}

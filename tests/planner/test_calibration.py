@@ -37,7 +37,7 @@ def share(row: object) -> float:
     return sum(held) / len(held)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_hours_that_are_left_keep_within_their_interval(calibration: ModuleType, trials: int) -> None:
     """Also where the servers limit the speed, with two GPUs, and with more noise than is usual."""
     rows = calibration.foretold(trials, 300, lambda _: None)
@@ -45,7 +45,7 @@ def test_hours_that_are_left_keep_within_their_interval(calibration: ModuleType,
     assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(trials)} == {}
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_plans_of_other_clusters_keep_within_their_interval(calibration: ModuleType, trials: int) -> None:
     """Than those that trained: also where servers limit them that nobody saw at their limit, and with two GPUs."""
     few = trials // 4
@@ -54,6 +54,7 @@ def test_plans_of_other_clusters_keep_within_their_interval(calibration: ModuleT
     assert {name: share(row) for name, row in rows.items() if share(row) < 0.9 - lost(few)} == {}
 
 
+@pytest.mark.slow
 def test_lines_over_batches_keep_within_their_interval_or_say_that_it_is_a_guess(
     calibration: ModuleType, trials: int
 ) -> None:

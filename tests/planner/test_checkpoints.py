@@ -26,7 +26,7 @@ def published() -> Planner:
     return Planner(PUBLISHED, 5, MINUTE, MINUTE, piece=MINUTE, as_published=True)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_published_expectations(published: Planner) -> None:
     assert published.plan().hours * 60 == pytest.approx(310.0687164353175, abs=1e-9)
     for hours, ratio in enumerate((1.0884584, 1.0640838, 1.0496623, 1.0401750, 1.0335624), 1):
@@ -39,7 +39,7 @@ def test_the_published_expectations(published: Planner) -> None:
         assert published.plan(age, 4).hours * 60 == pytest.approx(minutes, abs=close)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_published_list_of_checkpoints_is_not_the_plan_of_the_published_expectation(published: Planner) -> None:
     """Reckoned along a list by their own equation, ours comes to their expectation, and theirs to a minute more."""
 
@@ -65,7 +65,7 @@ def test_the_published_reuse_of_an_old_vm() -> None:
     assert keep(PUBLISHED, 7, 3), "past its dangerous youth"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_corrected_plan_on_fresh_and_old_vms() -> None:
     planner = Planner(PUBLISHED, 4, MINUTE, MINUTE, piece=MINUTE)
     fresh, quiet, late = planner.plan(), planner.plan(8), planner.plan(22)

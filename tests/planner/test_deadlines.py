@@ -69,7 +69,7 @@ def test_a_deadline_that_on_demand_alone_would_miss_is_refused() -> None:
         Problem(10, 10)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_optimum_is_the_cheapest_of_all_ways() -> None:
     problem, market = Problem(3, 6), markets(8, 6, 0.4, 0.4)
     found = optimum(problem, market)

@@ -189,6 +189,7 @@ def planned(spec: str = "", **more: Any) -> Any:
     return tm.plan(spec, target="accuracy>=0.9", revocations="none", **names, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None:
     trained("demo-1", 1)
     for spec, why in (("k80", "one run that got there does not tell how others differ"),

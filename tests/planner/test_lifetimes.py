@@ -143,7 +143,7 @@ def test_what_the_contract_ends_changes_no_formula(mean: float) -> None:
     assert abs(fit("weibull", observed, capped=True).parameters["shape"] - 1) < 3 / math.sqrt(known.events)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_criterion_mostly_chooses_the_law_that_vms_followed() -> None:
     random, right = np.random.default_rng(9), 0
     for name, law in {"weibull": Weibull(60.0, 0.4), "early": EarlyThenSteady(0.35, 0.3, 0.03)}.items():
@@ -191,6 +191,7 @@ def test_published_tables_are_told_as_they_stand() -> None:
         assert 1 - later[1] / later[0] == pytest.approx(table.risk(20 * 3600, 72 * 3600)), "as on the emulator"
 
 
+@pytest.mark.slow
 def test_the_published_fits_of_the_bathtub() -> None:
     rows = published("preemption/goog_preemption_lifetimes.csv")
     lived = np.array([float(row["lifetime_s"]) / 3600 for row in rows])

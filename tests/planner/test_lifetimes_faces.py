@@ -41,6 +41,7 @@ def written(folder: Path, rows: list[str], header: str = "lifetime_hours,revoked
     return path
 
 
+@pytest.mark.slow
 def test_the_magic_and_the_program_say_the_same(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     result = shell.run_cell("%transient_lifetimes --gpu K80 --source published --job 4h --age 3h  # how long?")
     result.raise_error()
@@ -83,6 +84,7 @@ def test_the_figure_draws_what_was_found_and_escapes_what_was_typed(home: Path) 
     assert heights == sorted(heights), "survival only falls"
 
 
+@pytest.mark.slow
 def test_spot_has_no_wall_and_preemptible_has_one() -> None:
     spot = tm.lifetimes("cpu", source="published")
     capped = tm.lifetimes("cpu", source="published", provisioning_model="preemptible", fit=("bathtub5",))
@@ -155,6 +157,7 @@ def test_help_and_completion() -> None:
     assert "--provisioning-model" in candidates("transient_lifetimes", "", "--")
 
 
+@pytest.mark.slow
 def test_numpy_and_scipy_come_with_the_first_question_and_their_lack_is_told() -> None:
     program = (
         "import sys, transient_magics as tm, transient_magics.errors, transient_magics.magics\n"

@@ -120,6 +120,7 @@ def test_runs_tell_for_how_long_their_workers_waited_by_kind() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_that_waited_suggests_the_machine_and_the_search_looks_at_it(tmp_path: Path) -> None:
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     store.learn("demo/run-1@1", told(0.6))

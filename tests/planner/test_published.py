@@ -54,7 +54,7 @@ def test_the_figures_of_icac19() -> None:
     assert planned("k80x4", provisioning_model="standard").dollars == pytest.approx(four.on_demand_dollars, rel=0.01)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_every_hour_and_bill_that_was_published_is_met_as_the_pages_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import bench_plan  # type: ignore[import-not-found]

@@ -24,7 +24,7 @@ def searched(**more: object) -> Search:
     return found
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_nothing_that_was_simulated_beats_the_front() -> None:
     found = searched()
     times, bills = [each.hours for each in found.front], [each.dollars for each in found.front]
@@ -36,6 +36,7 @@ def test_nothing_that_was_simulated_beats_the_front() -> None:
     assert found.considered > 500
 
 
+@pytest.mark.slow
 def test_the_line_of_a_plan_plans_the_same_again() -> None:
     best = searched().best
     words = best.line.split()
@@ -44,7 +45,7 @@ def test_the_line_of_a_plan_plans_the_same_again() -> None:
     assert again.dollars == pytest.approx(best.dollars, rel=0.05)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_objectives_and_limits() -> None:
     fastest, cheapest = searched(objective="time").best, searched(objective="cost").best
     assert fastest.hours < cheapest.hours
@@ -68,6 +69,7 @@ def test_what_is_said_is_not_searched() -> None:
     assert {each.choice.groups[0].count for each in searched(ps=0).plans} == {1}
 
 
+@pytest.mark.slow
 def test_what_is_said_of_one_cluster_among_several_names_it() -> None:
     found = searched(gpus=("k80", "p100"))
     said, rows = notes(found), shown(found)

@@ -102,7 +102,7 @@ def plainly(one: Course, random: np.random.Generator) -> tuple[float, float]:
     return finish / HOUR, (paid * group.hourly + finish * one.server_hourly) / HOUR
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_it_agrees_with_a_plain_simulation() -> None:
     risky = course(steps=4 * 14_400, workers={"lifetimes": Exponential(1.0), "startup": Startup(120, 60)})
     outcome = simulate(risky, runs=4000)

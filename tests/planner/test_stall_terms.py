@@ -86,7 +86,7 @@ def test_what_is_told_of_a_step_sums_to_it_and_what_is_kept_comes_back(measured:
     assert at["S0"] <= at["S1"] <= at["S2"] <= at["S3"] <= at["S4"] <= at["S5"]
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_plan_says_what_a_step_waits_for_and_what_another_machine_and_disk_make_of_it() -> None:
     slow = one(told([step(0.1, network=0.02, warm=0.15, cold=0.3)] * 5, noise=0.002))
     known = workload(slow, 0.3)

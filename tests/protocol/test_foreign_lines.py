@@ -64,6 +64,7 @@ def values_of(cls: type[Event]) -> some.SearchStrategy[dict[str, Any]]:
     return some.fixed_dictionaries({name: named[name] if name in named else kinds[hints[name]] for name in own})
 
 
+@pytest.mark.slow
 @given(some.data())
 def test_what_chief_and_agent_tell_is_let_in(data: some.DataObject) -> None:
     for cls in (*CHIEF, *AGENT):

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 import transient_magics
 from transient_magics.protocol import layout
 
@@ -33,6 +35,7 @@ def spelled(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_what_a_file_is_called_is_said_once() -> None:
     assert spelled('"""Of run.json."""\na = f / "run.json"\nb = f"{a}/run.json"\nc = f / "runs"\nd = ["runs"]\n') == [
         "line 2: run.json", "line 3: /run.json", "line 4: runs",

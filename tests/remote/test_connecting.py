@@ -81,6 +81,7 @@ async def test_a_vm_is_reached_through_a_relay(vm: Vm, tmp_path: Path) -> None:
         assert await connection.run("echo through the relay") == "through the relay\n"
 
 
+@pytest.mark.slow
 async def test_a_relay_that_refuses_is_quoted(vm: Vm, tmp_path: Path) -> None:
     async with relay(tmp_path / "relay", "no VM has this address") as dialler:
         with pytest.raises(ConnectionLostError, match=r"does not answer .* within [\d.]+ s: .*no VM has this address"):
@@ -93,6 +94,7 @@ async def test_a_vm_is_reached_through_a_program(vm: Vm) -> None:
         assert await connection.run("echo through a program") == "through a program\n"
 
 
+@pytest.mark.slow
 async def test_a_program_that_fails_is_quoted(vm: Vm) -> None:
     program = ProxyCommand(["sh", "-c", "echo You are not allowed to tunnel >&2; exit 1"])
     with pytest.raises(ConnectionLostError, match="sh says: You are not allowed to tunnel"):
@@ -117,6 +119,7 @@ async def test_without_a_known_host_key_nobody_is_called(vm: Vm) -> None:
         await connect(Direct(), "127.0.0.1", user="u", key=vm.key, host_keys=[], name="worker-1")
 
 
+@pytest.mark.slow
 async def test_a_vm_that_is_still_booting_is_waited_for(vm: Vm, home: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -136,6 +139,7 @@ async def test_a_vm_that_is_still_booting_is_waited_for(vm: Vm, home: Path) -> N
     acceptor.close()
 
 
+@pytest.mark.slow
 async def test_a_vm_that_never_takes_our_key_says_so(vm: Vm, tmp_path: Path) -> None:
     generate_key(tmp_path / "other")
     vm.key = tmp_path / "other"
@@ -171,6 +175,7 @@ async def test_a_silent_machine_is_given_up(tmp_path: Path) -> None:
             await vm.connect(timeout=0.6)
 
 
+@pytest.mark.slow
 async def test_a_frozen_vm_is_noticed_within_seconds(start_vm: Callable[[], Awaitable[Vm]]) -> None:
     vm = await start_vm()
     async with await vm.connect() as connection:

@@ -39,6 +39,7 @@ async def test_a_command_ended_by_a_signal_is_a_failure(connection: Connection) 
         await connection.run("kill -9 $$")
 
 
+@pytest.mark.slow
 async def test_a_command_that_takes_too_long_is_ended(connection: Connection, home: Path) -> None:
     with pytest.raises(CommandError, match="did not end within 3 s"):
         await connection.run("echo $$ > pid; exec sleep 60", timeout=3)
@@ -190,7 +191,7 @@ def test_the_room_is_light_to_import() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_what_is_cancelled_at_any_moment_ends_as_cancelled(
     vm: Vm, connection: Connection, tmp_path: Path
 ) -> None:

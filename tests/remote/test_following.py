@@ -137,7 +137,7 @@ async def test_a_lost_connection_ends_the_following(start_vm: Callable[[], Await
             await take(lines, 1)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_no_line_is_lost_or_doubled_across_lost_connections(
     start_vm: Callable[[], Awaitable[Vm]], home: Path
 ) -> None:

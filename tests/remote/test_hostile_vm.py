@@ -92,7 +92,7 @@ async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None
     assert secret.read_text() == "mine"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_there_is_a_limit_to_what_a_vm_may_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "vm"
     (home / "many").mkdir(parents=True)
@@ -217,6 +217,7 @@ def test_lines_are_cut_in_linear_time() -> None:
     assert (lines.passed_over, lines.pending) == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begin", ["echo x", "printf 99999999999999999999999999", "yes 1 | tr -d '\\n'", "echo 100; echo line", "echo -5"]
 )

@@ -50,7 +50,7 @@ async def entered(url: str, engine: ComputeEngine, vm: Vm, key: Path) -> Connect
     )
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_an_emulated_vm_is_used_like_any_other(
     url: str, engine: ComputeEngine, emulated_vm: Vm, tmp_path: Path
 ) -> None:
@@ -66,7 +66,7 @@ async def test_an_emulated_vm_is_used_like_any_other(
         assert (tmp_path / "back").read_bytes() == b"{}"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_nothing_that_a_command_does_costs_the_connection(
     url: str, engine: ComputeEngine, emulated_vm: Vm, tmp_path: Path
 ) -> None:
@@ -82,6 +82,7 @@ async def test_nothing_that_a_command_does_costs_the_connection(
         assert not connection.closed.is_set()
 
 
+@pytest.mark.slow
 async def test_what_was_started_goes_on_and_is_followed_further(
     url: str, engine: ComputeEngine, emulated_vm: Vm, tmp_path: Path
 ) -> None:

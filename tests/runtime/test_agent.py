@@ -77,7 +77,7 @@ def test_the_same_assignment_changes_nothing_and_another_place_restarts_the_role
     assert room.pids("vm") == {}
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_role_that_stands_by_begins_when_it_is_told_so_and_outlives_the_agent_until_then(room: MachineRoom):
     room.start_agent("vm")
     room.put("vm", DECLARATION, "")
@@ -98,7 +98,7 @@ def test_a_role_that_stands_by_begins_when_it_is_told_so_and_outlives_the_agent_
     assert not (run / "prepared").exists(), "which has nothing ready yet"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_killed_agent_is_followed_by_one_that_adopts_the_roles(room: MachineRoom):
     room.start_agent("vm")
     room.put("vm", DECLARATION, "")

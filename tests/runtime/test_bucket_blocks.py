@@ -117,7 +117,7 @@ def reader(
         yield reader
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_a_worker_begins_with_its_chief_and_goes_on_with_the_bucket(reader: Reader) -> None:
     reader.read()
     reader.goes_straight()
@@ -140,6 +140,7 @@ def test_a_file_that_was_replaced_in_the_bucket_costs_the_way_around_it_and_is_s
     assert "not what ps-0 has a copy of" in told.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", [3.0], indirect=True)
 def test_a_slow_bucket_is_tried_seldom_and_no_block_waits_for_it(
     reader: Reader, way: Road, monkeypatch: pytest.MonkeyPatch

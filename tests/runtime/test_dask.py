@@ -125,7 +125,7 @@ async def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             await vm.agent.end("dask-1")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(room: Room) -> None:
     from distributed import KilledWorker
 
@@ -181,7 +181,7 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
         assert await client.submit(_slow, 1) == 1
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_too_much_memory_is_told_apart_and_nobody_comes_in_without_a_certificate(room: Room) -> None:
     from distributed import KilledWorker
 
@@ -207,7 +207,7 @@ async def test_too_much_memory_is_told_apart_and_nobody_comes_in_without_a_certi
     assert not [path for path in keys if path.stat().st_mode & 0o77]
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_bags_worker_that_does_not_come_up_is_told_of_once_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +243,7 @@ def hold(path: str) -> str:
     return "held"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_worker_whose_task_holds_the_interpreter_is_waited_for(
     tmp_path: Path, impatient: None, room: Room
 ) -> None:
@@ -254,7 +254,7 @@ async def test_a_worker_whose_task_holds_the_interpreter_is_waited_for(
     assert (tmp_path / "computed").read_text() == "once "
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_job_that_holds_the_interpreter_past_its_time_ends_with_its_process(room: Room) -> None:
     from distributed import KilledWorker
 
@@ -276,7 +276,7 @@ async def test_a_job_that_holds_the_interpreter_past_its_time_ends_with_its_proc
     assert {each["reason"] for each in vm.told("dask.crashed")} == {"signal 14"}
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room: Room) -> None:
     os.kill(room.scheduler.process, signal.SIGKILL)
     await until(lambda: room.scheduler.told("dask.crashed"))

@@ -88,6 +88,7 @@ def is_in_session(pid: int, session: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 async def test_a_command_ends_with_its_code_and_all_that_it_has_started(tmp_path: Path) -> None:
     away = f"{sys.executable} -c 'import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)'"
     job = OneJob(tmp_path, f"env -u {job_record.MARK} {away} & sleep 1; echo $RANK of $WORLD_SIZE; cd nowhere; exit 7")
@@ -100,7 +101,7 @@ async def test_a_command_ends_with_its_code_and_all_that_it_has_started(tmp_path
     assert not Path(f"/proc/{child}").exists(), "though it had a session of its own and not the job's mark"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_its_folder_is_packed_as_it_changes_and_restored_in_the_next_attempt(tmp_path: Path) -> None:
     command = "ls kept; echo $TRANSIENT_ATTEMPT > kept/new && mv kept/new kept/step"
     job = OneJob(tmp_path, command, keep="kept", keep_seconds=3600.0)
@@ -122,6 +123,7 @@ async def test_its_folder_is_packed_as_it_changes_and_restored_in_the_next_attem
     assert '"number":5' in third.read_text()
 
 
+@pytest.mark.slow
 async def test_who_is_told_to_end_saves_what_it_has_and_that_is_packed(tmp_path: Path) -> None:
     code = (
         "import pathlib, signal, sys, time\n"
@@ -140,6 +142,7 @@ async def test_who_is_told_to_end_saves_what_it_has_and_that_is_packed(tmp_path:
     assert (tmp_path / "there" / "last").read_text() == "42"
 
 
+@pytest.mark.slow
 async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its_vm_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +198,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
     assert (tmp_path / "there" / "step").read_text() == "half\n"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_folder_is(tmp_path: Path) -> None:
     job = OneJob(tmp_path, "echo begins >> kept/log; cat kept/log; sleep 600", keep="kept")
     async with running(job):
@@ -209,6 +212,7 @@ async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_f
         assert len(job.told("job.started")) == 2
 
 
+@pytest.mark.slow
 async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: Path) -> None:
     job = OneJob(tmp_path, "echo here; sleep 3; echo there")
     async with running(job) as first:
@@ -221,7 +225,7 @@ async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: 
         second.let_go()
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_what_it_says_is_bounded_and_its_last_lines_are_there(tmp_path: Path) -> None:
     job = OneJob(tmp_path, "yes 'a line that says nothing' | head -c 30000000; echo; echo the end; exit 3")
     async with running(job):
@@ -234,7 +238,7 @@ async def test_what_it_says_is_bounded_and_its_last_lines_are_there(tmp_path: Pa
     assert "bytes were left out here" in said
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_who_needs_more_memory_than_it_may_have_is_ended_with_that_reason(tmp_path: Path) -> None:
     job = OneJob(tmp_path, "python -c 'a = bytearray(400 << 20); import time; time.sleep(600)'", memory_bytes=200 << 20)
     async with running(job):

@@ -31,6 +31,7 @@ async def notice_after(server: MetadataServer, polls: int = 2) -> float:
     return seen[0] - flipped
 
 
+@pytest.mark.slow
 async def test_a_flip_is_seen_at_once():
     """The request that hangs when the value flips is the one that answers: no poll follows it."""
     server = MetadataServer()

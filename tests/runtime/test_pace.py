@@ -17,6 +17,7 @@ async def becomes(pace: Pace, seconds: float) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("declared", "expected"), [(None, 0.0641), (2.0, 0.5846)])
 async def test_a_worker_steps_as_its_gpu_was_measured_or_in_proportion_to_the_runs_pace(
     declared: float | None, expected: float

@@ -13,6 +13,7 @@ from transient_magics.runtime.training.packages import provide, why_not
 BROKEN = "broken-1.0-py3-none-any.whl"
 
 
+@pytest.mark.slow
 def test_a_wheel_that_cannot_be_installed_is_named_with_the_reason_that_pip_gives(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.wheels.mkdir()

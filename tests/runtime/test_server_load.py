@@ -71,6 +71,7 @@ async def test_who_does_not_know_the_runs_token_is_not_heard(tmp_path: Path, mon
     assert room.heard == {}
 
 
+@pytest.mark.slow
 def test_a_busy_process_says_so() -> None:
     before, until = own_load(1), time.monotonic() + 0.4
     while time.monotonic() < until:

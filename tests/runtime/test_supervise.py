@@ -58,7 +58,7 @@ def supervised(tmp_path: Path) -> Supervised:
     return Supervised(tmp_path)
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_a_role_that_keeps_ending_is_given_up_and_said(
     supervised: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +148,7 @@ class AgentDiesError(BaseException):
     """Nothing of the agent is carried out after this."""
 
 
-@pytest.mark.story
+@pytest.mark.slow
 async def test_what_an_agent_started_when_it_died_is_found_and_not_started_twice(
     supervised: Supervised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_worker_waits_where_the_chief_of_the_run_before_answers_and_leaves_whe
     assert (link.number, link.told) == (4, "told to leave")
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_time_in_which_a_server_is_away_is_no_time_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     limit = 1.5

@@ -21,6 +21,7 @@ _HASHED = (
 )
 
 
+@pytest.mark.slow
 def test_whatever_fails_in_a_day_no_promise_is_broken(pytestconfig: pytest.Config) -> None:
     """benchmarks/bench_simulation.py plays a year."""
     whole_time = MORNING if pytestconfig.getoption("--quick") else DAY
@@ -36,7 +37,7 @@ def test_whatever_fails_in_a_day_no_promise_is_broken(pytestconfig: pytest.Confi
     assert trained > seed / 3, "hardly anything was trained"
 
 
-@pytest.mark.story
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_history_in_any_process() -> None:
     here = "\n".join(whole(3).lines)
     command = [sys.executable, "-c", _HASHED.format(seed=3)]
