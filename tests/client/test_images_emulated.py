@@ -49,6 +49,7 @@ def listed(kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
     shell = InteractiveShell()
     shell.run_cell("%load_ext transient_magics")

@@ -16,6 +16,7 @@ from transient_magics.protocol import layout
 from transient_magics.protocol.dask import versions
 
 pytest.importorskip("distributed")
+pytestmark = pytest.mark.nightly
 
 
 def test_tasks_outlive_a_revocation_and_closing_the_client_gives_the_vms_back(

@@ -170,6 +170,7 @@ def test_an_lstm_writes_what_its_own_logits_say(tmp_path: Path, monkeypatch: pyt
     assert_likeliest(run, run.decode(TEXTS))
 
 
+@pytest.mark.nightly
 def test_a_language_model_goes_on_from_texts_of_different_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from tests.light import LIGHT
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 DECLARED: dict[str, Any] = {
     **DECLARATION,

@@ -16,7 +16,7 @@ from tests.light import LIGHT
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, DIGITS, Story, assignment
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 CELL = (
     DIGITS
