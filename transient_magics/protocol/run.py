@@ -67,8 +67,10 @@ class RunSpec:
     Alarm: `alarm_below` is the share of the workers' own speed below which the run is called slow (0: never),
     `alarm_after` the seconds that each of them warms up before.
 
-    Chance: from `seed` follow the initial values, and in a graph that a worker builds for a model of the cell's own
-    the order of its examples and its dropout (None: all is drawn).
+    Chance: from `program_seed`, which is `seed` or, where none was declared, `drawn_seed`, follows what the cell draws
+    while it is executed, in every process of the run alike (runtime/training/randomness.py). From a declared `seed`
+    follow the initial values, too, and in a graph that a worker builds for a model of the cell's own the order of its
+    examples and its dropout (None: these are drawn).
 
     Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
     evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all).
@@ -132,6 +134,7 @@ class RunSpec:
     eval_steps: _AtLeastOne | None = None
     eval_batches: Count = 100
     seed: Annotated[int, within(0, 2**31 - 1)] | None = None
+    drawn_seed: Annotated[int, within(0, 2**31 - 1)] = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
     params: Mapping[Annotated[str, parameter_name], Value] = field(default_factory=dict[str, Value])
@@ -192,6 +195,11 @@ class RunSpec:
     def patience(self) -> Patience | None:
         """When the run ends before its steps are made."""
         return Patience.parse(self.stop_when) if self.stop_when else None
+
+    @property
+    def program_seed(self) -> int:
+        """The seed of what the cell draws while it is executed."""
+        return self.drawn_seed if self.seed is None else self.seed
 
     @property
     def alone(self) -> bool:

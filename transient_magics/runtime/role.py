@@ -42,6 +42,8 @@ ENVIRONMENT = {
     # PyArrow, which pandas imports, starts a thread for its memory otherwise; a fork server must have none.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTHONUNBUFFERED": "1",
+    # The order of a set of strings, and what follows from it (names of layers), is the same in all processes of a run.
+    "PYTHONHASHSEED": "0",
 }
 
 

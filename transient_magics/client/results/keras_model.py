@@ -21,7 +21,7 @@ from ...errors import TrainingError
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
 from ...runtime.training.packages import provide
-from ...runtime.training.usercode import run_cell, told
+from ...runtime.training.usercode import run_program, told
 from ..programs import ask_model
 from .models import serving_words, with_checkpoint
 
@@ -69,14 +69,14 @@ def _values(run: Run, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray]
 
 def _built(folder: RunFolder, example: Any) -> Any:
     """The model of the cell, called once, so that all its weights are there."""
-    offset = folder.spec().line_offset
+    spec = folder.spec()
     provide(folder)
     try:
         with _apart(folder.include):
-            model = run_cell(folder.cell, folder.include, offset).model
+            model = run_program(folder, spec).model
             model(example, training=False) if model._call_has_training_arg else model(example)
     except Exception as error:
-        raise told(error, offset) from error
+        raise told(error, spec.line_offset) from error
     return model
 
 

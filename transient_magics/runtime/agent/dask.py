@@ -193,7 +193,7 @@ class _Part:
         return ""
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, dask_record.MARK: str(self._folder)}
+        environment = {**os.environ, dask_record.MARK: str(self._folder), "PYTHONHASHSEED": "0"}
         module = f"{RUNTIME}.dask"
         if self._begin.code:  # more than VMs have otherwise
             module = DRIVER if self._begin.part == "scheduler" else module

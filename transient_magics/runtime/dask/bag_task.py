@@ -22,10 +22,14 @@ from typing import Any
 from distributed import get_worker
 from distributed.utils import sync
 
+from ...errors import TransientError
+from ...files import write_atomically
 from ...protocol import layout
 from ...protocol.bag.events import MOST_ARRAY_BYTES
 from ...protocol.bag.spec import checked_values
 from .. import dask_record
+from ..training.randomness import Generators
+from ..training.usercode import MODULE_NAME, is_of_cell, run_cell
 from . import said
 from .worker import TAKEN
 
@@ -152,12 +156,16 @@ def abort() -> str:
 def _function(source: str) -> Callable[..., Any]:
     digest = hashlib.sha256(source.encode()).hexdigest()
     if digest not in _made:
-        module = ModuleType("transient_cell")
-        include = _folder() / layout.INCLUDE
-        if include.is_dir() and str(include) not in sys.path:
-            sys.path.insert(0, str(include))
-        exec(compile(source, "<cell>", "exec"), module.__dict__)
+        cell = _folder() / layout.CELL
+        if not cell.exists() or cell.read_text(encoding="utf-8") != source:
+            write_atomically(cell, source, durable=False)
+        try:
+            module = run_cell(cell, _folder() / layout.INCLUDE, 0, seed=int(digest[:7], 16))
+        except TransientError as error:
+            raise error.__cause__ or error from None
+        Generators(vars(module)).renew()  # jobs on other VMs must not draw the same
         _made[digest] = module
+    sys.modules[MODULE_NAME] = _made[digest]
     return _made[digest].__dict__[_NAME]
 
 
@@ -205,6 +213,6 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
 
 
 def _said(error: BaseException) -> str:
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == "<cell>"]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if is_of_cell(each.filename)]
     where = f" in line {frames[-1].lineno} of the cell" if frames else ""
     return f"{type(error).__name__}{where}: {error}"[:_MOST_REASON]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..folder import RunFolder
 from ..role import log
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
+from ..training import fingerprint
 from ..training.define import define, import_tensorflow
 from ..training.graph import variables
 from ..training.usercode import sentence
@@ -43,6 +44,8 @@ class Keeper:
         self._checkpoints = Checkpoints(folder.checkpoints, spec.keep)
         self._trainable: Any = None
         self._variables: Any = None
+        self.fingerprint: Mapping[str, str] = {}
+        """Of the run's program, once its graph is built."""
         self._target = ""
         self._session: Any = None
         self.mend: Callable[[], object] | None = None
@@ -104,6 +107,8 @@ class Keeper:
             else:
                 return
         self._variables = variables.build(self._trainable, self._spec, servers)
+        weights = fingerprint.of_weights(self._variables.graph)
+        self.fingerprint = {**self._trainable.fingerprint(), **weights}
 
     def keep_graph(self) -> None:
         """Write the file, where there is none, for a chief that is started again."""

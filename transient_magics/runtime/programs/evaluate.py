@@ -3,7 +3,8 @@
 A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
 through the model, or so many batches of it as the declaration says: the same ones at every step of a run, however long
 they take. Its metrics, of a T2T model the problem's own, are printed as one line of JSON, `{"step": N, "metrics":
-{...}, "undefined": [...], "batches": N, "examples": N, "complete": true}`, or `{"error": "sentence"}` with exit code 1.
+{...}, "undefined": [...], "batches": N, "examples": N, "complete": true, "program": {...}}`, where `program` is a
+fingerprint (training/fingerprint.py), or `{"error": "sentence"}` with exit code 1.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from ..files.checkpoints import Checkpoints
 from ..folder import RunFolder
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
+from ..training import fingerprint
 from ..training.define import define
 from ..training.examples import iterator_of
+from ..training.randomness import seed_process
 from ..training.usercode import reason
 
 _NICE = 10
@@ -38,6 +41,7 @@ _DIGITS = 6
 def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, Any]:
     """Metrics of the checkpoint at `step` (or of the newest) on the dev split."""
     trainable = define(folder, spec, folder.data_directory(spec))
+    seed_process(spec.program_seed, "evaluation")  # what the examples draw is the same in every evaluation
     tf = tensorflow()
     checkpoints = Checkpoints(folder.checkpoints)
     known = checkpoints.steps()
@@ -51,6 +55,7 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
         with placement.cut(spec.ps_shards):
             batch = iterator.get_next()
             built = trainable.evaluation_graph(batch)
+        program = {**trainable.fingerprint(), **fingerprint.of_weights(tf.get_default_graph())}
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
@@ -63,7 +68,7 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
     metrics["loss"] = loss
     finite = {name: float(f"{value:.{_DIGITS}g}") for name, value in metrics.items() if math.isfinite(value)}
     undefined = sorted(set(metrics) - set(finite))
-    seen = {"batches": batches, "examples": examples, "complete": complete}
+    seen = {"batches": batches, "examples": examples, "complete": complete, "program": program}
     return {"step": step, "metrics": finite, "undefined": undefined, **seen}
 
 

@@ -144,6 +144,7 @@ class Chief:
                 await self._on_thread(self._records.keep_vocabularies)
             self._stopwatch.lap("data")
             await self._on_thread(self._keeper.build)
+            self._happened(events.Built(self._keeper.fingerprint))
             self._stopwatch.lap("graph")
             await self._until_wanted()
             step = await self._on_thread(self._keeper.prepare)
@@ -392,7 +393,9 @@ class Chief:
             case messages.Join():
                 self._happened(events.Joined(connection, message.name, message.accelerator, message.number))
             case messages.Stepping():
-                self._happened(events.Stepping(connection, message.loss, message.samples, message.speed))
+                self._happened(
+                    events.Stepping(connection, message.loss, message.samples, message.speed, message.program)
+                )
                 if not self._spec.stalls:  # who measures them knows its graph from building it
                     self._spawn(self._graphs.make(message.gpu))
             case messages.Took():

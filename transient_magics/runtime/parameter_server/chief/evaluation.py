@@ -41,7 +41,8 @@ async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False) -> Ev
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
     told = {name: said[name] for name in ("batches", "examples", "complete") if name in said}
-    return EvaluationDone(step, said["metrics"], undefined=tuple(said.get("undefined", ())), **told)
+    undefined, program = tuple(said.get("undefined", ())), said.get("program", {})
+    return EvaluationDone(step, said["metrics"], undefined=undefined, program=program, **told)
 
 
 @asynccontextmanager
