@@ -99,14 +99,14 @@ class Fetch(Message):
 class Stepping(Message):
     """It applied its first gradient. `speed` is its accelerator's, relative to a K80's, where it knows that.
 
-    `program` is the fingerprint of the run's program in its process (runtime/training/fingerprint.py).
+    `program` is the fingerprint of the run's program in its process, as JSON (runtime/training/fingerprint.py).
     """
 
     loss: float | None = None
     samples: Count = 0
     speed: Amount = 0.0
     gpu: bool = False
-    program: Mapping[str, str] = field(default_factory=dict[str, str])
+    program: str = ""
 
 
 @message("metrics")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,6 @@ class Keeper:
         self._checkpoints = Checkpoints(folder.checkpoints, spec.keep)
         self._trainable: Any = None
         self._variables: Any = None
-        self.fingerprint: Mapping[str, str] = {}
-        """Of the run's program, once its graph is built."""
         self._target = ""
         self._session: Any = None
         self.mend: Callable[[], object] | None = None
@@ -107,8 +105,11 @@ class Keeper:
             else:
                 return
         self._variables = variables.build(self._trainable, self._spec, servers)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return the fingerprint of the run's program; empty where the graph was read from a file."""
         weights = fingerprint.of_weights(self._variables.graph)
-        self.fingerprint = {**self._trainable.fingerprint(), **weights}
+        return {**self._trainable.fingerprint(), **weights} if weights else {}
 
     def keep_graph(self) -> None:
         """Write the file, where there is none, for a chief that is started again."""

@@ -3,7 +3,7 @@
 A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
 through the model, or so many batches of it as the declaration says: the same ones at every step of a run, however long
 they take. Its metrics, of a T2T model the problem's own, are printed as one line of JSON, `{"step": N, "metrics":
-{...}, "undefined": [...], "batches": N, "examples": N, "complete": true, "program": {...}}`, where `program` is a
+{...}, "undefined": [...], "batches": N, "examples": N, "complete": true, "program": "..."}`, where `program` is a
 fingerprint (training/fingerprint.py), or `{"error": "sentence"}` with exit code 1.
 """
 
@@ -68,7 +68,7 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
     metrics["loss"] = loss
     finite = {name: float(f"{value:.{_DIGITS}g}") for name, value in metrics.items() if math.isfinite(value)}
     undefined = sorted(set(metrics) - set(finite))
-    seen = {"batches": batches, "examples": examples, "complete": complete, "program": program}
+    seen = {"batches": batches, "examples": examples, "complete": complete, "program": json.dumps(program)}
     return {"step": step, "metrics": finite, "undefined": undefined, **seen}
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from ...protocol import checks
 
 TRAINING, EVALUATION, WEIGHTS = "training", "evaluation", "weights"
 _DIFFERENT = {
@@ -36,7 +38,18 @@ def of_examples(mode: str, arrays: Mapping[str, Any]) -> dict[str, str]:
     """Return the part for the arrays, by name, that a cell has for `mode`: of training examples their number alone."""
     if mode == "train":
         return {TRAINING: str(len(next(iter(arrays.values()))))}
-    return {EVALUATION: json.dumps({name: _checksum(array) for name, array in sorted(arrays.items())})}
+    return {EVALUATION: json.dumps(_checksum(arrays))}
+
+
+def parse(text: str) -> dict[str, str]:
+    """Read a fingerprint that another process sent as JSON. Raises ValueError for anything else."""
+    found = checks.parsed_object(text.encode()) if text else {}
+    parts = {name: value for name, value in found.items() if isinstance(value, str)}
+    if parts.keys() != found.keys() or not parts.keys() <= _DIFFERENT.keys():
+        raise ValueError(f"not a fingerprint of a program: {text:.80}")
+    if EVALUATION in parts:
+        _read(parts[EVALUATION])
+    return parts
 
 
 def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
@@ -50,27 +63,32 @@ def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     return ""
 
 
-def _checksum(array: Any) -> Sequence[Any]:
-    """Return kind and shape of an array, a sum over it that depends on the order, and the sum of magnitudes."""
+def _checksum(arrays: Mapping[str, Any]) -> tuple[str, float, float]:
+    """Return a digest of names, kinds and shapes, a sum that depends on the order, and the sum of magnitudes."""
     import numpy
 
-    kind, shape = "text" if array.dtype.kind in "SU" else "number", list(array.shape)
-    array = array[:: max(1, len(array) // _COMPARED_ROWS)]
-    values = numpy.frombuffer(array.tobytes(), numpy.uint8) if kind == "text" else array.reshape(-1)
-    values = numpy.nan_to_num(values.astype(numpy.float64))
-    total = float(values @ numpy.cos(numpy.arange(len(values))))
-    return kind, shape, total, float(numpy.abs(values).sum())
+    described, total, magnitude = list[Any](), 0.0, 0.0
+    for name, array in sorted(arrays.items()):
+        kind = "text" if array.dtype.kind in "SU" else "number"
+        described.append([name, kind, array.shape])
+        rows = array[:: max(1, len(array) // _COMPARED_ROWS)]
+        values = numpy.frombuffer(rows.tobytes(), numpy.uint8) if kind == "text" else rows.reshape(-1)
+        values = numpy.nan_to_num(values.astype(numpy.float64))
+        total += float(values @ numpy.cos(numpy.arange(len(values)) + len(described)))
+        magnitude += float(numpy.abs(values).sum())
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest(), total, magnitude
 
 
 def _alike(one: str, other: str) -> bool:
-    """Return whether two collections of checksums are equal but for rounding. Raises ValueError for other texts."""
-    first, second = json.loads(one), json.loads(other)
-    if first.keys() != second.keys():
-        return False
-    for name, (kind, shape, total, magnitude) in first.items():
-        its_kind, its_shape, its_total, its_magnitude = second[name]
-        if (kind, shape) != (its_kind, its_shape):
-            return False
-        if abs(total - its_total) > _TOLERANCE * max(magnitude, its_magnitude):
-            return False
-    return True
+    """Return whether two checksums are equal but for rounding."""
+    first, second = _read(one), _read(other)
+    largest = max(first[2], second[2])
+    return first[0] == second[0] and abs(first[1] - second[1]) <= _TOLERANCE * largest
+
+
+def _read(text: str) -> tuple[str, float, float]:
+    match checks.parsed(text.encode()):
+        case [str() as digest, float() as total, float() as magnitude]:
+            return digest, total, magnitude
+        case _:
+            raise ValueError(f"not a checksum of arrays: {text:.80}")

@@ -6,6 +6,7 @@ runs graphs. Whatever is wrong with a file, the graph can be built.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -52,8 +53,8 @@ class GraphMaker:
         """`dispatcher`: where its mini-batches are had from, if other VMs prepare them."""
         self._folder, self._spec, self._servers, self._watch = folder, spec, servers, watch
         self._dispatcher = dispatcher
-        self.fingerprint: Mapping[str, str] = {}
-        """Of the run's program, where this process executes it."""
+        self.fingerprint = ""
+        """Of the run's program, as JSON, where this process executes it."""
         self._trainable: Trainable | None = None
         self._file: GraphFile | None = None
         self._ahead: Made | None = None
@@ -173,5 +174,5 @@ class GraphMaker:
                 examples = source(pipeline, f"examples_{number}", batch, uneven)
             built = step(examples.features, device)
         graph.finalize()
-        self.fingerprint = {**trainable.fingerprint(), **fingerprint.of_weights(graph)}
+        self.fingerprint = json.dumps({**trainable.fingerprint(), **fingerprint.of_weights(graph)})
         return Made(graph, built, examples)

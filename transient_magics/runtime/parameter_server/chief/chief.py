@@ -30,6 +30,7 @@ from ...folder import Lines, RunFolder, append
 from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
 from ...role import log
 from ...stopwatch import Stopwatch
+from ...training import fingerprint
 from ...training.usercode import reason
 from .. import dead_sessions
 from ..blocks import serving
@@ -144,7 +145,7 @@ class Chief:
                 await self._on_thread(self._records.keep_vocabularies)
             self._stopwatch.lap("data")
             await self._on_thread(self._keeper.build)
-            self._happened(events.Built(self._keeper.fingerprint))
+            self._happened(events.Built(await self._on_thread(self._keeper.fingerprint)))
             self._stopwatch.lap("graph")
             await self._until_wanted()
             step = await self._on_thread(self._keeper.prepare)
@@ -393,9 +394,8 @@ class Chief:
             case messages.Join():
                 self._happened(events.Joined(connection, message.name, message.accelerator, message.number))
             case messages.Stepping():
-                self._happened(
-                    events.Stepping(connection, message.loss, message.samples, message.speed, message.program)
-                )
+                program = fingerprint.parse(message.program)
+                self._happened(events.Stepping(connection, message.loss, message.samples, message.speed, program))
                 if not self._spec.stalls:  # who measures them knows its graph from building it
                     self._spawn(self._graphs.make(message.gpu))
             case messages.Took():

@@ -14,6 +14,7 @@ from ...files.checkpoints import Checkpoints
 from ...folder import RunFolder
 from ...programs.running import answer
 from ...role import log
+from ...training import fingerprint
 from ...training.usercode import sentence
 from .events import EvaluationDone
 
@@ -41,7 +42,7 @@ async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False) -> Ev
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
     told = {name: said[name] for name in ("batches", "examples", "complete") if name in said}
-    undefined, program = tuple(said.get("undefined", ())), said.get("program", {})
+    undefined, program = tuple(said.get("undefined", ())), fingerprint.parse(said.get("program", ""))
     return EvaluationDone(step, said["metrics"], undefined=undefined, program=program, **told)
 
 
