@@ -16,12 +16,11 @@ from typing import Annotated, Literal, Self
 from . import checks
 from .cache import cache_or_none
 from .checks import Amount, Count, Name, NameOrNone, at_least, within
+from .literals import CheckedValue, Value, all_as_json
 from .machines import machines_or_none, parse_preparation, preparation_or_none
 from .measures.objective import Objective, Patience, objective_or_none, patience_or_none
 
 _AtLeastOne = Annotated[int, at_least(1)]
-Value = int | float | str
-"""Of a parameter."""
 
 
 def parameter_name(text: str) -> str:
@@ -137,7 +136,7 @@ class RunSpec:
     drawn_seed: Annotated[int, within(0, 2**31 - 1)] = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
-    params: Mapping[Annotated[str, parameter_name], Value] = field(default_factory=dict[str, Value])
+    params: Mapping[Annotated[str, parameter_name], CheckedValue] = field(default_factory=dict[str, Value])
     stalls: Count = 0
     stall_seconds: Annotated[float, within(0.05, 600)] = 2.0
     study: NameOrNone = ""
@@ -214,7 +213,7 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
-        return asdict(self)
+        return {**asdict(self), "params": all_as_json(self.params)}
 
     def without_token(self) -> dict[str, object]:
         """The same without what only VMs of the run may know."""

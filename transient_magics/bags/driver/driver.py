@@ -236,7 +236,7 @@ class Driver:
             if each.worker in here.departed:
                 self._lost(each, "revoked", "")
             elif now - each.gone > GRACE_SECONDS:
-                self._lost(each, "lost", "its VM is gone")
+                self._lost(each, "lost", "its worker is gone, without a notice and without a word from its VM")
         elif limit is not None and each.done + now - each.began > limit:
             self._ended_workers.add(each.worker)
             said = ""

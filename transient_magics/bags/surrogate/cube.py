@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...protocol.literals import as_number
 from ...protocol.run import Value
 from ...protocol.study import Dimension
 
@@ -33,9 +34,9 @@ class Cube:
 
     def rows(self, points: Sequence[Mapping[str, Value]]) -> _Array:
         """Where the points are, a row each. Raises KeyError for one without a parameter."""
-        return np.array([[_place(each, float(point[each.name])) for each in self.space] for point in points]).reshape(
-            len(points), len(self.space)
-        )
+        return np.array(
+            [[_place(each, as_number(point[each.name])) for each in self.space] for point in points]
+        ).reshape(len(points), len(self.space))
 
     def point(self, row: _Array) -> dict[str, Value]:
         """The point of the space that is nearest to a place in the cube."""
@@ -93,7 +94,7 @@ def all_inside(data: _Array, rows: _Array) -> NDArray[np.bool_]:
 
 def _ends(dimension: Dimension) -> tuple[float, float]:
     if dimension.kind == "choice":
-        numbers = [float(each) for each in dimension.choices]
+        numbers = [as_number(each) for each in dimension.choices]
         return min(numbers), max(numbers)
     return dimension.low, dimension.high
 
@@ -109,7 +110,7 @@ def _value(dimension: Dimension, place: float) -> Value:
     low, high = _ends(dimension)
     match dimension.kind:
         case "choice":
-            return min(dimension.choices, key=lambda each: abs(_place(dimension, float(each)) - place))
+            return min(dimension.choices, key=lambda each: abs(_place(dimension, as_number(each)) - place))
         case "int":
             return round(low + place * (high - low))
         case "log":

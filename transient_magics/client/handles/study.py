@@ -259,8 +259,7 @@ class Study:
         if reason := next((study.reason for study in studies if study.reason), ""):
             said += f", ended: {reason}"
         if (best := best_of(studies)) and best.value is not None:
-            values = ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-                                for name, value in best.params.items())  # fmt: skip
+            values = ", ".join(f"{name}={text.value_words(value)}" for name, value in best.params.items())
             number = next(each.spec.first for each in studies if each.best is best) + best.number
             said += f"; the best is {number}, {studies[0].spec.goal.metric} {best.value:.4g}" + f" ({values})" * bool(
                 values

@@ -176,7 +176,7 @@ class Configurations(list[Configuration]):
         """A row of text for each."""
         return [
             (
-                *(text.value_words(each.params.get(name)) for name in self.names), str(each.n),
+                *(text.value_words(each.params[name]) for name in self.names), str(each.n),
                 *(each.metrics[name].words() for name in self.metrics),
                 each.hours.words(), each.dollars.words("$"), each.revocations.words(),
             )
@@ -213,13 +213,14 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
     """
     goal, best = parts[0][1].spec.goal, best_of([study for _, study in parts])
     of_run: dict[tuple[int, str], tuple[float, float | None, int]] = {}
-    alike: dict[tuple[tuple[str, Value], ...], list[tuple[int, TrialState]]] = {}
+    alike: dict[tuple[tuple[str, str], ...], list[tuple[int, TrialState]]] = {}
     runs: dict[int, list[RunState]] = {}
     for place, (state, study) in enumerate(parts):
         costs, taken = run_costs(state, now), revocations(state)
         for trial in study.trials.values():
             if trial.state == "complete":
-                alike.setdefault(tuple(sorted(trial.params.items())), []).append((place, trial))
+                key = tuple(sorted((name, repr(value)) for name, value in trial.params.items()))  # lists have no hash
+                alike.setdefault(key, []).append((place, trial))
                 runs[id(trial)] = runs_of(state, trial)
                 for run in runs[id(trial)]:
                     of_run[place, run.name] = _hours(state, run, now), costs.get(run.name), taken.get(run.name, 0)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from typing import Any, NotRequired, TypedDict
 
 from ...client import text
+from ...protocol.literals import as_number
+from ...protocol.run import Value
 
 VERSION = 1
 Figure = float | None
@@ -25,7 +27,7 @@ Mark = tuple[str, float, int | None, str] | tuple[str, float, int | None, str, F
 Point = tuple[float, float]
 """On a curve of a study: where (step, or number of a trial), and the value."""
 Parameter = float | str
-"""The value of a parameter, a whole number among them."""
+"""The value of a parameter: a finite number, whole ones among them, or the text of any other value."""
 
 
 class Lane(TypedDict):
@@ -423,6 +425,13 @@ class Log(TypedDict):
 
     worker: NotRequired[str]
     text: NotRequired[str]
+
+
+def parameter(value: Value) -> Parameter:
+    """A parameter's value as a page sorts and shows it."""
+    if isinstance(value, int | float) and math.isfinite(as_number(value)):
+        return value
+    return text.value_words(value)
 
 
 def sound(value: Any) -> Any:
