@@ -36,6 +36,10 @@ _AT_ONCE = 256 << 20
 """Bytes restored with one call: a message must stay below 2 GB."""
 
 
+class NotFiniteError(TrainingError):
+    """A variable holds an infinite number, or none at all: what is learnt from now on is worth nothing."""
+
+
 class Keeper:
     """Keeps the variables of one run. Made in the process of ps/0, after its TensorFlow server."""
 
@@ -46,6 +50,8 @@ class Keeper:
         self._variables: Any = None
         self._target = ""
         self._session: Any = None
+        self._infinite: frozenset[str] = frozenset()
+        """Variables that begin with infinite numbers, such as a layer's running maximum."""
         self.mend: Callable[[], object] | None = None
         """Brings checkpoints from where copies of them are; called where one here is broken."""
         self.still = threading.Lock()
@@ -130,11 +136,16 @@ class Keeper:
         return self._again(self._prepare if len(self._assignment.ps) > 1 else self._read_step)
 
     def save(self) -> Saved:
-        """Write a checkpoint of the variables as they are now."""
+        """Write a checkpoint of the variables as they are now. Raises NotFiniteError, and writes none."""
         return self._again(self._save, _PATIENCE_SAVING)
 
+    def insist_finite(self) -> None:
+        """Raise NotFiniteError if a variable is not finite any more."""
+        self._again(self._insist_finite)
+
     def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
-        """Have the files that a worker wrote as the checkpoint of `step`."""
+        """Have the files that a worker wrote as the checkpoint of `step`. Raises NotFiniteError."""
+        self.insist_finite()
         return self._checkpoints.take(step, seconds, paths)
 
     def another_session(self) -> Any:
@@ -184,6 +195,7 @@ class Keeper:
                 if self.accumulators is not None:
                     self.accumulators.open(self._session)
                 step = self._read_step()
+                self._infinite = frozenset(self._not_finite()) - self._variables.trained
                 self._session.run(self._variables.ready)
             return step
         return self._read_step()
@@ -218,6 +230,22 @@ class Keeper:
     def _read_step(self) -> int:
         return int(self._session.run(self._variables.step))
 
+    def _not_finite(self) -> list[str]:
+        """The variables with numbers that are not finite."""
+        found = zip(self._variables.loadings, self._session.run(self._variables.finite), strict=True)
+        return list(dict.fromkeys(loading.name for loading, finite in found if not finite))
+
+    def _insist_finite(self) -> None:
+        names = [name for name in self._not_finite() if name not in self._infinite]
+        if not names:
+            return
+        more = f", nor are {len(names) - 1} other variables" if names[1:] else ""
+        fix = "Lower learning_rate" if names[0] in self._variables.trained else "Look at the layer that assigns it"
+        if steps := self._checkpoints.steps():
+            fix += f"; the checkpoint of step {steps[0]:,} is from before"
+        what = f"{names[0]} is not finite any more at step {self._read_step():,}{more}"
+        raise NotFiniteError(what, fix=f"{fix}.")
+
     def _save(self) -> Saved:
         """Write the variables as they are; of synchronous training as they were at once, that no round need wait."""
         values: list[Any] = []
@@ -230,6 +258,7 @@ class Keeper:
 
         def write(prefix: str) -> None:
             self._session.run(made.save, {made.file_name: prefix, **feeds})
+            self._insist_finite()  # afterwards: asynchronous workers have changed the variables meanwhile
 
         return self._checkpoints.write(step, write)
 

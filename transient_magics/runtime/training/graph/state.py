@@ -1,0 +1,225 @@
+"""State that a step assigns: moving averages, counters, flags, last values.
+
+Every worker computes a new value from the one that it has read, so the values of several workers must be combined.
+
+Synchronous training assigns the mean of all new values once per step, as Keras does with replicas (accumulate.py).
+
+Asynchronous training lets the parameter server apply each change to its own current value. Where the new value is
+`share * old + rest`, the server assigns `share * current + rest`. So a moving average stays between its value and
+those of the batches, whatever its momentum, however many workers there are and however late they come. The difference
+to the old value, added to the current one, would diverge: with n workers it moves n times too far. A share of 1 is a
+counter or a sum, to which the rest is added. Everything else is assigned as it is: flags, maxima, last values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...tf.graph_mode import tensorflow
+
+_COLLECTION = "transient_layer_state"
+_SUMS = frozenset({
+    *("Add", "AddV2", "AddN", "Sub", "Neg"),
+    *("Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Cast"),  # of one term
+})  # fmt: skip
+_PRODUCTS = frozenset({"Mul", "Div", "RealDiv"})
+_UPDATES = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
+
+
+@dataclass(frozen=True)
+class Change:
+    """A value as `share * old + rest`. A share or rest that is known when the graph is built is a Python number."""
+
+    share: Any
+    rest: Any
+
+
+@dataclass(frozen=True)
+class State:
+    """The `new` value of a variable behind a step, and how it follows from the old one: None if it is assigned.
+
+    `reads` are where the step reads the old one.
+    """
+
+    variable: Any
+    new: Any
+    change: Change | None
+    reads: Sequence[Any]
+
+
+def keep(variable: Any, old: Any, new: Any) -> None:
+    """Let a step assign the value `new` to `variable`, of which it has read the value `old`."""
+    tf = tensorflow()
+    tf.add_to_collection(_COLLECTION, State(variable, new, _change(variable, new, [old]), [old]))
+
+
+def assigned() -> tuple[list[State], list[Any]]:
+    """The states of the default graph, one for each variable, and the update operations that assign none.
+
+    Layers of TensorFlow's version 1 leave operations that assign; `keep` has left the states of Keras 3.
+    """
+    tf = tensorflow()
+    states: dict[str, State] = {state.variable.name: state for state in tf.get_collection(_COLLECTION)}
+    variables = {variable.handle.ref(): variable for variable in tf.global_variables() if hasattr(variable, "handle")}
+    others: list[Any] = []
+    for update in tf.get_collection(tf.GraphKeys.UPDATE_OPS):
+        operation = getattr(update, "op", update)
+        taken = operation.type in _UPDATES and operation._get_control_flow_context() is None
+        variable = variables.get(operation.inputs[0].ref()) if taken else None
+        if variable is None:
+            others.append(update)
+        else:
+            states[variable.name] = _followed(states.get(variable.name), _updated(variable, operation))
+    return list(states.values()), others
+
+
+def parts(variable: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    """The parts of a variable that is cut, each with its part of `value`; of any other the variable itself."""
+    if not hasattr(variable, "_get_variable_list"):
+        yield variable, value
+        return
+    for part in variable:
+        cut = part._get_save_slice_info()
+        spans = zip(cut.var_offset, cut.var_shape, strict=True)
+        yield part, value[tuple(slice(start, start + length) for start, length in spans)]
+
+
+def merged(state: State) -> list[Any]:
+    """Operations with which the parameter servers take over the change of one asynchronous worker."""
+    with tensorflow().control_dependencies(
+        state.reads
+    ):  # the step computes with the old value, whatever is ready first
+        return _merged(state)
+
+
+def _merged(state: State) -> list[Any]:
+    tf = tensorflow()
+    variable, change = state.variable, state.change
+    kind, shape = variable.dtype.base_dtype, variable.shape
+    if change is None or _is(change.share, 0) or (kind.is_integer and not _is(change.share, 1)):
+        return [part.assign(value, read_value=False) for part, value in parts(variable, state.new)]
+    rests = parts(variable, tf.broadcast_to(tf.cast(change.rest, kind), shape))
+    if _is(change.share, 1):
+        return [part.assign_add(rest, read_value=False) for part, rest in rests]
+    if isinstance(change.share, float):
+        return [_moved(tf, part, change.share, rest) for part, rest in rests]
+    shares = parts(variable, tf.broadcast_to(tf.cast(change.share, kind), shape))
+    return [_moved(tf, part, share, rest) for (part, rest), (_, share) in zip(rests, shares, strict=True)]
+
+
+def _moved(tf: Any, variable: Any, share: Any, rest: Any) -> Any:
+    with tf.device(variable.device):
+        share, rest = tf.convert_to_tensor(share, rest.dtype), tf.identity(rest)
+        with tf.control_dependencies([share, rest]):  # read when they are here, not when the step begins
+            current = variable.read_value()
+        return variable.assign(share * current + rest, read_value=False)
+
+
+def _updated(variable: Any, operation: Any) -> State:
+    """The state that an operation of TensorFlow assigns to `variable`."""
+    old, value = variable.read_value(), operation.inputs[1]
+    if operation.type == "AssignAddVariableOp":
+        value = old + value
+    elif operation.type == "AssignSubVariableOp":
+        value = old - value
+    reads = [reader.outputs[0] for reader in variable.handle.consumers() if reader.type == "ReadVariableOp"]
+    return State(variable, value, _change(variable, value, reads), reads)
+
+
+def _followed(first: State | None, second: State) -> State:
+    """Both changes, one behind the other, as of a layer that is called twice in a step."""
+    if first is None or second.change is None:
+        return second
+    share, rest = second.change.share, second.change.rest
+    change = first.change and Change(_times(first.change.share, share), _plus(_times(first.change.rest, share), rest))
+    return State(first.variable, _plus(_times(first.new, share), rest), change, second.reads)
+
+
+def _change(variable: Any, new: Any, olds: Sequence[Any]) -> Change | None:
+    kind = variable.dtype.base_dtype
+    if not (kind.is_floating or kind.is_integer):
+        return None
+    return _found(new, {old.ref() for old in olds}, _dependent(olds, kind.is_integer))
+
+
+def _dependent(olds: Sequence[Any], whole: bool) -> set[Any]:
+    """The tensors that depend on the old value; `whole`: it is a whole number.
+
+    What depends on fractions through whole numbers or truth values alone is a choice, as of the nearest vector of a
+    codebook: a part of what the batch says.
+    """
+    found = {old.ref() for old in olds}
+    waiting = list(olds)
+    while waiting:
+        for reader in waiting.pop().consumers():
+            for output in reader.outputs:
+                follows = output.dtype.is_floating or (whole and output.dtype.is_integer)
+                if follows and output.ref() not in found:
+                    found.add(output.ref())
+                    waiting.append(output)
+    return found
+
+
+def _found(tensor: Any, olds: Collection[Any], dependent: Collection[Any]) -> Change | None:
+    """The value of `tensor` as a share of the old value and a rest; None where it is no such sum."""
+    if tensor.ref() in olds:
+        return Change(1.0, 0.0)
+    if tensor.ref() not in dependent:
+        return Change(0.0, tensor)
+    kind, inputs = tensor.op.type, list(tensor.op.inputs)
+    if kind in _PRODUCTS and tensor.dtype.is_floating:
+        return _product(kind, inputs, olds, dependent)
+    if kind not in _SUMS:
+        return None
+    changes: list[Change] = []
+    for given in inputs:
+        change = _found(given, olds, dependent)
+        if change is None:
+            return None
+        changes.append(Change(_cast(change.share, tensor.dtype), _cast(change.rest, tensor.dtype)))
+    if kind in ("Neg", "Sub"):
+        changes[-1] = Change(_minus(changes[-1].share), _minus(changes[-1].rest))
+    total = changes[0]
+    for change in changes[1:]:
+        total = Change(_plus(total.share, change.share), _plus(total.rest, change.rest))
+    return total
+
+
+def _product(kind: str, inputs: list[Any], olds: Collection[Any], dependent: Collection[Any]) -> Change | None:
+    if kind == "Mul" and inputs[1].ref() in dependent:
+        inputs.reverse()
+    if inputs[1].ref() in dependent:
+        return None
+    change = _found(inputs[0], olds, dependent)
+    value = tensorflow().get_static_value(inputs[1])
+    factor = inputs[1] if value is None or value.ndim else float(value)
+    if kind != "Mul":
+        factor = 1 / factor
+    return change and Change(_times(change.share, factor), _times(change.rest, factor))
+
+
+# Shares and rests are Python numbers as long as they are known, which `merged` looks at.
+def _is(value: Any, number: int) -> bool:
+    return isinstance(value, float) and value == number
+
+
+def _times(value: Any, factor: Any) -> Any:
+    if _is(value, 0):
+        return value
+    return factor if _is(value, 1) else value * factor
+
+
+def _plus(value: Any, other: Any) -> Any:
+    if _is(value, 0):
+        return other
+    return value if _is(other, 0) else value + other
+
+
+def _cast(value: Any, kind: Any) -> Any:
+    return value if isinstance(value, float) else tensorflow().cast(value, kind)
+
+
+def _minus(value: Any) -> Any:
+    return value if _is(value, 0) else -value
