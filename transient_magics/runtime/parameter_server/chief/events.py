@@ -62,6 +62,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """The user should know this of the examples that the worker is about to read."""
+
+    connection: int
+    note: str
+
+
+@dataclass(frozen=True)
 class Leaving:
     """The worker says goodbye: finished, revoked or told to leave."""
 
@@ -170,6 +178,9 @@ class EvaluationDone:
     examples: int = 0
     complete: bool = True
     undefined: tuple[str, ...] = ()
+    of: int = 0
+    endless: bool = False
+    drawn: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -239,9 +250,10 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Have the checkpoint of the best evaluation stay, and tell of it."""
+    """Have the checkpoint of the best evaluation stay, and tell of it; `seen`: which part of the split that was of."""
 
     best: Best
+    seen: str = ""
 
 
 @dataclass(frozen=True)
