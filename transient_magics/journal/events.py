@@ -40,6 +40,7 @@ from ..protocol.vm_events import (  # noqa: F401 - events like those below
     TrainFinished,
     TrainMade,
     TrainMeasured,
+    TrainOrder,
     TrainProgress,
     TrainRecovered,
     TrainReread,

@@ -193,14 +193,17 @@ class RunState:
     """The `gs://` path of the checkpoint of `shipped_step`."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Of the latest evaluation; NaN where one is no number."""
-    evaluated: tuple[int, bool] = (0, True)
-    """Of how many examples they are (0: not told), and whether those are the whole dev split."""
+    evaluated: tuple[int, bool, int, bool] = (0, True, 0, False)
+    """Of how many examples they are (0: not told), whether those are the whole dev split, else of how many (0: not
+    known), or of an endless one."""
     unevaluated: tuple[float, int, str] | None = None
     """Time, step and reason, if the latest evaluation failed."""
     unsaved: tuple[float, int, str] | None = None
     """Time, step and reason, while checkpoints cannot be written."""
     slow: e.TrainSlow | None = None
     """What holds up the run, while something does."""
+    order: str = ""
+    """Why its workers cannot begin at any of their examples, if they cannot."""
     data: e.TrainData | None = None
     """How it reads its records, where they come in blocks."""
     preparation: Preparation = Preparation()

@@ -154,6 +154,13 @@ class Trouble(Message):
     fatal: bool = False
 
 
+@message("reading")
+class Reading(Message):
+    """What its user should know of the examples that it is about to read."""
+
+    note: str
+
+
 @message("took")
 class Took(Message):
     """It has taken the measure of that turn: the `seconds` of its steps (none: it could not), each of so many
@@ -276,7 +283,9 @@ class Refused:
 
 
 FirstWord = Join | Checkpoint | Files | Grant | Load
-FromWorker = Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Took | Leaving | Lease
+FromWorker = (
+    Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Reading | Took | Leaving | Lease
+)
 ToWorker = Joined | Active | Batch | Leased | Save | Take | Stop | Leave
 _FIRST: Mapping[str, type[FirstWord]] = messages.kinds(*get_args(FirstWord))
 _FROM_WORKER: Mapping[str, type[FromWorker]] = messages.kinds(*get_args(FromWorker))

@@ -72,7 +72,8 @@ class RunSpec:
     examples and its dropout (None: these are drawn).
 
     Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
-    evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all).
+    evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all; None: of a model of the
+    cell's own, all or as much as time allows, and 100 of one of Tensor2Tensor).
 
     Deadline: the run is to be done by `finish_by` (seconds since 1970; 0: whenever), with workers of `gpus` in `zones`
     (empty: as the cluster's), for `max_cost` US dollars at most (None: the cluster's limit). `adapt` says who changes
@@ -131,7 +132,7 @@ class RunSpec:
     alarm_after: Amount = 30.0
     noise_share: Amount = 0.008
     eval_steps: _AtLeastOne | None = None
-    eval_batches: Count = 100
+    eval_batches: Count | None = None
     seed: Annotated[int, within(0, 2**31 - 1)] | None = None
     drawn_seed: Annotated[int, within(0, 2**31 - 1)] = 0
     keep_best: Annotated[str, objective_or_none] = ""

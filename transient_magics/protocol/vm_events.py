@@ -214,7 +214,9 @@ class TrainRecovered(Event):
 class TrainEvaluated(Event):
     """The dev split's metrics at `step`, by name; those `undefined` are no numbers.
 
-    They are of so many `batches` and `examples` (0: not told), which are the whole split if it is `complete`.
+    They are of so many `batches` and `examples` (0: not told), which are the whole split if it is `complete`; else `of`
+    how many (0: not known), or of an `endless` one, or one too long to count. `drawn`: how many of its first elements
+    (examples or batches) were drawn, and of how many; later evaluations of the run take the same ones.
     """
 
     run: Name
@@ -224,6 +226,9 @@ class TrainEvaluated(Event):
     examples: Count = 0
     complete: bool = True
     undefined: tuple[str, ...] = ()
+    of: Count = 0
+    endless: bool = False
+    drawn: tuple[Count, ...] = ()
 
 
 @event("train.unevaluated")
@@ -249,6 +254,16 @@ class TrainBest(Event):
     value: float
     path: str = ""
     shipped: str = ""
+    seen: str = ""
+    """Of how many examples the value is, in words, where not of the whole split."""
+
+
+@event("train.order")
+class TrainOrder(Event):
+    """Workers cannot begin at any of their examples: why not, and what to do about it. Told once, by the first one."""
+
+    run: Name
+    reason: str
 
 
 @event("train.unjudged")
@@ -506,7 +521,7 @@ _OF_CHIEF: dict[str, type[Event]] = {
         WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainData, TrainReread,
         TrainDetour, TrainCheckpoint, TrainUnsaved, TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered,
         TrainEvaluated, TrainUnevaluated, TrainBest, TrainUnjudged, TrainMeasured, TrainMade, TrainFinished,
-        TrainFailed,
+        TrainFailed, TrainOrder,
     )
 }  # fmt: skip
 _OF_JOB: dict[str, type[Event]] = {each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobExited)}

@@ -108,7 +108,9 @@ def train() -> tuple[Option, ...]:
               "with a target; off (0.008)", share_of_time("--gradient-noise"), name="noise_share",
               choices=("off", "0.008"), metavar="SHARE"),
         flag("--eval-every", "evaluate every N steps (end)", evaluate_every, name="eval_steps", metavar="N|end"),
-        flag("--eval-batches", "how many batches of the dev split an evaluation takes (100)", evaluation_batches,
+        flag("--eval-batches", "how many batches of the dev split an evaluation takes, the first ones (of a cell's own "
+              "model: all, or, where they take more than a minute and a tenth of the run's time, a part drawn at "
+              "random, the same at every step; of Tensor2Tensor's: 100)", evaluation_batches,
              choices=("100", "all"), metavar="N|all"),
         flag("--keep-best", "the checkpoint of the best evaluation stays too: accuracy, or min distance where the name "
               "does not say which way is better; --eval-every is then a tenth of the steps", objective("--keep-best"),

@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ...journal import ClusterState, RunState, cost_between, metrics, unknown_ru
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save, Stop
+from ...protocol.measures.split import part_words
 from ...protocol.names import is_path
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated
@@ -32,13 +33,25 @@ if TYPE_CHECKING:
     from ...planner.forecast import Forecast
     from .cluster import Cluster
 
-_EVALUATION_SECONDS = 960.0  # the chief gives it 900
+# The chief gives it 900 s and three times a tenth of the run's time.
+_EVALUATION_SECONDS, _EVALUATION_SHARE = 1200.0, 0.5
 _SERVER = "ps-0"
 _LOG = f"Its log: run.logs({_SERVER!r})"
 _OF_A_RUN = frozenset({
     layout.RUN, layout.CELL, layout.MODEL, layout.EVENTS, layout.METRICS, layout.INCLUDE, layout.WHEELS,
     layout.CHECKPOINTS,
 })  # fmt: skip
+
+
+class Metrics(dict[str, float]):
+    """Metrics by their names. `part`: of how many examples they are, in words, where not of the whole dev split."""
+
+    def __init__(self, values: Mapping[str, float], part: str = "") -> None:
+        super().__init__(values)
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()} ({self.part})" if self.part else super().__repr__()
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ class Result:
     cost: float
     checkpoint: Path | str | None
     """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path."""
-    metrics: dict[str, float]
+    metrics: Metrics
     reason: str = ""
     """Why it ended before its steps were made, as `--stop-when` has it."""
 
@@ -228,7 +241,8 @@ class Run:
     def evaluations(self) -> pandas.DataFrame:
         """All evaluations as a DataFrame, a row for each: step, time (UTC), and a column for each metric.
 
-        Steps that were made twice, because a parameter server's VM was lost, may be there twice.
+        Where the dev split was not taken as a whole, the column `part` says how much of it. Steps that were made twice,
+        because a parameter server's VM was lost, may be there twice.
         """
         import pandas
 
@@ -238,6 +252,9 @@ class Run:
         ]
         names = list(dict.fromkeys(name for row in rows for name in row))
         frame = pandas.DataFrame(rows, columns=names or ["step", "time"])
+        parts = [part_words(each.examples, each.complete, each.of, each.endless) for each in found]
+        if any(parts):
+            frame.insert(2, "part", parts, allow_duplicates=True)
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         return frame
 
@@ -264,9 +281,10 @@ class Run:
 
         return profile(self, Path(file).expanduser(), worker)
 
-    def evaluate(self, now: bool = False) -> dict[str, float]:
+    def evaluate(self, now: bool = False) -> Metrics:
         """The dev split's metrics as last evaluated; `now`: of the model as it is, while training goes on.
 
+        Where they are of a part of the split, they say so when they are printed, and in `part`.
         Raises TrainingError where it has not been evaluated yet, or could not be (it says why); with `now`,
         ClusterError where it does not train.
         """
@@ -278,9 +296,11 @@ class Run:
                 run = state.runs.get(self.name)
                 return run is None or run.over or (run.evaluations[-1:], run.unevaluated) != before
 
-            if self.cluster.follow(done, _EVALUATION_SECONDS) is None:
+            taken = time.time() - (self.state.started_at or time.time())
+            if self.cluster.follow(done, max(_EVALUATION_SECONDS, _EVALUATION_SHARE * taken)) is None:
                 raise TrainingError(f"{self.name} could not be evaluated", fix=_LOG)
-        found, failed = dict(self.state.metrics), self.state.unevaluated
+        state = self.state
+        found, failed = Metrics(state.metrics, part_words(*state.evaluated)), state.unevaluated
         if failed and (now or not found):
             raise TrainingError(f"{self.name} could not be evaluated at step {failed[1]:,}: {failed[2]}", fix=_LOG)
         if not found:
@@ -432,7 +452,7 @@ class Run:
             seconds=max(0.0, run.finished_at - run.started_at) if run.started_at else 0.0,
             cost=cost_between(state, run.declared_at, run.finished_at),
             checkpoint=self._checkpoint(run),
-            metrics=dict(run.metrics),
+            metrics=Metrics(run.metrics, part_words(*run.evaluated)),
             reason=run.reason,
         )
 

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
+from ...runtime.files.arrays import read
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
 from ...runtime.training.packages import provide
+from ...runtime.training.user_model.structure import rebuilt, weight_names
 from ...runtime.training.usercode import run_program, told
 from ..programs import ask_model
 from .models import serving_words, with_checkpoint
@@ -53,18 +55,14 @@ def keras_model(run: Run, file: Path | None, checkpoint: str | int) -> Any:
 
 
 def _values(run: Run, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
-    """Step and weights, by their paths, of a checkpoint; and features of two examples, all zeros."""
-    import numpy
-
+    """Step and weights, by their names, of a checkpoint; and features of two examples, all zeros."""
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"
         answer = ask_model(f"The model of {run.name}", *serving_words(which, None), "weights", str(arrays))
-        with numpy.load(arrays, allow_pickle=False) as read:
-            weights = {path: read[f"weight {number}"] for number, path in enumerate(answer["weights"])}
-            features = {name: read[f"feature {number}"] for number, name in enumerate(answer["features"])}
-    given = {"one": lambda: next(iter(features.values())), "several": lambda: tuple(features.values())}
-    return which[1], weights, given.get(answer["given"], lambda: features)()
+        values = read(arrays)
+    weights = {name: values[f"weight {name}"] for name in answer["weights"]}
+    return which[1], weights, rebuilt(answer["given"], values)
 
 
 def _built(folder: RunFolder, example: Any) -> Any:
@@ -101,7 +99,7 @@ def _modules(names: set[str]) -> dict[str, Any]:
 
 def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
     """Give the weights their values. Raises TrainingError where these are another model's."""
-    weights = {weight.path: weight for weight in model.weights}
+    weights = dict(zip(weight_names(model.weights), model.weights, strict=True))
     if strange := sorted(weights.keys() ^ values.keys()):
         lacks = "the checkpoint lacks" if strange[0] in weights else "the cell's model, built here, lacks"
         raise TrainingError(f"{lacks} {strange[0]}", where=where, fix=_SAME)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
 from ...protocol import layout
+from ...runtime.files.arrays import read, write
 from ...runtime.files.checkpoints import Checkpoints
+from ...runtime.training.user_model.structure import INPUTS, is_named, leaves, name_of, unique
 from ..programs import ask_model, fetch
 
 if TYPE_CHECKING:
@@ -50,8 +52,10 @@ def _ask(
         import numpy
     except ImportError:
         raise TrainingError(f"run.{do} needs NumPy, which is not installed on this machine") from None
-    given = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
-    arrays: dict[str, Any] = {str(name): _array(numpy, str(name), value) for name, value in given.items()}
+    given = inputs if isinstance(inputs, Mapping) or is_named(inputs) else {INPUTS: inputs}
+    found = [(name_of(INPUTS, path), value) for path, value in leaves(given)]
+    names = unique(name for name, _ in found)
+    arrays = {name: _array(numpy, name, value) for name, (_, value) in zip(names, found, strict=True)}
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or not all(counts.values()):
         said = ", ".join(f"{name}: {count}" for name, count in counts.items())
@@ -59,11 +63,10 @@ def _ask(
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         given_file, answer_file = Path(temporary) / "inputs.npz", Path(temporary) / "outputs.npz"
-        numpy.savez(given_file, **arrays)
+        write(given_file, arrays)
         words = [*serving_words(which, data_dir), do, *how, str(given_file), str(answer_file)]
         ask_model(f"A prediction of {run.name}", *words)
-        with numpy.load(answer_file, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        return read(answer_file)
 
 
 def export(run: Run, target: Path, data_dir: str | Path | None, checkpoint: str | int) -> Path:

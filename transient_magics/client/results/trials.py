@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...journal import ClusterState, RunState, StudyState, TrialState, run_costs
 from ...protocol.measures.objective import Objective
+from ...protocol.measures.split import part_words
 from ...protocol.run import Value
 from ...spec.places import slot_of
 from .. import text
@@ -41,10 +42,16 @@ class TrialRow:
     revocations: int
     runs: tuple[str, ...]
     reason: str
+    part: str = ""
+    """Of how many examples its value is, where not of the whole dev split."""
 
     @property
     def words(self) -> str:
         """How it stands or ended."""
+        return f"{self._stands} ({self.part})" if self.part and self.value is not None else self._stands
+
+    @property
+    def _stands(self) -> str:
         if self.state == "running" and self.step and self.step >= self.steps:
             return "is evaluated"
         if self.state == "running":
@@ -71,6 +78,7 @@ def rows_of(state: ClusterState, study: StudyState, now: float) -> list[TrialRow
             revocations=sum(taken.get(run, 0) for run in trial.runs),
             runs=trial.runs,
             reason=trial.reason,
+            part=next(filter(None, (part_words(*run.evaluated) for run in runs_of(state, trial))), ""),
         )
         for trial in study.trials.values()
     ]

@@ -307,7 +307,7 @@ def _train_words(event: Event) -> str:
             return f"{event.run} could not bring a checkpoint into its bucket: {event.reason}"
         case events.TrainEvaluated():
             scores = scores_words({**event.metrics, **dict.fromkeys(event.undefined, math.nan)})
-            scores += evaluated_words(event.examples, event.complete)
+            scores += evaluated_words(event.examples, event.complete, event.of, event.endless)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
         case events.TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
@@ -321,7 +321,10 @@ def _train_words(event: Event) -> str:
             return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}{why}"
         case events.TrainBest():
             where = ", and is in its bucket" if event.shipped else ""
-            return f"{event.run} has its best {event.metric} at step {event.step:,}, {number(event.value)}{where}"
+            value = number(event.value) + (f" ({event.seen})" if event.seen else "")
+            return f"{event.run} has its best {event.metric} at step {event.step:,}, {value}{where}"
+        case events.TrainOrder():
+            return f"{event.run}: {event.reason}"
         case events.TrainUnjudged():
             has = f" (it has {', '.join(event.metrics)})" if event.metrics else ""
             return f"{event.run} has no metric {event.metric}{has}: no checkpoint is kept as the best"

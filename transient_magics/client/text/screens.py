@@ -74,6 +74,8 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  prepared on {vms} of {run.spec.preparers}{waits}")
         if run.data:
             lines.append(f"{' ' * len(run.name)}  data: {data_words(run.data)}")
+        if run.order and not run.over:
+            lines.append(f"{' ' * len(run.name)}  {run.order}")
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {why_slow(run.slow)}")
     lines += [f"{each.name}  {run_words(each, state)}" for each in foreground.beside(state)]

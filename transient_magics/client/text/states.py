@@ -117,6 +117,11 @@ def is_evaluated(run: RunState) -> bool:
     return run.phase == "running" and (run.made or 0 < run.train_steps <= run.step)
 
 
+def last_words(run: RunState) -> str:
+    """What goes on once all steps are made."""
+    return "being evaluated" if run.made else "its last checkpoint is being written"
+
+
 def was_stopped(run: RunState) -> bool:
     """Whether it was ended before its last step, as by deleting its cluster."""
     return run.phase == "finished" and run.stopped and run.step < run.train_steps
@@ -152,13 +157,16 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
     loss = f", loss {number(run.loss)}" if run.loss is not None else ""
     if run.phase == "finished":
         took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
-        done = "stopped" if run.stopped else "finished"
+        # With its last checkpoint written, what a stop ends is the evaluation.
+        cut = run.stopped and run.made and run.step >= run.train_steps
+        done = "stopped" if run.stopped and not cut else "finished"
         why = f": {plain(run.reason)}" if run.reason else ""
         more = run.step - run.train_steps
         of += f" ({more:,} more {'was' if more == 1 else 'were'} under way)" if more > 0 else ""
+        why += ", stopped before it was evaluated" if cut else ""
         return f"{done} at {of}{f' after {took}' if took else ''}{loss}{why}"
     if is_evaluated(run):
-        return f"{of} made{loss}, being evaluated"
+        return f"{of} made{loss}, {last_words(run)}"
     if run.spec.stalls:
         return f"{of} taken, {count(len(run.workers), 'worker')}"
     return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from ...protocol.literals import value_text
+from ...protocol.measures.split import examples_words
 from ...protocol.run import Value
 from ...protocol.share import Share
 
@@ -28,13 +29,9 @@ def scores_words(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in scores(metrics).items())
 
 
-def examples_words(examples: int, complete: bool) -> str:
-    """`all 360 examples`, or `the first 12,800 examples` of the dev split."""
-    return f"{'all' if complete else 'the first'} {count(examples, 'example')}"
-
-
-def evaluated_words(examples: int, complete: bool) -> str:
-    return f" ({examples_words(examples, complete)})" if examples else ""
+def evaluated_words(examples: int, complete: bool, of: int = 0, endless: bool = False) -> str:
+    """` (1,000 of 50,000 examples)`, behind an evaluation; nothing where it was not told."""
+    return f" ({examples_words(examples, complete, of, endless)})" if examples else ""
 
 
 def clock(at: float) -> str:

@@ -273,7 +273,7 @@ class Training:
         Without `save` at once: of a run that nobody wants any more.
         """
         self._wanted = save
-        if save and state().phase == "running":
+        if save and state().phase == "running" and not state().made:  # behind its last checkpoint none is written
             try:
                 await self.save()
                 self._saved = not self._over.done()

@@ -156,9 +156,14 @@ def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
     # A run may be evaluated again after it is over.
     metrics = {**event.metrics, **dict.fromkeys(event.undefined, math.nan)}
     evaluations = _longer(run.evaluations, (event.at, event.step, metrics), MARKS)
-    of = event.examples, event.complete
+    of = event.examples, event.complete, event.of, event.endless
     run = changed(run, metrics=metrics, evaluated=of, evaluations=evaluations, unevaluated=None)
     return changed(state, runs={**state.runs, event.run: run})
+
+
+@rules.of(e.TrainOrder)
+def _(state: ClusterState, event: e.TrainOrder) -> ClusterState:
+    return with_run(state, event.run, order=event.reason)
 
 
 @rules.of(e.TrainBest)

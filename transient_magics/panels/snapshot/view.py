@@ -33,6 +33,7 @@ _TONES = {
     events.TrainRecovered: "good",
     events.TrainUnevaluated: "warn",
     events.TrainUnsaved: "warn",
+    events.TrainOrder: "warn",
     events.TrainUnjudged: "warn",
     events.TrainUnshipped: "warn",
     events.TrainDetour: "warn",

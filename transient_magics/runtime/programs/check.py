@@ -27,6 +27,7 @@ from ..tf.graph_mode import GPU, tensorflow
 from ..training.define import define
 from ..training.graph.training import check_graph
 from ..training.trainable import Trainable
+from ..training.user_model.trainable import OwnModel
 from ..training.usercode import cell_line, told
 
 
@@ -42,6 +43,8 @@ def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
                 raise
             return {"note": f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"}
     found = {"model": {**check_graph(trainable, spec.ps_shards), "batch_size": trainable.batch}}
+    if isinstance(trainable, OwnModel):
+        trainable.check_data()
     if spec.objective or spec.judged_by:
         _check_metrics(trainable, spec)
     return found

@@ -1,10 +1,11 @@
 """Evaluate one checkpoint of a run: `python -m transient_magics.runtime.programs.evaluate --run FOLDER [--step N]`.
 
 A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
-through the model, or so many batches of it as the declaration says: the same ones at every step of a run, however long
-they take. Its metrics, of a T2T model the problem's own, are printed as one line of JSON, `{"step": N, "metrics":
-{...}, "undefined": [...], "batches": N, "examples": N, "complete": true, "program": "..."}`, where `program` is a
-fingerprint (training/fingerprint.py), or `{"error": "sentence"}` with exit code 1.
+through the model, or a part of it, the same one at every step of a run: so many batches as the declaration says, or,
+where the whole takes too long, what is drawn. Its metrics, of a T2T model the problem's own, are printed as one line of
+JSON, `{"step": N, "metrics": {...}, "undefined": [...], "batches": N, "examples": N, "complete": true, "program":
+"..."}`, with a fingerprint of the program (training/fingerprint.py) and, where a part was taken, what is known of it
+(TrainEvaluated), or `{"error": "sentence"}` with exit code 1.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import json
 import math
 import os
 import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +33,140 @@ from ..training import fingerprint
 from ..training.define import define
 from ..training.examples import iterator_of
 from ..training.randomness import seed_process
+from ..training.trainable import Drawn, Pipeline, Trainable
+from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
 
 _NICE = 10
 """What steps want of the parameter server's cores comes first; a tenth of one is left where they want all. Not of an
 evaluation that is awaited: on a full machine it would take minutes, and hold up what follows."""
 
+_SECONDS = 60.0
+"""What the whole split of a cell's own model may take, unless the chief allows more."""
+_LOOK_AFTER = 3.0
+"""Seconds after which it is estimated how long the whole split takes: the first batches take longer than others."""
+_LONGEST = 800.0
+"""Seconds for a split of which all is asked for. What has no end by then may have none."""
+_BATCHES = 100
+"""Of a split of Tensor2Tensor's, and of a dataset without end, unless the declaration says how many."""
+_ENDLESS = -1
+
 _DIGITS = 6
 """Of a metric: those that are small differ, too, as of two trials that are both good."""
 
 
-def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, Any]:
-    """Metrics of the checkpoint at `step` (or of the newest) on the dev split."""
+@dataclass(frozen=True)
+class _Plan:
+    """Which part of the dev split is evaluated.
+
+    The first `batches` (0: all); or those that are `drawn` of the first elements; or nothing more, once it is clear
+    that all of it would take longer than `seconds`.
+    """
+
+    batches: int = 0
+    drawn: Drawn | None = None
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one pass came to. Its `seconds` are those since the first batch, in which it had so many `elements`."""
+
+    metrics: Mapping[str, float]
+    batches: int
+    examples: int
+    complete: bool
+    size: int
+    """How many elements the split has (trainable.Pipeline)."""
+    single: bool
+    elements: int
+    seconds: float
+    program: Mapping[str, str]
+    """The fingerprint of the run's program."""
+
+
+def evaluate(
+    folder: RunFolder,
+    spec: RunSpec,
+    step: int | None,
+    seconds: float = _SECONDS,
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Metrics of the checkpoint at `step` (or of the newest) on the dev split.
+
+    Of a model of the cell's own, it may take so many `seconds`, unless the declaration says how many batches it has.
+    `before`: what the run's latest evaluation said of its part of the split (protocol's TrainEvaluated).
+    """
     trainable = define(folder, spec, folder.data_directory(spec))
     seed_process(spec.program_seed, "evaluation")  # what the examples draw is the same in every evaluation
-    tf = tensorflow()
     checkpoints = Checkpoints(folder.checkpoints)
     known = checkpoints.steps()
     if not known or (step is not None and step not in known):
         raise TrainingError("there is no checkpoint to evaluate", where=str(folder.checkpoints))
     step = known[0] if step is None else step
+    judge = partial(_pass, trainable, spec, checkpoints, step)
+    if isinstance(trainable, OwnModel):
+        seen, part = _of_own(trainable, spec, before or {}, judge, seconds)
+    else:
+        seen, part = judge(_Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches)), {}
+    finite = {name: float(f"{value:.{_DIGITS}g}") for name, value in seen.metrics.items() if math.isfinite(value)}
+    undefined = sorted(set(seen.metrics) - set(finite))
+    counted = {"batches": seen.batches, "examples": seen.examples, "complete": seen.complete and not part}
+    program = json.dumps(seen.program)
+    return {"step": step, "metrics": finite, "undefined": undefined, "program": program, **counted, **part}
+
+
+def _of_own(
+    trainable: OwnModel, spec: RunSpec, before: Mapping[str, Any], judge: Callable[[_Plan], _Seen], seconds: float
+) -> tuple[_Seen, dict[str, Any]]:
+    """The evaluation of a model of the cell's own, and which part of its split that was, if it was one.
+
+    It is the whole split, or a part of it that is drawn once for all evaluations of the run, so that they compare: the
+    first examples may be all of one class.
+    """
+    if spec.eval_batches:
+        seen = judge(_Plan(spec.eval_batches))
+        return seen, {} if seen.complete else _first(seen)
+    if drawn := before.get("drawn"):
+        many, of = drawn
+        seen = judge(_Plan(drawn=Drawn(many, of, _seed(spec))))
+        return seen, {name: before[name] for name in ("drawn", "of", "endless") if name in before}
+    whole = spec.eval_batches == 0
+    limit = _LONGEST if whole else seconds
+    seen = judge(_Plan(seconds=math.inf if before.get("complete") else limit))
+    if seen.complete:
+        return seen, {}
+    if seen.size == _ENDLESS or whole:
+        return seen, {**_first(seen), "drawn": [seen.elements, seen.elements]}
+    many = max(1, int(seconds * seen.elements / seen.seconds)) if seen.seconds else seen.elements
+    elements, examples, ended = trainable.counted_evaluation(seconds / 2)
+    if not ended and seen.size > 0 and seen.single:  # it knows how many there are
+        elements, examples, ended = seen.size, seen.size, True
+    if elements <= seen.elements:
+        return seen, {**_first(seen), "endless": True, "drawn": [seen.elements, seen.elements]}
+    many = min(many, elements)
+    part = {"drawn": [many, elements], **({"of": examples} if ended else {"endless": True})}
+    return judge(_Plan(drawn=Drawn(many, elements, _seed(spec)))), part
+
+
+def _first(seen: _Seen) -> dict[str, Any]:
+    """What is known of a split of which the first batches were taken."""
+    if seen.size == _ENDLESS:
+        return {"endless": True}
+    return {"of": seen.size} if seen.size > 0 and seen.single else {}
+
+
+def _seed(spec: RunSpec) -> int:
+    """From which a part of the split is drawn, the same one at every step."""
+    return spec.program_seed
+
+
+def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: _Plan) -> _Seen:
+    """Evaluate one checkpoint on a part of the split."""
+    tf = tensorflow()
     with tf.Graph().as_default():
         trainable.prepare()
-        pipeline = trainable.evaluation_pipeline()
+        pipeline = trainable.evaluation_pipeline(plan.drawn)
         iterator = iterator_of(pipeline.dataset)
         with placement.cut(spec.ps_shards):
             batch = iterator.get_next()
@@ -61,20 +177,24 @@ def evaluate(folder: RunFolder, spec: RunSpec, step: int | None) -> dict[str, An
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
-            loss, batches, examples, complete = _all_batches(tf, session, built, batch, spec.eval_batches)
+            loss, batches, examples, complete, taken = _all_batches(tf, session, built, batch, plan, pipeline)
             metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}
     if not loss and "neg_log_perplexity" in metrics:
         loss = -metrics["neg_log_perplexity"]  # some models (resnet) compute no loss when they are not training
-    metrics["loss"] = loss
-    finite = {name: float(f"{value:.{_DIGITS}g}") for name, value in metrics.items() if math.isfinite(value)}
-    undefined = sorted(set(metrics) - set(finite))
-    seen = {"batches": batches, "examples": examples, "complete": complete, "program": json.dumps(program)}
-    return {"step": step, "metrics": finite, "undefined": undefined, **seen}
+    elements = examples if pipeline.single else batches
+    return _Seen(
+        {**metrics, "loss": loss}, batches, examples, complete, pipeline.elements, pipeline.single, elements, taken,
+        program,
+    )  # fmt: skip
 
 
-def _all_batches(tf: Any, session: Any, built: Any, batch: Any, most: int) -> tuple[float, int, int, bool]:
-    """The mean loss, batches and examples, and whether that was the whole split; `most`: so many batches (0: all)."""
+def _all_batches(
+    tf: Any, session: Any, built: Any, batch: Any, plan: _Plan, pipeline: Pipeline
+) -> tuple[float, int, int, bool, float]:
+    """The mean loss, batches and examples, whether that was the whole split, and the seconds that they took."""
     total, batches, examples, complete = 0.0, 0, 0, False
+    most = plan.batches or (_BATCHES if pipeline.elements == _ENDLESS and not plan.drawn else 0)
+    began = time.monotonic()
     while not complete and (not most or batches < most):
         try:
             loss, seen, _ = session.run([built.loss, built.examples, built.updates])
@@ -82,6 +202,11 @@ def _all_batches(tf: Any, session: Any, built: Any, batch: Any, most: int) -> tu
             complete = True
         else:
             total, batches, examples = total + float(loss) * int(seen), batches + 1, examples + int(seen)
+            share = (examples if pipeline.single else batches) / pipeline.elements if pipeline.elements > 0 else 1.0
+            taken = time.monotonic() - began
+            if taken > min(_LOOK_AFTER, plan.seconds) and taken / share > plan.seconds:
+                break
+    taken = time.monotonic() - began
     if not examples:
         raise TrainingError("the dev split is empty")
     if not complete:  # the last one may have been taken
@@ -89,7 +214,7 @@ def _all_batches(tf: Any, session: Any, built: Any, batch: Any, most: int) -> tu
             session.run(next(iter(batch.values())))
         except tf.errors.OutOfRangeError:
             complete = True
-    return total / examples, batches, examples, complete
+    return total / examples, batches, examples, complete, taken
 
 
 def main() -> None:
@@ -98,13 +223,15 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--step", type=int)
     parser.add_argument("--answer", type=Path, help="a file for the line, too")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="that the whole split may take")
+    parser.add_argument("--before", default="{}", help="what the run's latest evaluation said of its part of the split")
     parser.add_argument("--awaited", action="store_true", help="at once, and not behind what steps want")
     given = parser.parse_args()
     os.nice(0 if given.awaited else _NICE)
     folder = RunFolder(given.run)
     spec = folder.spec()
     try:
-        answer = evaluate(folder, spec, given.step)
+        answer = evaluate(folder, spec, given.step, given.seconds, json.loads(given.before))
     except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
         import traceback
 

@@ -24,6 +24,7 @@ from typing import Any
 from ...errors import TrainingError
 from ...protocol.run import RunSpec
 from ..files import vocabularies
+from ..files.arrays import read, write
 from ..files.checkpoints import Checkpoints
 from ..folder import RunFolder
 from ..role import take_environment
@@ -31,6 +32,7 @@ from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training.define import define
 from ..training.trainable import Trainable
+from ..training.user_model.structure import described, leaves, weight_names
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import told
 
@@ -81,7 +83,7 @@ def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, input
     """Write the model's answers to the arrays of `inputs`, in their order."""
     import numpy
 
-    given = _read(inputs)
+    given = read(inputs)
     with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph(given)) as found:
         session, trainable, built = found
         fed = _fed(trainable, built, given)
@@ -90,7 +92,7 @@ def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, input
             for begin in range(0, _count(given), _BATCH)
         ]
     whole: dict[str, Any] = {name: numpy.concatenate([answer[name] for answer in answers]) for name in answers[0]}
-    numpy.savez(outputs, **whole)
+    write(outputs, whole)
 
 
 def decode(
@@ -107,7 +109,7 @@ def decode(
     if len(steps) < average:
         what = f"{len(steps)} of the {average} checkpoints are here whose mean is wanted"
         raise TrainingError(what, where="average", fix="A run keeps as many as --keep says.")
-    given, decoded = _read(inputs), list[str]()
+    given, decoded = read(inputs), list[str]()
     build = lambda trainable: trainable.texts().graph(given, beam_size, alpha)  # noqa: E731
     with restored(folder, spec, steps[::-1], data, build) as found:
         session, trainable, built = found
@@ -116,7 +118,7 @@ def decode(
             part = {name: array[begin : begin + texts.batch] for name, array in given.items()}
             tokens = session.run(built.outputs["tokens"], _fed(trainable, built, part))
             decoded += map(texts.decode, tokens)
-    numpy.savez(outputs, texts=numpy.array(decoded))
+    write(outputs, {"texts": numpy.array(decoded)})
 
 
 def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
@@ -138,40 +140,26 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
 
 
 def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[str, Any]:
-    """Write a Keras model's weights as `weight N`, and features of two examples, all zeros, as `feature N`.
+    """Write a Keras model's weights by their names, and features of two examples, all zeros, by their keys.
 
-    Returns the weights' paths and the features' names, both in order, and how the cell gives features: `one`,
-    `several`, or by `name`.
+    Returns the names, those of weights in order, and how the keys make up the features (structure.py).
     """
-    import numpy
-
     trainable = define(folder, spec, "")
     if not isinstance(trainable, OwnModel) or not (built := trainable.keras_model):
         raise TrainingError("the cell defines model_fn, and no Keras model", fix="run.predict and run.export use it.")
     values = Checkpoints(folder.checkpoints).read(step)
-    paths = [weight.path for weight in built.model.weights]
-    if missing := [path for path in paths if path not in values]:
+    names = weight_names(built.model.weights)
+    if missing := [name for name in names if name not in values]:
         raise TrainingError(f"the checkpoint does not hold the model's {missing[0]}", where=f"step {step:,}")
-    features, names = built.example, trainable.features
-    if isinstance(features, Mapping):
-        given, flat = "name", [features[name] for name in names]
-    else:
-        given, flat = ("several", list(features)) if isinstance(features, tuple) else ("one", [features])
-    arrays = {f"weight {number}": _as_numpy_knows(values[path]) for number, path in enumerate(paths)}
-    numpy.savez(outputs, **arrays, **{f"feature {number}": each for number, each in enumerate(flat)})
-    return {"weights": paths, "features": names, "given": given}
+    keys = [key for _, key in leaves(trainable.features)]
+    features = dict(zip(keys, (value for _, value in leaves(built.example)), strict=True))
+    write(outputs, {**features, **{f"weight {name}": _as_numpy_knows(values[name]) for name in names}})
+    return {"weights": names, "features": keys, "given": described(trainable.features)}
 
 
 def _as_numpy_knows(value: Any) -> Any:
     """bfloat16, a kind that its files cannot name, as float32, which holds it exactly."""
     return value.astype("float32") if value.dtype.name == "bfloat16" else value
-
-
-def _read(inputs: Path) -> dict[str, Any]:
-    import numpy
-
-    with numpy.load(inputs, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
 
 
 def _count(given: Mapping[str, Any]) -> int:

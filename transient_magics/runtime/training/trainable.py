@@ -23,6 +23,8 @@ class Pipeline:
     `feeds` are for the initializer of its iterator. `directory`: all that it reads are the files there; empty where
     it may be something else. `files`: of records in blocks, the names of the files of one chunk, to be fed when reading
     begins; the dataset ends with them. `grouped`: its elements are mini-batches out of which single examples are taken.
+    `note`: what its user should know before the first step. `elements`: how many an evaluation has (-1: without end;
+    -2: not known), which are `single` examples or batches.
     """
 
     dataset: Any
@@ -33,6 +35,18 @@ class Pipeline:
     directory: str = ""
     files: Any = None
     grouped: bool = False
+    note: str = ""
+    elements: int = -2
+    single: bool = False
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A part of the dev split: `many` of its first `of` elements, drawn from `seed`."""
+
+    many: int
+    of: int
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,8 +136,8 @@ class Trainable(Protocol):
         """Training examples, in an order that is drawn anew whenever reading begins; endless, or of one chunk."""
         ...
 
-    def evaluation_pipeline(self) -> Pipeline:
-        """The dev split once, in batches."""
+    def evaluation_pipeline(self, drawn: Drawn | None = None) -> Pipeline:
+        """The dev split once, in batches, or the part of it that is `drawn` (of a model of the cell's own)."""
         ...
 
     def placeholders(self) -> dict[str, Any]:

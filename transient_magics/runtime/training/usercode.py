@@ -141,6 +141,11 @@ def sentence(error: BaseException, limit: int = 300) -> str:
     text = next((line for line in lines if not _PREFACE.fullmatch(line)), "")
     if isinstance(error, SyntaxError):
         text = error.msg
+    if isinstance(error, SystemExit):
+        return (
+            f"the cell ends its program (exit code {error.code}), as argparse does: a run has no command line. "
+            "Write the values into the cell, or pass them with --param."
+        )
     kind = type(error).__name__
     return (f"{kind}: {text}" if text else kind)[:limit]
 

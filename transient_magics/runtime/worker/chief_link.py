@@ -89,6 +89,10 @@ class ChiefLink:
         """Tell that the checkpoint that was asked for could not be written, or not be brought to the chief."""
         self._send(messages.Unsaved(reason=reason))
 
+    def reading(self, note: str) -> None:
+        """Tell what the user should know of the examples that are about to be read."""
+        self._send(messages.Reading(note=note))
+
     def took(self, told: messages.Took) -> None:
         """Tell what a measure came to."""
         self._send(told)

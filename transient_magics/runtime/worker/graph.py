@@ -58,6 +58,8 @@ class GraphMaker:
         self._trainable: Trainable | None = None
         self._file: GraphFile | None = None
         self._ahead: Made | None = None
+        self.note = ""
+        """What the user should know of the examples, once the graph is made."""
 
     def make_ready(self) -> None:
         """Make ready what the first worker of a run needs. Raises what building its graph raises.
@@ -166,7 +168,7 @@ class GraphMaker:
             trainable.prepare()
             with tf.device(f"{device}/cpu:0"):
                 pipeline, uneven = trainable.training_pipeline(), self._spec.batching != "uniform"
-                batch = max(trainable.batch, SMALLEST)
+                batch, self.note = max(trainable.batch, SMALLEST), pipeline.note
                 if self._dispatcher:
                     pipeline = prepared(pipeline, self._dispatcher, self._spec.name, batch)
                 elif self._spec.share_input:

@@ -100,6 +100,8 @@ class Training:
         self._config = placement.worker_config(self._assignment.ps, number, self._address, self._spec.threads)
         self._number = number
         self._use(self._maker.make(number))
+        if self._maker.note:
+            self._link.reading(self._maker.note)
 
     def _use(self, made: Made) -> None:
         built = made.built

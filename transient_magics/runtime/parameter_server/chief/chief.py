@@ -54,6 +54,8 @@ second); at once when a worker has reported the step at which something is due."
 _WEIGHTS_SECONDS = 30.0
 """Between two looks whether all variables are finite, which read all of them. A loss that is not has one follow too."""
 _LAST_WORDS = 1.0
+_EVALUATION_SECONDS, _EVALUATION_SHARE = 60.0, 0.1
+"""What an evaluation may take, and which part of the run's time, before it takes a part of the split."""
 _STANDBY_SECONDS = 0.1
 """Between two looks whether the run is handed over."""
 _NUMBERS_APART = 100
@@ -257,7 +259,13 @@ class Chief:
 
     async def _evaluate(self, step: int) -> None:
         with Checkpoints(self._folder.checkpoints).held(step):  # until it is known whether it is the best
-            self._happened(await evaluate(self._folder, step, awaited=self._state.is_awaited))
+            how = {"awaited": self._state.is_awaited, "seconds": self._evaluation_seconds(step)}
+            self._happened(await evaluate(self._folder, step, **how))
+
+    def _evaluation_seconds(self, step: int) -> float:
+        """What an evaluation of the whole split may take: a minute, or a tenth of what the run takes in all."""
+        trained = time.time() - self._kept.get("started", time.time())
+        return max(_EVALUATION_SECONDS, _EVALUATION_SHARE * trained * max(1.0, self._spec.train_steps / max(step, 1)))
 
     # --- carrying out ------------------------------------------------------------------------------------------------
     def _happened(self, event: Any) -> None:
@@ -291,8 +299,8 @@ class Chief:
                 self._spawn(self._save())
             case events.Evaluate(step):
                 self._spawn(self._evaluate(step))
-            case events.KeepBest(best):
-                self._keep_best(best)
+            case events.KeepBest(best, seen):
+                self._keep_best(best, seen)
             case events.Persist():
                 self._keep()
             case events.Release(number):
@@ -309,7 +317,7 @@ class Chief:
             return None
         return best
 
-    def _keep_best(self, best: Best) -> None:
+    def _keep_best(self, best: Best, seen: str) -> None:
         try:
             Checkpoints(self._folder.checkpoints).keep_best(best)
         except OSError as error:  # a full disk: nothing is promised that does not hold
@@ -317,7 +325,7 @@ class Chief:
             return
         metric = Objective.parse(best.objective).metric
         told_of = {"run": self._spec.name, "step": best.step, "metric": metric, "value": best.value}
-        self._tell(TrainBest(**told_of, path=path_of(best.step)))
+        self._tell(TrainBest(**told_of, path=path_of(best.step), seen=seen))
         if self._shipper:
             self._shipper.due()
 
@@ -411,6 +419,8 @@ class Chief:
                 self._happened(events.Stepping(connection, message.loss, message.samples, message.speed, program))
                 if not self._spec.stalls:  # who measures them knows its graph from building it
                     self._spawn(self._graphs.make(message.gpu))
+            case messages.Reading():
+                self._happened(events.Reading(connection, message.note))
             case messages.Took():
                 self._happened(events.Measured(connection, message))
             case messages.Exhausted():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+from ....protocol.vm_events import TrainEvaluated
 from ...files.checkpoints import Checkpoints
 from ...folder import RunFolder
 from ...programs.running import answer
@@ -17,33 +20,47 @@ from ...role import log
 from ...training import fingerprint
 from ...training.usercode import sentence
 from .events import EvaluationDone
+from .roster import read_events
 
-_LONGEST = 900.0
-"""Seconds; what takes longer has failed, and is not told for a part of the split."""
+_LONGEST, _PASSES = 900.0, 3
+"""Seconds, and how often the time of the split is added: what takes longer has failed. It is read to see whether it is
+too long, counted, and then a part of it read."""
 _QUEUE = ".evaluations"
 _LOOK_SECONDS = 0.2
 """Between two looks whether another run's evaluation is over."""
 
 
-async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False) -> EvaluationDone:
+async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False, seconds: float = 60.0) -> EvaluationDone:
     """Evaluate the checkpoint of `step`; whatever goes wrong is the reason in the answer.
 
-    Steps come first on the VM's cores, unless the evaluation is `awaited`.
+    Steps come first on the VM's cores, unless the evaluation is `awaited`. `seconds`: what the whole split may take.
     """
-    wanted = ("--run", str(folder.path), "--step", str(step), *(("--awaited",) if awaited else ()))
-    log_file = folder.logs / "evaluate.log"
+    wanted = ["--run", str(folder.path), "--step", str(step), "--seconds", f"{seconds:.0f}"]
+    wanted += ["--before", json.dumps(_part_before(folder))]
+    wanted += ["--awaited"] if awaited else []
+    log_file, longest = folder.logs / "evaluate.log", _LONGEST + _PASSES * seconds
     with Checkpoints(folder.checkpoints).held(step):  # the next ones may be written faster than a process starts
         try:
             async with _turn(folder):
-                said = await answer("evaluate", *wanted, log=log_file, limit=_LONGEST, name="metrics", beside=folder)
+                said = await answer("evaluate", *wanted, log=log_file, limit=longest, name="metrics", beside=folder)
         except OSError as error:  # a full disk
             return EvaluationDone(step, reason=sentence(error))
     if reason := said.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
-    told = {name: said[name] for name in ("batches", "examples", "complete") if name in said}
-    undefined, program = tuple(said.get("undefined", ())), fingerprint.parse(said.get("program", ""))
-    return EvaluationDone(step, said["metrics"], undefined=undefined, program=program, **told)
+    told = {name: said[name] for name in ("batches", "examples", "complete", "of", "endless") if name in said}
+    lists = {name: tuple(said.get(name, ())) for name in ("undefined", "drawn")}
+    program = fingerprint.parse(said.get("program", ""))
+    return EvaluationDone(step, said["metrics"], program=program, **lists, **told)
+
+
+def _part_before(folder: RunFolder) -> dict[str, Any]:
+    """Which part of the dev split the run's latest evaluation was of; nothing where there was none."""
+    evaluated = [event for event in read_events(folder.events) if event.get("kind") == TrainEvaluated.kind]
+    if not evaluated:
+        return {}
+    told = {name: evaluated[-1][name] for name in ("drawn", "of", "endless") if name in evaluated[-1]}
+    return {"complete": evaluated[-1].get("complete", True), **told}
 
 
 @asynccontextmanager

@@ -71,6 +71,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """The user should know this of the examples that the worker is about to read."""
+
+    connection: int
+    note: str
+
+
+@dataclass(frozen=True)
 class Leaving:
     """The worker says goodbye: finished, revoked or told to leave."""
 
@@ -181,6 +189,9 @@ class EvaluationDone:
     undefined: tuple[str, ...] = ()
     program: Mapping[str, str] = field(default_factory=dict[str, str])
     """The fingerprint of the run's program in the process that evaluated."""
+    of: int = 0
+    endless: bool = False
+    drawn: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -250,9 +261,10 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Have the checkpoint of the best evaluation stay, and tell of it."""
+    """Have the checkpoint of the best evaluation stay, and tell of it; `seen`: which part of the split that was of."""
 
     best: Best
+    seen: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....protocol.measures.objective import Best
+from ....protocol.measures.split import part_words
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainUnjudged
 from .events import Emit, Instruction, KeepBest
@@ -26,10 +27,11 @@ class Judge:
         self._best: Best | None = None
         self._told: tuple[int, float] | None = None
         self._unjudged = set[str]()
-        self._seen: list[tuple[int, float]] = []
+        self._seen: list[tuple[int, float, str]] = []
+        """Steps, values, and of which part of the split these are."""
         for event in told:
             if event["kind"] == TrainEvaluated.kind:
-                self._see(event["step"], event["metrics"])
+                self._see(event["step"], event["metrics"], _part(event))
             elif event["kind"] == TrainBest.kind:
                 self._told = event["step"], event["value"]
             elif event["kind"] == TrainUnjudged.kind:
@@ -43,7 +45,7 @@ class Judge:
 
     def evaluated(self, event: TrainEvaluated) -> list[Instruction]:
         """What follows from an evaluation."""
-        self._see(event.step, event.metrics)
+        self._see(event.step, event.metrics, _part(event.values))
         return [*self._missing(event), *self._keep(event)]
 
     @property
@@ -52,20 +54,21 @@ class Judge:
         if self._patience is None or not self._seen:
             return ""
         objective, best = self._patience.objective, 0
-        for place, (_, value) in enumerate(self._seen):
+        for place, (_, value, _) in enumerate(self._seen):
             if math.isnan(self._seen[best][1]) or objective.better(value, self._seen[best][1]):
                 best = place
         if len(self._seen) - 1 - best < self._patience.evaluations:
             return ""
-        step, value = self._seen[best]
+        step, value, part = self._seen[best]
         many = self._patience.evaluations
         counted = f"{many} evaluations" if many > 1 else "1 evaluation"
-        return f"{objective.metric} was no better in {counted} than {value:.4g} at step {step:,}"
+        than = f"{value:.4g} at step {step:,}{f' ({part})' if part else ''}"
+        return f"{objective.metric} was no better in {counted} than {than}"
 
-    def _see(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _see(self, step: int, metrics: Mapping[str, float], part: str) -> None:
         if self._patience:
             before = [each for each in self._seen if each[0] < step]
-            self._seen = [*before, (step, metrics.get(self._patience.objective.metric, math.nan))]
+            self._seen = [*before, (step, metrics.get(self._patience.objective.metric, math.nan), part)]
 
     def _missing(self, event: TrainEvaluated) -> list[Instruction]:
         judged = {each.metric for each in (self._objective, self._patience and self._patience.objective) if each}
@@ -81,4 +84,10 @@ class Judge:
         if self._best and not self._objective.better(value, self._best.value):
             return []
         self._best = Best(str(self._objective), value, event.step)
-        return [KeepBest(self._best)]
+        return [KeepBest(self._best, _part(event.values))]
+
+
+def _part(evaluated: Mapping[str, Any]) -> str:
+    """Which part of the dev split an evaluation saw, if it was one."""
+    told = {name: evaluated[name] for name in ("of", "endless") if name in evaluated}
+    return part_words(evaluated.get("examples", 0), evaluated.get("complete", True), **told)

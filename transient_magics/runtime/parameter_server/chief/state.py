@@ -24,6 +24,7 @@ from ....protocol.vm_events import (
     TrainFailed,
     TrainFinished,
     TrainMade,
+    TrainOrder,
     TrainRecovered,
     TrainSlow,
     TrainStarted,
@@ -59,6 +60,7 @@ from .events import (
     Noticed,
     Persist,
     Prepared,
+    Reading,
     Record,
     Release,
     SaveAsked,
@@ -138,7 +140,7 @@ class ChiefState:
         self._evaluating, self._evaluation_due = False, False
         self._finish_by: float | None = None
         self._last_by: float | None = None
-        self._stopping = False
+        self._stopping = self._noted = False
         self._troubles: Counter[str] = Counter()
         self._program: Mapping[str, str] = kept.get("program", {})
 
@@ -237,6 +239,10 @@ class ChiefState:
                 if member := self._of(connection):
                     member.noticed = True
                 return self._heard(connection, now)
+            case Reading(connection, note):
+                order = [] if self._noted else [Emit(TrainOrder(run=self.spec.name, reason=note))]
+                self._noted = True
+                return [*self._heard(connection, now), *order]
             case Leaving(connection, reason):
                 return self._leave(self._of(connection), reason, now)
             case Disconnected(connection):
@@ -532,6 +538,9 @@ class ChiefState:
             examples=event.examples,
             complete=event.complete,
             undefined=tuple(event.undefined),
+            of=event.of,
+            endless=event.endless,
+            drawn=tuple(event.drawn),
         )
         unevaluated = TrainUnevaluated(run=self.spec.name, step=event.step, reason=event.reason)
         judged = [] if event.reason else self._judge.evaluated(evaluated)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
-from ..trainable import EvaluationGraph, Objective, Pipeline, ServingGraph
+from ..trainable import Drawn, EvaluationGraph, Objective, Pipeline, ServingGraph
 from . import data, decoding, graph, registry, serving
 from .bridges import autograph_off
 
@@ -60,8 +60,8 @@ class RegisteredModel:
         return data.training_pipeline(self._definition, self._directory, self._threads)
 
     @autograph_off()
-    def evaluation_pipeline(self) -> Pipeline:
-        """The dev split once, in batches."""
+    def evaluation_pipeline(self, drawn: Drawn | None = None) -> Pipeline:
+        """The dev split once, in batches. No part of it is ever drawn."""
         return data.evaluation_pipeline(self._definition, self._directory)
 
     @autograph_off()

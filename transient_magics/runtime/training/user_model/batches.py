@@ -13,7 +13,7 @@ from typing import Any
 from ....errors import DeclarationError
 from ...tf.graph_mode import tensorflow
 
-_BATCHING = (
+BATCHING = (
     "_BatchDataset",
     "_ParallelBatchDataset",
     "_PaddedBatchDataset",
@@ -71,8 +71,9 @@ def _batching(dataset: Any) -> Any:
 
 def _makers(dataset: Any) -> Iterator[Any]:
     dataset = getattr(dataset, "_dataset", dataset)  # what TensorFlow 1 wraps them in
-    if (kind := type(dataset).__name__) in _BATCHING:
+    if (kind := type(dataset).__name__) in BATCHING:
         yield dataset
     elif kind not in _REGROUPING:
-        for given in dataset._inputs():
+        # Of datasets that are mixed, the first input says which one comes next.
+        for given in dataset._inputs()[kind == "_DirectedInterleaveDataset" :]:
             yield from _makers(given)

@@ -10,6 +10,13 @@ from typing import Any
 
 from ....errors import DeclarationError
 
+_refused = 0
+
+
+def refusals() -> int:
+    """How often a graph was refused what exists outside of graphs only. Datasets can then be made outside of them."""
+    return _refused
+
 
 def keep_as_constants() -> None:
     """Let graphs take in what was computed outside of them. Variables raise DeclarationError. Once per process."""
@@ -23,6 +30,8 @@ def keep_as_constants() -> None:
         if context.executing_eagerly() or ops.get_default_graph().building_function:
             return converted(self, dtype, name)
         if self.dtype in (dtypes.resource, dtypes.variant):
+            global _refused
+            _refused += 1
             raise DeclarationError(
                 "a variable (or another object) outside of the model is used in it",
                 fix="Make it a weight of the model, with a layer's add_weight, or a constant.",

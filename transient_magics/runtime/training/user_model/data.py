@@ -1,32 +1,50 @@
 """The cell's input_fn: arrays or a tf.data.Dataset, as pipelines of a training and an evaluation.
 
-An example is features, labels and, if there are any, sample weights. Each of the three is one value, several by name,
-or several in order; in pipelines all of them have names. Arrays reach TensorFlow when an iterator starts and are no
-part of a graph, which may not grow beyond 2 GB. Every VM calls input_fn itself, so nothing of the data is copied
-between them.
+An example is features, labels and, if there are any, sample weights. Each of the three is one value, or a structure of
+several (structure.py); in pipelines all of them have names of our own. Arrays reach TensorFlow when an iterator starts
+and are no part of a graph, which may not grow beyond 2 GB. Every VM calls input_fn itself, so nothing of the data is
+copied between them.
+
+input_fn is called in the graph that reads its dataset, where TensorFlow runs the whole pipeline. Where that cannot be,
+as the dataset or what it uses (a lookup table, a layer) was made at the top of the cell, it is called outside of
+graphs.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ....errors import DeclarationError, TrainingError
 from ...tf.graph_mode import tensorflow
-from ..trainable import Pipeline
-from . import batches
+from ..trainable import Drawn, Pipeline
+from . import batches, constants, reading
+from .returned import as_array, checked_lengths, checked_parts, checked_spec
+from .structure import INPUTS, LABELS, PARTS, WEIGHTS, Layout, leaves, mapped
 
-INPUTS, LABELS, WEIGHTS = "inputs", "labels", "sample_weight"
-_PARTS = (INPUTS, LABELS, WEIGHTS)
 _SHUFFLED = 1_000_000
 """Numbers of examples among which the next one is drawn; fewer examples are shuffled completely."""
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """Arrays by the keys of an example's values."""
+
+    values: Mapping[str, Any]
+
+    @property
+    def count(self) -> int:
+        """How many examples they are."""
+        return len(next(iter(self.values.values())))
 
 
 class Data:
     """What the cell's input_fn gives for the modes `train` and `eval`.
 
-    `types` and `shapes` are those of one example, by name; `features` and `labels` are the names of those.
+    `types` and `shapes` are those of one example, by its keys; `features` and `labels` are the keys of those, and
+    `names` says what the user calls each.
     """
 
     def __init__(
@@ -37,89 +55,231 @@ class Data:
         Raises DeclarationError or TrainingError where they cannot be trained on.
         """
         self._input_fn, self._inputs = input_fn, inputs
-        self._arrays: dict[str, Mapping[str, Any]] = {}
-        self._parts: Mapping[str, Any] = {}
+        self._kept: dict[str, Any] = {}
+        """What was given as arrays, or outside of graphs, by mode."""
+        self._layout: Layout | None = None
+        self._begin: reading.Begin | None = None
         tf = tensorflow()
         with tf.Graph().as_default():
-            dataset, _, batched = self._examples("train")
+            given = self._given("train")
+            dataset, _ = self._examples(given)
+            batched = self._is_batched(given)
             self.types: Mapping[str, Any] = tf.data.get_output_types(dataset)
             shapes = tf.data.get_output_shapes(dataset)
-            self.batch = _declared(dataset, shapes, batch) if batched else batch
+            self.batch = _declared(given, shapes, batch) if batched else batch
             self.shapes: Mapping[str, Any] = {name: shape[1:] if batched else shape for name, shape in shapes.items()}
-        self.features = sorted(_named(INPUTS, self._parts[INPUTS]))
-        self.labels = sorted(_named(LABELS, self._parts[LABELS]))
+        self.features = self._laid_out.keys(INPUTS)
+        self.labels = self._laid_out.keys(LABELS)
+        self.names: Mapping[str, str] = self._laid_out.names
 
     def training(self, batch: int) -> Pipeline:
         """Endless single examples; in batches, filled up with zeros, where their shapes differ.
 
-        They begin at a place that is drawn whenever an iterator starts: a worker that lives for minutes would never
-        reach the last of them otherwise. Of a dataset that does not know how long it is, they begin where it does.
+        They begin at a place that is drawn whenever an iterator starts (reading.py). What keeps it from being any of
+        them is the pipeline's `note`.
         """
-        dataset, feeds, batched = self._examples("train")
-        dataset = dataset.repeat()
-        if batched:
-            return self._pipeline(dataset.prefetch(2), feeds, batched=True)
+        begin = self._place()
+        given = self._given("train")
+        if isinstance(given, _Arrays):
+            dataset, feeds = self._shuffled(given)
+        else:
+            dataset, feeds = reading.begun(given, begin).map(self._laid_out.flat), {}
+        dataset, note = dataset.repeat(), _note(begin, given)
+        if self._is_batched(given):
+            return self._pipeline(dataset.prefetch(2), feeds, batched=True, note=note)
         if not self.of_one_shape:
-            return self._pipeline(dataset.padded_batch(batch).prefetch(2), feeds, batched=True)
-        return self._pipeline(dataset, feeds, batched=False)
+            return self._pipeline(dataset.padded_batch(batch).prefetch(2), feeds, batched=True, note=note)
+        return self._pipeline(dataset, feeds, batched=False, note=note)
 
-    def evaluation(self, batch: int) -> Pipeline:
-        """The examples for the evaluation once, in batches: some metrics are means over these."""
-        dataset, feeds, batched = self._examples("eval")
+    def evaluation(self, batch: int, drawn: Drawn | None = None) -> Pipeline:
+        """The examples for the evaluation once, or those `drawn`, in batches: some metrics are means over these."""
+        given = self._given("eval")
+        size = given.count if isinstance(given, _Arrays) else reading.size_of(given)
+        if not size:
+            raise _no_example(given, "eval")
+        dataset, feeds = self._examples(given)
+        if drawn:
+            dataset = _part(dataset, drawn)
+        batched = self._is_batched(given)
         if not batched:
             dataset = (dataset.batch if self.of_one_shape else dataset.padded_batch)(batch)
-        return self._pipeline(dataset.prefetch(2), feeds, batched=True)
+        return self._pipeline(dataset.prefetch(2), feeds, batched=True, elements=size, single=not batched)
+
+    def check(self, batch: int) -> None:
+        """Raise TrainingError where one of the modes has no example, or its examples are none of the model's."""
+        for pipeline in (self.training, self.evaluation):
+            with tensorflow().Graph().as_default():
+                pipeline(batch)
+
+    def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
+        """How many elements and examples the evaluation's dataset has; whether those are all, after so much time."""
+        with tensorflow().Graph().as_default():
+            given = self._given("eval")
+            if isinstance(given, _Arrays):
+                return given.count, given.count, True
+            rows = _rows if self._is_batched(given) else None
+            elements, examples, ended = reading.counted_in(given, seconds, rows)
+            return elements, examples, ended
 
     @property
     def of_one_shape(self) -> bool:
         """Whether all examples have the same shapes."""
         return all(shape.is_fully_defined() for shape in self.shapes.values())
 
+    @property
+    def structure(self) -> Any:
+        """The features as the model takes them, with keys in place of values."""
+        return self._laid_out.parts[INPUTS]
+
+    @property
+    def weighted(self) -> bool:
+        """Whether examples have weights."""
+        return WEIGHTS in self._laid_out.parts
+
     def structured(self, values: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         """Features, labels and weights as input_fn gave them; None for what is not there."""
-        return tuple(_structured(part, self._parts.get(part), values) for part in _PARTS)  # type: ignore[return-value]
+        return self._laid_out.structured(values)
 
-    def _examples(self, mode: str) -> tuple[Any, dict[Any, Any], bool]:
-        """A dataset of named examples in the default graph, what its iterator is fed with, whether they are batches."""
-        tf, modern = tensorflow(), importlib.import_module("tensorflow")
-        if mode not in self._arrays:
-            given = self._input_fn(mode)
-            if isinstance(given, modern.data.Dataset):
-                self._parts = self._parts or _parts_of(given.element_spec, modern)
-                dataset = (_from_anywhere(tf, given) if mode == "train" else given).map(_flat)
-                shapes, names = tf.data.get_output_shapes(dataset), _named(INPUTS, self._parts[INPUTS])
-                batched = batches.is_batched(given, [shapes[name] for name in names], self._inputs)
-                return dataset, {}, batched
-            example = _in_parts(given)
-            self._parts = self._parts or dict(zip(_PARTS, example, strict=False))
-            self._arrays[mode] = _as_arrays(example)
-        arrays = self._arrays[mode]
-        held = {name: tf.placeholder(array.dtype, array.shape) for name, array in arrays.items()}
-        if mode == "train":
-            dataset = _shuffled(tf, modern, held, len(next(iter(arrays.values()))))
-        else:
-            dataset = modern.data.Dataset.from_tensor_slices(held)
-        return dataset, {held[name]: array for name, array in arrays.items()}, False
+    @property
+    def _laid_out(self) -> Layout:
+        assert self._layout is not None
+        return self._layout
 
-    def _pipeline(self, dataset: Any, feeds: Mapping[Any, Any], batched: bool) -> Pipeline:
+    def _place(self) -> reading.Begin:
+        """Where reading begins. Raises TrainingError for data without an example."""
+        if self._begin is None:
+            with tensorflow().Graph().as_default():
+                given = self._given("train")
+                self._begin = reading.Begin(0, given.count) if isinstance(given, _Arrays) else reading.begin_of(given)
+                if not self._begin.count and not self._begin.partial:
+                    raise _no_example(given, "train")
+        return self._begin
+
+    def _given(self, mode: str) -> Any:
+        """What input_fn gives: `_Arrays`, or a dataset, of the default graph or made outside of it."""
+        if mode in self._kept:
+            return self._kept[mode]
+        modern = importlib.import_module("tensorflow")
+        given = self._asked(mode)
+        if isinstance(given, modern.data.Dataset):
+            parts = checked_spec(given.element_spec)
+            self._layout = self._layout or Layout(parts)
+            self._layout.flat(*parts)
+            if reading.is_eager(given):
+                self._kept[mode] = given
+            return given
+        example = _in_parts(checked_parts(given))
+        arrays = tuple(
+            mapped(lambda path, value, part=part: as_array(part, path, value), value)
+            for part, value in zip(PARTS, example, strict=False)
+        )
+        self._layout = self._layout or Layout(arrays)
+        found = self._layout.flat(*arrays)
+        checked_lengths(found, self._layout.names)
+        self._kept[mode] = _Arrays(found)
+        return self._kept[mode]
+
+    def _asked(self, mode: str) -> Any:
+        """What input_fn returns, called in the default graph, or outside of graphs where it needs that."""
+        from tensorflow.python.eager import context
+
         tf = tensorflow()
-        return Pipeline(dataset, tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset), batched, feeds)
+        graph, refusals = tf.get_default_graph(), constants.refusals()
+        before = _stateful(tf)
+        try:
+            given = self._input_fn(mode)
+        except Exception:
+            if constants.refusals() == refusals:
+                raise
+        else:
+            values = [value for _, value in leaves(given)] if isinstance(given, tuple) else []
+            symbolic = any(getattr(value, "graph", None) is graph for value in values if not hasattr(value, "numpy"))
+            if constants.refusals() == refusals and _stateful(tf) == before and not symbolic:
+                return given
+        with context.eager_mode():
+            return self._input_fn(mode)
+
+    def _examples(self, given: Any) -> tuple[Any, dict[Any, Any]]:
+        """A dataset of an example's values by their keys in the default graph, and what its iterator is fed with."""
+        if not isinstance(given, _Arrays):
+            dataset = reading.handed_over(given) if reading.is_eager(given) else given
+            return dataset.map(self._laid_out.flat), {}
+        held = _held(given)
+        dataset = importlib.import_module("tensorflow").data.Dataset.from_tensor_slices(held)
+        return dataset, {held[key]: array for key, array in given.values.items()}
+
+    def _shuffled(self, given: _Arrays) -> tuple[Any, dict[Any, Any]]:
+        """The same in an order that is drawn each time. Examples' numbers are shuffled: examples may be large."""
+        tf, modern = tensorflow(), importlib.import_module("tensorflow")
+        held, count = _held(given), given.count
+        place = tf.random_uniform([], maxval=count, dtype=tf.int64)
+        as_it_is = (
+            modern.autograph.experimental.do_not_convert
+        )  # AutoGraph takes long to find that nothing is to be done
+        numbers = modern.data.Dataset.range(count).map(as_it_is(lambda number: (number + place) % count))
+        numbers = numbers.shuffle(min(count, _SHUFFLED))
+        dataset = numbers.map(as_it_is(lambda number: {key: tf.gather(array, number) for key, array in held.items()}))
+        return dataset, {held[key]: array for key, array in given.values.items()}
+
+    def _is_batched(self, given: Any) -> bool:
+        if isinstance(given, _Arrays):
+            return False
+        features = [value for _, value in leaves(given.element_spec[0])]
+        return batches.is_batched(given, [value.shape for value in features], self._inputs)
+
+    def _pipeline(self, dataset: Any, feeds: Mapping[Any, Any], batched: bool, **more: Any) -> Pipeline:
+        tf = tensorflow()
+        types, shapes = tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)
+        return Pipeline(dataset, types, shapes, batched, feeds, **more)
 
 
-def _shuffled(tf: Any, modern: Any, held: Mapping[str, Any], count: int) -> Any:
-    """The examples in an order that is drawn each time. Their numbers are shuffled: examples may be large."""
-    place = tf.random_uniform([], maxval=count, dtype=tf.int64)
-    as_it_is = modern.autograph.experimental.do_not_convert  # AutoGraph takes long to find that nothing is to be done
-    numbers = modern.data.Dataset.range(count).map(as_it_is(lambda number: (number + place) % count))
-    numbers = numbers.shuffle(min(count, _SHUFFLED))
-    return numbers.map(as_it_is(lambda number: {name: tf.gather(array, number) for name, array in held.items()}))
+def _rows(*example: Any) -> Any:
+    """How many examples a batch has."""
+    modern = importlib.import_module("tensorflow")
+    _, first = next(leaves(example))
+    return modern.cast(modern.shape(first)[0], "int64")
 
 
-def _from_anywhere(tf: Any, dataset: Any) -> Any:
-    """The dataset from a place in it that is drawn each time, and then again and again; it may shuffle itself."""
-    count = tf.data.experimental.cardinality(dataset)  # below 0: endless, or not known
-    place = tf.random_uniform([], maxval=tf.maximum(count, 1), dtype=tf.int64)
-    return dataset.skip(place).concatenate(dataset.repeat())
+def _held(given: _Arrays) -> dict[str, Any]:
+    tf = tensorflow()
+    return {key: tf.placeholder(array.dtype, array.shape) for key, array in given.values.items()}
+
+
+def _stateful(tf: Any) -> tuple[int, int]:
+    """How many tables and variables the default graph has, which no process would initialise for an input_fn."""
+    return len(tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)), len(tf.global_variables())
+
+
+def _part(dataset: Any, drawn: Drawn) -> Any:
+    """Of the first elements those that are drawn, the same ones each time."""
+    import numpy
+
+    modern = importlib.import_module("tensorflow")
+    chosen = numpy.zeros(drawn.of, bool)
+    chosen[numpy.random.default_rng(drawn.seed).choice(drawn.of, drawn.many, replace=False)] = True
+    as_it_is = modern.autograph.experimental.do_not_convert
+    numbered = dataset.take(drawn.of).enumerate()
+    kept = numbered.filter(as_it_is(lambda number, *_: modern.gather(modern.constant(chosen), number)))
+    return kept.map(as_it_is(lambda _, values: values))
+
+
+def _note(begin: reading.Begin, given: Any) -> str:
+    """What keeps workers from beginning at any of the examples, and what to do about it; else nothing."""
+    if isinstance(given, _Arrays) or not begin.partial or reading.shuffles(given):
+        return ""
+    return (
+        f"input_fn's dataset has no end, or one too far away to find in {reading.SECONDS:.0f} s: each worker begins at "
+        f"one of its first {begin.count:,} elements. Add .shuffle(n), or, where it has n elements, "
+        ".apply(tf.data.experimental.assert_cardinality(n))."
+    )
+
+
+def _no_example(given: Any, mode: str) -> TrainingError:
+    dropped = None if isinstance(given, _Arrays) else reading.drops_remainder(given)
+    if dropped is None:
+        return TrainingError(f"input_fn gives no example for the mode {mode!r}")
+    what = f"input_fn gives no example for the mode {mode!r}: there are fewer than one batch of {dropped}"
+    return TrainingError(what, fix="Leave drop_remainder=True out.")
 
 
 def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int:
@@ -134,89 +294,28 @@ def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int
     return int(size or batch or 0)
 
 
-def _flat(*example: Any) -> dict[str, Any]:
-    """An example's values by their names in a pipeline."""
-    return {
-        name: each for part, value in zip(_PARTS, example, strict=False) for name, each in _named(part, value).items()
-    }
-
-
-def _named(part: str, value: Any) -> dict[str, Any]:
-    """The values of one part of an example: of features, the names are the cell's own."""
-    if isinstance(value, Mapping):
-        return {name if part == INPUTS else f"{part}/{name}": each for name, each in value.items()}
-    if isinstance(value, tuple):
-        return {f"{part}_{number}": each for number, each in enumerate(value)}
-    return {part: value}
-
-
-def _structured(part: str, like: Any, values: Mapping[str, Any]) -> Any:
-    """The reverse of `_named`; None if there are no such values."""
-    names = list(_named(part, like))
-    if like is None or not all(name in values for name in names):
-        return None
-    if isinstance(like, Mapping):
-        return {key: values[name] for key, name in zip(like, names, strict=True)}
-    return tuple(values[name] for name in names) if isinstance(like, tuple) else values[part]
-
-
-def _parts_of(given: Any, modern: Any) -> dict[str, Any]:
-    """The parts of an example of a dataset that gives this. Raises TrainingError where they are not understood."""
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
-        raise _wrong(f"its dataset's examples have {len(given) if isinstance(given, tuple) else 1} parts")
-    parts: dict[str, Any] = dict(zip(_PARTS, given, strict=False))
-    for name, value in _flat_checked(given).items():
-        if not isinstance(value, modern.TensorSpec):
-            kind = type(value).__name__.removesuffix("Spec")
-            raise TrainingError(
-                f"input_fn's dataset gives {name!r} as {kind}", fix="Every part of an example is a tensor."
-            )
-    return parts
-
-
-def _flat_checked(example: Sequence[Any]) -> dict[str, Any]:
-    named = [name for part, value in zip(_PARTS, example, strict=False) for name in _named(part, value)]
-    if twice := [name for name in named if named.count(name) > 1]:
-        raise TrainingError(f"no feature can be called {twice[0]!r}", where="input_fn", fix="Give it another name.")
-    return _flat(*example)
-
-
-def _in_parts(given: Any) -> tuple[Any, ...]:
-    """What input_fn gave as arrays. A list of arrays is several inputs if they have an entry for each example."""
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
-        raise _wrong(f"it gave {type(given).__name__}")
+def _in_parts(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An answer of arrays. A list of arrays is several inputs if they have an entry for each example."""
     known = [
-        len(each)
+        len(value)
         for part in given
-        for each in (part.values() if isinstance(part, Mapping) else [part])
-        if len(getattr(each, "shape", ()))
+        for _, value in leaves(part if not isinstance(part, tuple) or hasattr(part, "_fields") else None)
+        if len(getattr(value, "shape", ()))
     ]
 
     def arranged(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: arranged(each) for key, each in value.items()}
         if not isinstance(value, list | tuple):
             return value
-        several = bool(value) and all(len(getattr(each, "shape", ())) for each in value)
-        return tuple(value) if several and (not known or all(len(each) == known[0] for each in value)) else list(value)
+        if hasattr(value, "_fields"):
+            return type(value)(*map(arranged, value))
+        inner = list(map(arranged, value))
+        return tuple(inner) if inner and all(map(is_input, inner)) else list(value)
+
+    def is_input(value: Any) -> bool:
+        if isinstance(value, Mapping | tuple):
+            return True
+        return bool(len(getattr(value, "shape", ()))) and (not known or len(value) == known[0])
 
     return tuple(map(arranged, given))
-
-
-def _as_arrays(example: Sequence[Any]) -> dict[str, Any]:
-    import numpy
-
-    arrays = {name: numpy.asarray(value) for name, value in _flat_checked(example).items()}
-    labels = arrays[next(iter(_named(LABELS, example[1])))]
-    for name, array in arrays.items():
-        if not array.ndim or array.dtype == object or len(array) != len(labels) or not len(array):
-            raise TrainingError(
-                f"input_fn gave {name!r} with the shape {array.shape} and labels with {labels.shape}",
-                fix="Every array needs one entry for each example, one at least.",
-            )
-        if array.dtype == numpy.float64:  # what NumPy makes of everything; models compute with half of it
-            arrays[name] = array.astype(numpy.float32)
-    return arrays
-
-
-def _wrong(what: str) -> TrainingError:
-    fix = "Return (features, labels) or (features, labels, weights) as arrays, or a tf.data.Dataset of such examples."
-    return TrainingError(f"input_fn returns features and labels, but {what}", fix=fix)

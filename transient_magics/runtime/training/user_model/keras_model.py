@@ -20,6 +20,7 @@ from ..graph.state import keep
 from . import keras_limits
 from .data import Data
 from .keras_optimizer import KerasOptimizer
+from .structure import weight_names
 
 
 @contextlib.contextmanager
@@ -63,6 +64,7 @@ class KerasModel:
         keras_limits.refuse_results(results)
         model.reset_metrics()
         self._seed = importlib.import_module("keras.src.random.seed_generator").global_seed_generator().state
+        self._names = dict(zip(map(id, model.weights), weight_names(model.weights), strict=True))
         known = (*model.variables, *model.metrics_variables, self._seed)
         self._values = {id(each): each.numpy() for each in known}
 
@@ -131,7 +133,8 @@ class KerasModel:
             return tf.constant(value[part], dtype)
 
         trainable = any(weight is each for each in self.model.trainable_variables)
-        return tf.get_variable(weight.path, value.shape, value.dtype, initial, trainable=trainable, use_resource=True)
+        name = self._names[id(weight)]
+        return tf.get_variable(name, value.shape, value.dtype, initial, trainable=trainable, use_resource=True)
 
     def _drawn(self, tf: Any, variable: Any) -> Any:
         """A value for what is no weight: a seed, or the state of a metric within the model."""

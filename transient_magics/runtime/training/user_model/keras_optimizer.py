@@ -19,6 +19,7 @@ from ...tf.graph_mode import tensorflow
 
 _CLIPPED = ("clipnorm", "global_clipnorm", "clipvalue")
 _UNUSED = ("weight_decay", "use_ema", "amsgrad", "loss_scale_factor", "gradient_accumulation_steps")
+_RULE = ("momentum", "nesterov", "beta_1", "beta_2", "epsilon", "rho", "centered")
 
 
 class KerasOptimizer:
@@ -27,7 +28,8 @@ class KerasOptimizer:
     def __init__(self, optimizer: Any) -> None:
         """Raises DeclarationError if there is none like it."""
         self._optimizer = optimizer
-        self._config = optimizer.get_config()
+        # Its get_config would write out its schedule, which needs none of its own.
+        self._config = {name: getattr(optimizer, name, None) for name in (*_CLIPPED, *_UNUSED, *_RULE)}
         kind = type(optimizer).__name__
         if kind == "LossScaleOptimizer":
             what = "mixed_float16 needs its loss scaled, which is not supported on parameter servers"

@@ -22,6 +22,7 @@ The optimizer is not applied here: its learning rate follows the number of worke
 from __future__ import annotations
 
 import inspect
+import operator
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -31,12 +32,13 @@ from ....errors import DeclarationError, TrainingError
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
-from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
+from ..trainable import Drawn, EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
 from ..usercode import run_program
 from . import constants
 from .data import Data
 from .examples import Examples
 from .keras_limits import declared_only, refuse_callbacks
+from .structure import leaves, name_of, unique
 
 if TYPE_CHECKING:
     from .keras_model import KerasModel
@@ -92,17 +94,25 @@ class OwnModel:
         """Nothing is shared: every VM asks input_fn."""
 
     @property
-    def features(self) -> list[str]:
-        """The names of what the model is given of an example."""
-        return self._data.features
+    def features(self) -> Any:
+        """What the model is given of an example, with the keys of `placeholders` in place of values."""
+        return self._data.structure
 
     def training_pipeline(self) -> Pipeline:
         """Endless training examples, whose order is drawn anew whenever reading begins."""
         return self._data.training(self.batch)
 
-    def evaluation_pipeline(self) -> Pipeline:
-        """The examples of the mode "eval" once."""
-        return self._data.evaluation(self.batch)
+    def evaluation_pipeline(self, drawn: Drawn | None = None) -> Pipeline:
+        """The examples of the mode "eval" once, or those that are drawn."""
+        return self._data.evaluation(self.batch, drawn)
+
+    def check_data(self) -> None:
+        """Raise TrainingError where there is nothing to train on, or to evaluate."""
+        self._data.check(self.batch)
+
+    def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
+        """How many elements and examples that has, as far as they come within the time; and whether those are all."""
+        return self._data.counted_evaluation(seconds)
 
     def placeholders(self) -> dict[str, Any]:
         """Placeholders for a batch."""
@@ -140,19 +150,21 @@ class OwnModel:
         """The predictions, for the features without labels."""
         tf = tensorflow()
 
-        names = set(self._data.features)
-        if given and (wrong := sorted(names ^ set(given))):
+        names = {key: self._data.names[key] for key in self._data.features}
+        if given and (wrong := sorted(set(names.values()) ^ set(given))):
             what = (
                 f"the model has no feature {wrong[0]!r}"
                 if wrong[0] in given
                 else f"the feature {wrong[0]!r} is missing"
             )
-            raise TrainingError(what, where="inputs", fix=f"Its features are: {', '.join(sorted(names))}.")
+            raise TrainingError(what, where="inputs", fix=f"Its features are: {', '.join(sorted(names.values()))}.")
         inputs = self._placeholders(names)
         made = self._build(inputs, "infer", "predictions")["predictions"]
-        outputs = made if isinstance(made, Mapping) else {"predictions": made}
+        found = [(name_of("predictions", path), value) for path, value in leaves(made)]
+        outputs = zip(unique(name for name, _ in found), (value for _, value in found), strict=True)
         return ServingGraph(
-            inputs, {name: tf.identity(value, name=f"output_{name}") for name, value in outputs.items()}
+            {name: inputs[key] for key, name in names.items()},
+            {name: tf.identity(value, name=f"output_{number}") for number, (name, value) in enumerate(outputs)},
         )
 
     def texts(self) -> Texts:
@@ -163,10 +175,10 @@ class OwnModel:
     def _placeholders(self, names: Collection[str]) -> dict[str, Any]:
         tf = tensorflow()
         types, shapes = self._data.types, self._data.shapes
-        return {name: tf.placeholder(types[name], [None, *shapes[name].as_list()], name=name) for name in sorted(names)}
+        return {name: tf.placeholder(types[name], [None, *shapes[name].as_list()], name=name) for name in names}
 
     def _without_weights(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
-        if len(self._data.types) > len(self._data.features) + len(self._data.labels):
+        if self._data.weighted:
             fix = "Make them one of the features."
             raise DeclarationError("input_fn gives sample weights, which model_fn does not take", fix=fix)
         return lambda features, labels, weights, mode: model_fn(features, labels, mode)
@@ -185,6 +197,11 @@ class OwnModel:
 def _keras(model: Any, data: Data, spec: RunSpec) -> KerasModel:
     from .keras_model import KerasModel
 
+    texts = [data.names[key] for key in data.features if data.types[key] == tensorflow().string]
+    if texts:
+        what = f"input_fn gives {texts[0]!r} as text, and a Keras model of a run takes numbers only"
+        fix = "Turn it into numbers above input_fn, as with numbers = StringLookup(vocabulary=words)(texts).numpy()."
+        raise DeclarationError(what, fix=fix)
     return KerasModel(model, data, spec.batching != "uniform")
 
 
@@ -194,9 +211,15 @@ def _rows(values: Mapping[str, Any]) -> Any:
 
 
 def _batch_size(value: Any) -> int | None:
-    if value is not None and (not isinstance(value, int) or value < 1):
+    if value is None:
+        return None
+    try:
+        size = 0 if isinstance(value, bool) else operator.index(value)  # NumPy's whole numbers are no int
+    except TypeError:
+        size = 0
+    if size < 1:
         raise DeclarationError(f"batch_size is a whole number from 1 on, not {value!r}")
-    return value
+    return size
 
 
 def _check_parameters(function: Callable[..., Any], *names: str) -> None:

@@ -1,0 +1,216 @@
+"""Where in a dataset a worker begins to read.
+
+Each time that a worker begins, it begins at a place that is drawn then: otherwise all workers would read the same
+examples beside each other, and one that lives for minutes would never reach the last ones. So that nothing is computed
+for the examples that are passed over, the place is one of the dataset's source, below what only maps, filters, batches
+or shuffles it. How many elements a source has is counted where it does not know it, for a few seconds at most.
+
+A dataset that was made outside of the graph, at the top of the cell, is read there and handed over by a generator.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from ...tf.graph_mode import tensorflow
+from . import batches
+
+SECONDS = 3.0
+"""How long it takes at most to count a dataset, and so to pass over a part of it."""
+_BLOCK = 64
+"""Single examples that are handed over together: each time takes a call of Python's."""
+ENDLESS, UNKNOWN = -1, -2
+_ONE_TO_ONE = frozenset(
+    (
+        "_AssertCardinalityDataset",
+        "_MapDataset",
+        "_OptionsDataset",
+        "_ParallelMapDataset",
+        "_PrefetchDataset",
+        "_ShuffleDataset",
+    )
+)
+_BATCHING = frozenset(("_BatchDataset", "_PaddedBatchDataset", "_ParallelBatchDataset"))
+_ALIKE = _ONE_TO_ONE | _BATCHING | {"_FilterDataset", "_RepeatDataset", "_UnbatchDataset"}
+"""Transformations of a dataset that do with it what they did, wherever it begins."""
+_QUICK = frozenset(("_RangeDataset", "_TensorSliceDataset"))
+"""Sources that pass over elements without computing them."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The place at which reading begins is drawn among `count` elements of the source `depth` levels below.
+
+    `partial`: there are more of them, which could not be counted in time.
+    """
+
+    depth: int
+    count: int
+    partial: bool = False
+
+
+def is_eager(dataset: Any) -> bool:
+    """Whether it was made outside of the graph."""
+    return hasattr(_bare(dataset)._variant_tensor, "numpy")
+
+
+def begin_of(dataset: Any) -> Begin:
+    """Find out where reading may begin; it may take some seconds. Of a dataset in a graph, that graph is used up."""
+    chain = _chain(dataset)
+    if is_eager(dataset):
+        return _begin_at_top(chain)
+    counts = [size_of(node) for node in chain]
+    depth, count, asserted = 0, counts[0], False
+    for node, below in zip(chain, counts[1:], strict=False):
+        if below != UNKNOWN or count < 0:
+            count = below
+        elif _kind(node) in _ONE_TO_ONE:  # assert_cardinality says more than what lies below it
+            asserted = True
+        elif _kind(node) in _BATCHING and (size := batches.batch_size(node)):
+            count, asserted = count * size, True
+        else:
+            break
+        depth += 1
+    return _counted(chain[depth], depth, count, asserted)
+
+
+def _begin_at_top(chain: list[Any]) -> Begin:
+    """The same of a dataset that can only be read from its top. Of one without end, from what it repeats."""
+    depth, counts = 0, [size_of(node) for node in chain]
+    while counts[depth] == ENDLESS and depth + 1 < len(chain):
+        depth += 1
+    asserted = any(_kind(node) == "_AssertCardinalityDataset" for node in chain)
+    begin = _counted(chain[depth], depth, counts[depth], asserted)
+    count = begin.count
+    for node in chain[:depth]:
+        if _kind(node) in _BATCHING:
+            count = -(-count // (batches.batch_size(node) or 1))
+    return Begin(0, count, begin.partial)
+
+
+def _counted(source: Any, depth: int, count: int, asserted: bool) -> Begin:
+    """`count`: what is known of the source's elements, by itself or because the user has `asserted` it."""
+    if count >= 0 and (asserted or _kind(source) in _QUICK):
+        return Begin(depth, count)
+    counted, _, ended = counted_in(source, SECONDS)
+    return Begin(depth, counted, partial=not ended)
+
+
+def begun(dataset: Any, begin: Begin) -> Any:
+    """The dataset of the default graph from a place that is drawn when an iterator starts, once through."""
+    tf = tensorflow()
+    place = tf.random_uniform([], maxval=max(begin.count, 1), dtype=tf.int64)
+    if is_eager(dataset):
+        return handed_over(dataset, place)
+    chain = _chain(dataset)[: begin.depth + 1]
+    source = chain[-1]
+    turned = _turned(source, place)
+    if not begin.depth:
+        return turned
+    # The datasets of a graph are its operations: the one above the source now reads the turned one.
+    _bare(chain[-2])._variant_tensor.op._update_input(0, turned._variant_tensor)
+    return dataset
+
+
+def _turned(source: Any, place: Any) -> Any:
+    """What comes from `place` on, and then what comes before it; `concatenate` fails with some mixed datasets."""
+    modern = importlib.import_module("tensorflow")
+    as_it_is = modern.autograph.experimental.do_not_convert
+    zero, rest = modern.constant(0, "int64"), modern.constant(-1, "int64")
+    parts = modern.data.Dataset.from_tensor_slices((modern.stack([place, zero]), modern.stack([rest, place])))
+    return parts.flat_map(as_it_is(lambda skipped, taken: source.skip(skipped).take(taken)))
+
+
+def handed_over(dataset: Any, place: Any = None) -> Any:
+    """A dataset made elsewhere as one of the default graph; with `place`, from there on and again without end."""
+    modern = importlib.import_module("tensorflow")
+    spec = dataset.element_spec
+    known = all(part.shape.is_fully_defined() for part in modern.nest.flatten(spec))
+    joined = known and not any(_kind(node) in batches.BATCHING for node in _chain(dataset))
+    with _where_made(dataset):
+        source = dataset.batch(_BLOCK) if joined else dataset
+
+    def read(begin: Any) -> Iterator[Any]:
+        first = dataset.skip(int(begin))
+        yield from first.batch(_BLOCK) if joined else first
+        while place is not None:
+            empty = True
+            for element in source:
+                empty = False
+                yield element
+            if empty:
+                return
+
+    begin = tensorflow().constant(0, "int64") if place is None else place
+    given = modern.data.Dataset.from_generator(read, args=(begin,), output_signature=source.element_spec)
+    return given.unbatch() if joined else given
+
+
+def counted_in(dataset: Any, seconds: float, rows: Callable[..., Any] | None = None) -> tuple[int, int, bool]:
+    """How many elements it has, as far as they come in time, how many `rows` these have, and whether those are all."""
+    modern = importlib.import_module("tensorflow")
+    as_it_is = modern.autograph.experimental.do_not_convert
+    began = time.monotonic()
+    until = time.time() + seconds
+    with _where_made(dataset):
+        within = dataset.take_while(as_it_is(lambda *_: modern.timestamp() < until))
+        one = modern.constant(1, "int64")
+        added = lambda counts, *element: counts + modern.stack([one, rows(*element) if rows else one])  # noqa: E731
+        elements, examples = _value(within.reduce(modern.constant([0, 0], "int64"), as_it_is(added)))
+    return int(elements), int(examples), time.monotonic() - began < seconds
+
+
+def size_of(dataset: Any) -> int:
+    """How many elements it knows that it has; ENDLESS or UNKNOWN where it has no end, or does not know."""
+    with _where_made(dataset):
+        return int(_value(dataset.cardinality()))
+
+
+def shuffles(dataset: Any) -> bool:
+    """Whether its order is drawn by itself."""
+    return any(_kind(node) == "_ShuffleDataset" for node in _chain(dataset))
+
+
+def drops_remainder(dataset: Any) -> int | None:
+    """The size of the batches of which it drops an incomplete one; None where it does not."""
+    for node in _chain(dataset):
+        dropped = getattr(node, "_drop_remainder", None)
+        if dropped is not None and tensorflow().get_static_value(dropped):
+            return batches.batch_size(node)
+    return None
+
+
+def _chain(dataset: Any) -> list[Any]:
+    """The dataset, and what lies below it until its source."""
+    chain = [_bare(dataset)]
+    while _kind(chain[-1]) in _ALIKE:
+        chain.append(_bare(chain[-1]._inputs()[0]))
+    return chain
+
+
+def _where_made(dataset: Any) -> AbstractContextManager[Any]:
+    from tensorflow.python.eager import context
+
+    return context.eager_mode() if is_eager(dataset) else nullcontext()
+
+
+def _bare(dataset: Any) -> Any:
+    return getattr(dataset, "_dataset", dataset)  # what TensorFlow 1 wraps them in
+
+
+def _kind(dataset: Any) -> str:
+    return type(_bare(dataset)).__name__
+
+
+def _value(tensor: Any) -> Any:
+    """The value of a tensor, of a graph or outside of one."""
+    if hasattr(tensor, "numpy"):
+        return tensor.numpy()
+    tf = tensorflow()
+    with tf.Session(graph=tensor.graph, config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+        return session.run(tensor)
