@@ -17,6 +17,7 @@ from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events
 from transient_magics.runtime.parameter_server.chief.roster import Roster
 from transient_magics.runtime.parameter_server.chief.state import ChiefState
+from transient_magics.runtime.role import environment
 from transient_magics.runtime.training import fingerprint
 
 PROJECT = Path(__file__).parents[2]
@@ -58,10 +59,10 @@ print(json.dumps([cell.drawn, cell.names, given, cell.reading()]))
 
 
 def process(program: str, *arguments: object) -> Any:
-    """The last line that a Python program of its own prints, as JSON. It has the hash seed of a role."""
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONHASHSEED": "0"}
+    """The last line that a Python program of its own prints, as JSON. It has the environment of a role."""
+    given = {**environment(os.environ), "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, env=given, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(ended.stdout.splitlines()[-1])
 

@@ -103,6 +103,8 @@ def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
     if strange := sorted(weights.keys() ^ values.keys()):
         lacks = "the checkpoint lacks" if strange[0] in weights else "the cell's model, built here, lacks"
         raise TrainingError(f"{lacks} {strange[0]}", where=where, fix=_SAME)
+    if [*weights] != [*values]:  # as where layers follow the order of a set, which is another one in each kernel
+        raise TrainingError("the cell makes its layers in another order here", where=where, fix=_SAME)
     for path, weight in weights.items():
         wanted, there = _kind(weight.shape, weight.dtype), _kind(values[path].shape, values[path].dtype)
         if wanted != there:
