@@ -540,8 +540,8 @@ class DeadlineProposed(Event):
 class DeadlineOutlook(Event):
     """How a run with a deadline stands.
 
-    `chance` that it is in time; it ends between `low` and `high`, in seconds since 1970 (nine of ten times; 0: not
-    known yet). US dollars: a step is `worth` so much now, and a Spot worker with that `gpu` makes one for `price`.
+    `chance` that it is in time; it ends about between `low` and `high`, in seconds since 1970 (0: not known
+    yet). US dollars: a step is `worth` so much now, and a Spot worker with that `gpu` makes one for `price`.
     """
 
     run: Name

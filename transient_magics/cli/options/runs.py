@@ -122,8 +122,8 @@ def train() -> tuple[Option, ...]:
               metavar="TIME|CLOCK"),
         flag("--max-cost", "with it, what the run may cost, in US dollars: where both cannot be, it is late "
               "(what is left of the cluster's limit)", positive("--max-cost"), metavar="DOLLARS"),
-        flag("--confidence", "with it, the speed counts as what it is at least with this probability (0.95)",
-              confidence, metavar="SHARE"),
+        flag("--confidence", "with it, how cautiously speeds count: at a lower end of what was measured, an estimate "
+              "(0.95)", confidence, metavar="SHARE"),
         flag("--gpus", "with it, the GPUs that workers may have (the cluster's)", gpus, metavar="GPU,..."),
         flag("--zones", "with it, where they may be (where the cluster's may)",
               lambda text: zones(text, "--zones"), completes="zone", metavar="ZONE,..."),

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NotRequired, TypedDict
 
 from ...client import text
-from ...protocol.literals import as_number
-from ...protocol.run import Value
+from ...protocol import literals
 
 VERSION = 1
 Figure = float | None
@@ -427,9 +426,9 @@ class Log(TypedDict):
     text: NotRequired[str]
 
 
-def parameter(value: Value) -> Parameter:
+def parameter(value: literals.Value) -> Parameter:
     """A parameter's value as a page sorts and shows it."""
-    if isinstance(value, int | float) and math.isfinite(as_number(value)):
+    if isinstance(value, int | float) and math.isfinite(literals.as_number(value)):
         return value
     return text.value_words(value)
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
-from . import checks
+from .. import checks
 
 Value = bool | int | float | str | None | list[Any] | tuple[Any, ...]
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
