@@ -273,7 +273,7 @@ class Watched(layers.Layer):
         return ops.tanh(inputs - self.mean) + 0.1 * ops.sin(self.last) + 0.01 * self.steps
 
 shares = {"mean": 0.75, "slow": 0.99, "double": 0.5, "total": 1.0, "count": 1.0, "steps": 1.0}
-model = keras.Sequential([keras.Input((6,)), Watched(), layers.Dense(1)])
+model = keras.Sequential([keras.Input((6,)), Watched(), layers.BatchNormalization(momentum=0.3), layers.Dense(1)])
 model.compile(keras.optimizers.SGD(0.05, momentum=0.5), "mse", metrics=["mae"])
 """
 _CODEBOOK = """

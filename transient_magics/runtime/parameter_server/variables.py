@@ -235,13 +235,17 @@ class Keeper:
         found = zip(self._variables.loadings, self._session.run(self._variables.finite), strict=True)
         return list(dict.fromkeys(loading.name for loading, finite in found if not finite))
 
-    def _insist_finite(self) -> None:
+    def _insist_finite(self, writing: int | None = None) -> None:
+        """Raise NotFiniteError if a variable is not finite any more.
+
+        `writing`: the step of the checkpoint that is being written.
+        """
         names = [name for name in self._not_finite() if name not in self._infinite]
         if not names:
             return
         more = f", nor are {len(names) - 1} other variables" if names[1:] else ""
         fix = "Lower learning_rate" if names[0] in self._variables.trained else "Look at the layer that assigns it"
-        if steps := self._checkpoints.steps():
+        if steps := [step for step in self._checkpoints.steps() if step != writing]:
             fix += f"; the checkpoint of step {steps[0]:,} is from before"
         what = f"{names[0]} is not finite any more at step {self._read_step():,}{more}"
         raise NotFiniteError(what, fix=f"{fix}.")
@@ -258,7 +262,7 @@ class Keeper:
 
         def write(prefix: str) -> None:
             self._session.run(made.save, {made.file_name: prefix, **feeds})
-            self._insist_finite()  # afterwards: asynchronous workers have changed the variables meanwhile
+            self._insist_finite(step)  # afterwards: asynchronous workers have changed the variables meanwhile
 
         return self._checkpoints.write(step, write)
 

@@ -25,6 +25,7 @@ _SUMS = frozenset({
     *("Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Cast"),  # of one term
 })  # fmt: skip
 _PRODUCTS = frozenset({"Mul", "Div", "RealDiv"})
+_FUSED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 _UPDATES = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
 
 
@@ -76,11 +77,17 @@ def assigned() -> tuple[list[State], list[Any]]:
 
 
 def parts(variable: Any, value: Any) -> Iterator[tuple[Any, Any]]:
-    """The parts of a variable that is cut, each with its part of `value`; of any other the variable itself."""
+    """The parts of a variable that is cut, each with its part of `value`; of any other the variable itself.
+
+    A single number is that of every part.
+    """
     if not hasattr(variable, "_get_variable_list"):
         yield variable, value
         return
     for part in variable:
+        if isinstance(value, float) or value.shape.rank == 0:
+            yield part, value
+            continue
         cut = part._get_save_slice_info()
         spans = zip(cut.var_offset, cut.var_shape, strict=True)
         yield part, value[tuple(slice(start, start + length) for start, length in spans)]
@@ -103,10 +110,13 @@ def _merged(state: State) -> list[Any]:
     rests = parts(variable, tf.broadcast_to(tf.cast(change.rest, kind), shape))
     if _is(change.share, 1):
         return [part.assign_add(rest, read_value=False) for part, rest in rests]
-    if isinstance(change.share, float):
-        return [_moved(tf, part, change.share, rest) for part, rest in rests]
-    shares = parts(variable, tf.broadcast_to(tf.cast(change.share, kind), shape))
-    return [_moved(tf, part, share, rest) for (part, rest), (_, share) in zip(rests, shares, strict=True)]
+    share = change.share
+    if not isinstance(share, float):
+        share = tf.cast(share, kind)
+        if share.shape.rank != 0:
+            share = tf.broadcast_to(share, shape)
+    pairs = zip(rests, parts(variable, share), strict=True)
+    return [_moved(tf, part, share, rest) for (part, rest), (_, share) in pairs]
 
 
 def _moved(tf: Any, variable: Any, share: Any, rest: Any) -> Any:
@@ -124,7 +134,10 @@ def _updated(variable: Any, operation: Any) -> State:
         value = old + value
     elif operation.type == "AssignSubVariableOp":
         value = old - value
-    reads = [reader.outputs[0] for reader in variable.handle.consumers() if reader.type == "ReadVariableOp"]
+    readers = [reader for reader in variable.handle.consumers() if reader.type == "ReadVariableOp"]
+    # What is read behind an assignment is its new value, and would have TensorFlow's own operation run.
+    before = [reader for reader in readers if all(given.type not in _UPDATES for given in reader.control_inputs)]
+    reads = [reader.outputs[0] for reader in before]
     return State(variable, value, _change(variable, value, reads), reads)
 
 
@@ -153,13 +166,22 @@ def _dependent(olds: Sequence[Any], whole: bool) -> set[Any]:
     found = {old.ref() for old in olds}
     waiting = list(olds)
     while waiting:
-        for reader in waiting.pop().consumers():
-            for output in reader.outputs:
+        tensor = waiting.pop()
+        for reader in tensor.consumers():
+            for output in () if _ignored(reader, tensor) else reader.outputs:
                 follows = output.dtype.is_floating or (whole and output.dtype.is_integer)
                 if follows and output.ref() not in found:
                     found.add(output.ref())
                     waiting.append(output)
     return found
+
+
+def _ignored(reader: Any, tensor: Any) -> bool:
+    """Whether an operation only seems to use `tensor`: in training, batch normalisation its moving statistics."""
+    if reader.type not in _FUSED or not reader.get_attr("is_training"):
+        return False
+    factor = reader.get_attr("exponential_avg_factor") if reader.type == "FusedBatchNormV3" else 1.0
+    return factor == 1.0 and all(tensor is not given for given in list(reader.inputs)[:3])
 
 
 def _found(tensor: Any, olds: Collection[Any], dependent: Collection[Any]) -> Change | None:

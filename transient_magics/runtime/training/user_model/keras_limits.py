@@ -135,7 +135,7 @@ def refuse_assigned(model: Any, weight: Any, layer: Any) -> None:
 
 
 def calling_layer() -> Any:
-    """The innermost layer whose method is being called, None outside of any layer: Keras keeps the outermost alone."""
+    """Return the innermost layer whose method is running, None if there is none. Keras itself knows the outermost."""
     kind: Any = importlib.import_module("keras").Layer
     frame: FrameType | None = sys._getframe()
     while frame is not None:
