@@ -180,7 +180,8 @@ class EvaluationDone:
     undefined: tuple[str, ...] = ()
     of: int = 0
     endless: bool = False
-    drawn: tuple[int, ...] = ()
+    drawn: int = 0
+    among: int = 0
 
 
 @dataclass(frozen=True)
