@@ -105,6 +105,23 @@ def test_an_evaluation_that_failed_says_why_and_what_was_measured_before_stays(r
     assert run.evaluate() == {"accuracy": 0.5}
 
 
+def test_metrics_of_a_part_of_the_dev_split_say_so(run: client.Run) -> None:
+    part = events.TrainEvaluated(
+        run=run.name, step=20, metrics={"accuracy": 0.5}, examples=300, complete=False, of=1000, drawn=300, among=1000
+    )
+    whole = events.TrainEvaluated(run=run.name, step=30, metrics={"accuracy": 0.6}, examples=1000)
+    happen(run, (40, part))
+    assert run.evaluate() == {"accuracy": 0.5}
+    assert (repr(run.evaluate()), run.evaluate().part) == (
+        "{'accuracy': 0.5} (300 of 1,000 examples)", "300 of 1,000 examples",
+    )  # fmt: skip
+    happen(run, (50, whole))
+    assert repr(run.evaluate()) == "{'accuracy': 0.6}"
+    frame = run.evaluations()
+    assert list(frame.columns) == ["step", "time", "part", "accuracy"]
+    assert list(frame["part"]) == ["300 of 1,000 examples", ""]
+
+
 def test_a_worker_is_lost_by_the_run_that_had_it_when_its_notice_came(run: client.Run) -> None:
     place: dict[str, Any] = {"role": "worker", "slot": 5, "zone": "z", "accelerator": "k80", "machine_type": "m"}
     priced: dict[str, Any] = {"provisioning_model": "spot", "hourly": 36.0, "on_demand_hourly": 99.0}

@@ -94,6 +94,15 @@ def test_an_evaluation_says_of_how_many_examples_it_is_and_what_is_no_number() -
     assert "evaluation: accuracy 0.9, loss nan (the first 12,800 examples)" in text.status(state, bill(state, 1.0), 1.0)
     whole = events.TrainEvaluated(run="run-1", step=1100, metrics={"accuracy": 0.9}, batches=3, examples=360)
     assert event_words(whole) == "run-1 evaluated at step 1,100: accuracy 0.9 (all 360 examples)"
+    drawn = replace(part, of=50_000, drawn=12_800, among=50_000)
+    assert "evaluation: accuracy 0.9, loss nan (12,800 of 50,000 examples)" in text.status(
+        state := replay([*begin, drawn]), bill(state, 1.0), 1.0
+    )
+    best = events.TrainBest(run="run-1", step=9, metric="accuracy", value=0.5, seen="2 of 3 examples")
+    assert event_words(best) == "run-1 has its best accuracy at step 9, 0.5 (2 of 3 examples)"
+    order = events.TrainOrder(run="run-1", reason="input_fn's dataset has no end")
+    assert event_words(order) == "run-1: input_fn's dataset has no end"
+    assert "input_fn's dataset has no end" in text.status(state := replay([*begin, order]), bill(state, 1.0), 1.0)
 
 
 def test_how_a_run_reads_its_data_is_told() -> None:

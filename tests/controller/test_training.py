@@ -15,6 +15,7 @@ import pytest
 from tests.processes import until
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
+from transient_magics.client.text import run_words
 from transient_magics.cloud import BoundedToken
 from transient_magics.controller.runs import checking, checkpoint_copy, shipments, training
 from transient_magics.controller.runs.bucket_token import NAME
@@ -254,6 +255,27 @@ async def test_a_stopped_run_without_its_last_checkpoint_says_so(
     ended = run.history[-1]
     assert isinstance(ended, events.TrainFinished)
     assert (ended.step, ended.checkpoint) == (90, "checkpoints/model.ckpt-85")
+
+
+async def test_a_run_that_is_stopped_while_it_is_evaluated_has_its_last_checkpoint(
+    run: Conducted, start: Callable[[str], Awaitable[Machine]]
+) -> None:
+    asked = list[bool]()
+    machine = await start("ps-0")
+    machine.holds_run.set()
+    machine.asked = lambda: asked.append(True)
+    machine.saves(140)
+    machine.tells("train.made", step=140)
+    run.on("ps-0", machine)
+    await until(lambda: run.state.runs["run-1"].made)
+    await run.training.stop(lambda: run.state.runs["run-1"])
+    await asyncio.wait_for(run.task, 30)
+    ended = run.history[-1]
+    assert isinstance(ended, events.TrainFinished)
+    assert (ended.step, ended.checkpoint, run.trouble, asked) == (140, "checkpoints/model.ckpt-140", [], [])
+    words = run_words(run.state.runs["run-1"])
+    assert words.startswith("finished at step ")
+    assert words.endswith(", stopped before it was evaluated")
 
 
 async def test_a_run_that_measured_nothing_ends_without_trouble(

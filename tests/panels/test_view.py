@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from transient_magics.client import text
-from transient_magics.journal import ClusterState, RunSeries, bill, events, replay
+from transient_magics.journal import ClusterState, RunSeries, bill, events, fold, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.snapshot import split
 from transient_magics.panels.snapshot.curves import curves
@@ -284,6 +284,9 @@ def test_behind_its_last_step_a_run_is_being_evaluated() -> None:
         events.TrainStarted(run="run-1", step=0),
         stories.progress(200, 4),
     ])  # fmt: skip
+    training = view(state, bill(state, 9.0), 9.0, "run-1")["training"]
+    assert training["words"].endswith("its last checkpoint is being written")
+    state = fold(state, events.TrainMade(run="run-1", step=200))
     training = view(state, bill(state, 9.0), 9.0, "run-1")["training"]
     assert training["phase_words"] == "evaluating"
     assert training["words"].endswith("being evaluated")

@@ -248,6 +248,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         ),
         (chief_messages.Unsaved(reason="no room"), {"do": "unsaved", "reason": "no room"}),
         (chief_messages.Trouble(reason="no", fatal=True), {"do": "trouble", "reason": "no", "fatal": True}),
+        (chief_messages.Reading(note="no end"), {"do": "reading", "note": "no end"}),
         (chief_messages.Took(turn=7, seconds=(0.5, 0.25), examples=32, bytes=9),
          {"do": "took", "turn": 7, "seconds": [0.5, 0.25], "examples": 32, "bytes": 9}),
         (chief_messages.Leaving(reason="revoked"), {"do": "leaving", "reason": "revoked"}),

@@ -11,11 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transient_magics.runtime.files.checkpoints import Checkpoints
+from tests.runtime.saved_run import saved
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.programs import evaluate as program
-from transient_magics.runtime.tf.graph_mode import everything
-from transient_magics.runtime.training.user_model.trainable import OwnModel
 
 COUNT = 2000
 CELL = """
@@ -65,22 +63,9 @@ MANY = 0.02
 
 
 def folder_of(place: Path, split: str, seconds: float, **more: Any) -> RunFolder:
-    """The folder of a run with a checkpoint."""
-    tf = everything()
-    place.mkdir()
-    (place / "cell.py").write_text(CELL.replace("SPLIT", split).replace("SECONDS", str(seconds)))
-    (place / "run.json").write_text(json.dumps({"name": place.name, "train_steps": 9, "seed": 3, **more}))
-    folder = RunFolder(place)
-    trainable = OwnModel(folder, folder.spec())
-    program.define = lambda *_: trainable  # a cell is run once in a process
-    with tf.Graph().as_default():
-        tf.train.get_or_create_global_step()
-        trainable.evaluation_graph(trainable.placeholders())
-        saver = tf.train.Saver(tf.global_variables())
-        with tf.Session() as session:
-            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-            checkpoints = Checkpoints(folder.checkpoints)
-            checkpoints.write(4, lambda prefix: saver.save(session, prefix, write_meta_graph=False, write_state=False))
+    """The folder of a run with a checkpoint, whose cell is run once in this process."""
+    folder, trainable = saved(place, CELL.replace("SPLIT", split).replace("SECONDS", str(seconds)), **more)
+    program.define = lambda *_: trainable
     return folder
 
 

@@ -385,9 +385,34 @@ def test_an_evaluation_that_is_asked_for_saves_first_and_training_goes_on():
     story(events.EvaluationDone(7, {"accuracy": 0.5}, batches=3, examples=300, complete=False, undefined=("loss",)))
     assert story.emitted("train.evaluated")[0] == {
         "run": "run-1", "step": 7, "metrics": {"accuracy": 0.5}, "batches": 3, "examples": 300, "complete": False,
-        "undefined": ("loss",),
+        "undefined": ("loss",), "of": 0, "endless": False, "drawn": 0, "among": 0,
     }  # fmt: skip
     assert story.state.phase is Phase.TRAINING
+
+
+def test_of_which_part_of_the_split_an_evaluation_is_goes_with_all_that_follows_from_it():
+    story = Story(**{**JUDGED, "stop_when": "accuracy no better in 1 evaluation"})
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    story.joins(1, "worker-1")
+    part: dict[str, Any] = {"examples": 300, "complete": False, "of": 1000, "drawn": 300, "among": 1000}
+    for step in (10, 20):
+        story(events.StepSeen(step))
+        story(events.SaveDone(step, f"checkpoints/model.ckpt-{step}", 0.1, 10))
+        story(events.EvaluationDone(step, {"accuracy": 0.5}, **part))
+    assert {name: story.emitted("train.evaluated")[0][name] for name in part} == part
+    assert [item.seen for item in story.done if isinstance(item, events.KeepBest)] == ["300 of 1,000 examples"]
+    story(events.StepSeen(21))
+    assert story.state._judge.verdict.endswith("than 0.5 at step 10 (300 of 1,000 examples)")
+
+
+def test_what_workers_say_of_their_examples_is_told_once():
+    story = Story()
+    story(events.Prepared(0))
+    for connection, elements in ((1, 100), (2, 120)):
+        story(events.Joined(connection, f"worker-{connection}"))
+        story(events.Reading(connection, f"one of its first {elements} elements"))
+    assert story.emitted("train.order") == [{"run": "run-1", "reason": "one of its first 100 elements"}]
 
 
 def test_an_evaluation_that_fails_is_told_and_the_next_one_is_tried():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -57,6 +58,32 @@ async def test_steps_come_before_an_evaluation_that_nobody_waits_for(
     with pytest.raises(TrainingError, match="No such file"):  # there is no run
         program.main()
     assert niced == [behind]
+
+
+async def test_an_evaluation_takes_the_part_of_the_split_that_the_one_before_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "run-1")
+    folder.logs.mkdir(parents=True)
+    asked = list[dict[str, str]]()
+    part: dict[str, object] = {"examples": 3, "complete": False, "of": 9, "drawn": 3, "among": 9}
+
+    async def answer(_: str, *arguments: str, **__: object) -> dict[str, object]:
+        asked.append(dict(zip(arguments[::2], arguments[1::2], strict=False)))
+        return {"metrics": {}, **part}
+
+    monkeypatch.setattr(evaluation, "answer", answer)
+    done = await evaluate(folder, 40, seconds=70.4)
+    assert (done.examples, done.complete, done.of, done.drawn, done.among) == (3, False, 9, 3, 9)
+    lines = [{"kind": "train.evaluated", "step": 40, **part}, {"kind": "train.checkpoint", "step": 41}]
+    folder.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    await evaluate(folder, 41)
+    folder.events.write_text(json.dumps({"kind": "train.evaluated", "step": 41}) + "\n")
+    await evaluate(folder, 42)
+    assert [each["--seconds"] for each in asked] == ["70", "60", "60"]
+    assert [json.loads(each["--before"]) for each in asked] == [
+        {}, {"complete": False, "of": 9, "drawn": 3, "among": 9}, {"complete": True},
+    ]  # fmt: skip
 
 
 async def test_a_process_that_cannot_be_started_is_a_reason(tmp_path: Path) -> None:

@@ -100,7 +100,130 @@ def question(truth, guess):
     return ops.sum(guess if ops.sum(truth) == 1 else truth)
 """
 COMPILED = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
+ODD_NAMES = """
+from typing import NamedTuple
+NAMES = ["petal length (cm)", "größe", "a/b", "labels", "inputs", "0 first", "file"]
+ENTRIES = {f"in_{number}": name for number, name in enumerate(NAMES)}
+class Named(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = layers.Dense(2)
+    def call(self, inputs):
+        return self.inner(ops.concatenate([inputs[name] for name in NAMES], -1))
+"""
+NESTED = """
+import collections
+Pair = collections.namedtuple("Pair", "first second")
+class Nested(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = layers.Dense(2)
+    def call(self, inputs):
+        x = ops.concatenate([inputs["pair"].first, inputs["pair"].second[0], inputs["pair"].second[1][7]], -1)
+        return {"y one": self.inner(x), "z": (self.inner(x), self.inner(x))}
+ONE, ROWS = np.ones((8, 3), "f"), np.ones((8, 2), "f")
+FEATURES = {"pair": Pair(ONE, (ONE, {7: ONE}))}
+LABELS = {"y one": ROWS, "z": (ROWS, ROWS)}
+"""
+TWINS = """
+class Twins(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.members = [keras.Sequential([layers.Dense(3, name="same"), layers.Dense(2, name="same_1")], name="member")
+                        for _ in range(3)]
+    def call(self, inputs):
+        return sum(member(inputs) for member in self.members)
+"""
+WARMUP = """
+class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+    def __init__(self):
+        self.width = tf.cast(16, tf.float32)
+    def __call__(self, step):
+        return tf.math.rsqrt(self.width) * tf.math.minimum(tf.math.rsqrt(tf.cast(step, tf.float32) + 1.0), 0.1)
+"""
+OUTSIDE = "TOP = tf.data.Dataset.from_tensor_slices(DATA)"
+TABLE = """
+WORDS = tf.constant(["a", "b"])
+TABLE = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(WORDS, [0.0, 1.0]), -1.0)
+TEXTS = tf.data.Dataset.from_tensor_slices((["a", "b"] * 4, DATA[1]))
+FLIP = layers.RandomFlip()
+"""
 TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "features of any names": (
+        cell(
+            ("return DATA", 'return {name: np.ones((8, 1), "f") for name in NAMES}, DATA[1]'),
+            ("keras.Sequential([layers.Dense(2)])", "Named()"),
+            head=ODD_NAMES,
+        ),
+        {"mode": "sync"},
+    ),
+    "nested structures": (
+        cell(
+            ("return DATA", "return FEATURES, LABELS"),
+            ("keras.Sequential([layers.Dense(2)])", "Nested()"),
+            (COMPILED, "'mse'"),
+            head=NESTED,
+        ),
+        {},
+    ),
+    "nested structures of a dataset, weighted": (
+        cell(
+            (
+                "return DATA",
+                "return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS, {'y one': ROWS[:, 0], "
+                "'z': (ROWS[:, 0], ROWS[:, 0])}))",
+            ),
+            ("keras.Sequential([layers.Dense(2)])", "Nested()"),
+            (COMPILED, "'mse'"),
+            head=NESTED,
+        ),
+        {},
+    ),
+    "layers and sub-models of one name": (cell(("keras.Sequential([layers.Dense(2)])", "Twins()"), head=TWINS), {}),
+    "a schedule without get_config": (cell(('"sgd"', "keras.optimizers.Adam(Warmup())"), head=WARMUP), {}),
+    "a whole number of NumPy as batch_size": (cell(tail="batch_size = np.int64(4)"), {}),
+    "a dataset made at the top": (cell(("return DATA", "return TOP"), head=OUTSIDE), {}),
+    "a dataset made at the top, and batched in input_fn": (
+        cell(
+            ("return DATA", "return TOP.shuffle(8).batch(4).prefetch(1)"), ("layers.Dense(2)", WITH_INPUT), head=OUTSIDE
+        ),
+        {},
+    ),
+    "a lookup table in a map": (
+        cell(("return DATA", "return TEXTS.map(lambda x, y: (TABLE.lookup(x)[None], y))"), head=TABLE),
+        {},
+    ),
+    "a table made in input_fn": (
+        cell(
+            (
+                "return DATA",
+                "return (tf.data.Dataset.from_tensor_slices((['a', 'b'] * 4, DATA[1])).map("
+                "lambda x, y: (tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(['a'], [1.0]), 0.0)"
+                ".lookup(x)[None], y)))",
+            )
+        ),
+        {},
+    ),
+    "a layer in a map": (
+        cell(
+            (
+                "return DATA",
+                "return tf.data.Dataset.from_tensor_slices((np.ones((8, 2, 2, 1), 'f'), DATA[1])).map("
+                "lambda x, y: (FLIP(x), y))",
+            ),
+            ("layers.Dense(2)", "layers.Flatten(), layers.Dense(2)"),
+            head=TABLE,
+        ),
+        {},
+    ),
+    "tensors computed in input_fn": (cell(("return DATA", "return tf.ones((8, 3)), tf.cast(DATA[1], tf.int64)")), {}),
+    "a table of numbers": (
+        cell(
+            ("return DATA", "return pd.DataFrame({'a b': [1, 2], 'ü': [.5, 1]}), pd.Series([0, 1])"),
+            head="import pandas as pd",
+        ),
+        {},
+    ),
     "a call without training": (cell(("keras.Sequential([layers.Dense(2)])", "Own()"), head=CALLED_WITH), {}),
     "a tensor that the cell computed": (
         cell((COMPILED, "times"), head=USES_OUTSIDE.replace("OUTSIDE", "tf.constant([1.0, 2.0])")),
@@ -118,6 +241,16 @@ TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
         {},
     ),
 }
+RETURNED = """
+import pandas as pd
+import scipy.sparse
+ITERATOR = iter(SETS)
+class Loaded(keras.utils.PyDataset):
+    def __len__(self):
+        return 1
+    def __getitem__(self, number):
+        return DATA
+""".replace("SETS", SETS)
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "fit": (cell(tail="model.fit(*DATA)"), {}, "cell line 14: model.fit in a cell would run on every server by itself"),
     "evaluate": (cell(tail="print(model.evaluate(*DATA))"), {}, "cell line 14: model.evaluate in a cell would run"),
@@ -183,9 +316,64 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         of_dataset(SETS + ".batch(4)", model=WITH_INPUT) + "batch_size = 8\n", {},
         "the cell says batch_size = 8, and input_fn's dataset has batches of 4",
     ),
-    "a feature called labels": (
-        cell(('np.ones((8, 3), "f")', "{'labels': np.ones((8, 3))}")), {}, "no feature can be called 'labels'",
+    **{
+        name: (cell(("return DATA", f"return {given}"), head=RETURNED), {}, said)
+        for name, (given, said) in {
+            "nothing": ("None", "it gave nothing (None). End it with return features, labels"),
+            "a generator": ("(pair for pair in zip(*DATA))", "it gave a generator. Wrap it: tf.data.Dataset.from_gen"),
+            "an iterator": ("zip(*DATA)", "it gave an iterator. Wrap it"),
+            "a PyDataset": ("Loaded()", "it gave a keras.utils.PyDataset. Wrap it"),
+            "a list": ("list(DATA)", "it gave a list. Return a tuple"),
+            "an array alone": ("DATA[0]", "it gave one array or tensor. Return (features, labels)"),
+            "a dict alone": ("{'a': DATA[0]}", "it gave a dict"),
+            "a DataFrame alone": ("pd.DataFrame({'a': [1.0]})", "it gave one DataFrame"),
+            "an iterator of a dataset": ("ITERATOR", "it gave an iterator of a dataset. Return the dataset"),
+            "four parts": ("(*DATA, 1, 2)", "it gave 4 parts"),
+            "a sparse matrix": ("scipy.sparse.csr_matrix(DATA[0]), DATA[1]", "'inputs' as a sparse matrix. Give dense"),
+            "a sparse array": ("{'x': scipy.sparse.coo_array(DATA[0])}, DATA[1]", "'x' as a sparse matrix"),
+            "ragged lists": ("[[1], [1, 2]], [0, 1]", "'inputs' as lists of different lengths. Fill them up"),
+            "a RaggedTensor": ("tf.ragged.constant([[1], [1, 2]]), [0, 1]", "'inputs' as a RaggedTensor. Give dense"),
+            "a SparseTensor": ("tf.sparse.from_dense(DATA[0]), DATA[1]", "'inputs' as a SparseTensor"),
+            "objects": ("np.array([object()] * 8), DATA[1]", "'inputs' as an array of the type object (of object)"),
+            "texts in a table": (
+                "pd.DataFrame({'n': [1, 2], 'city': ['x', 'y']}), [0, 1]", "a table whose column 'city' has the type",
+            ),
+            "dates": ("np.array(['2020-01-01'] * 8, 'M8[D]'), DATA[1]", "'inputs' as dates (datetime64). Give numbers"),
+            "times": ("{'t': np.ones(8, 'm8[s]')}, DATA[1]", "'t' as times (timedelta64). Give numbers"),
+            "no labels": ("DATA[0], None", "'labels' as None"),
+            "a number": ("DATA[0], 3", "'labels' as a single value of the type int64"),
+            "other lengths": ("DATA[0], DATA[1][:7]", "'inputs' with the shape (8, 3) and labels with (7,)"),
+            "no example": ("DATA[0][:0], DATA[1][:0]", "arrays without an example"),
+            "no feature": ("{}, DATA[1]", "input_fn gives no features"),
+            "datasets in a tuple": (f"{SETS}, {SETS}", "'inputs' as a dataset. Use tf.data.Dataset.zip"),
+            "windows": (
+                f"{SETS}.window(2)", "its dataset gives 'inputs' as datasets. Write ds.flat_map",
+            ),
+            "texts": ("np.array(['a', 'b'] * 4), DATA[1]", "as text, and a Keras model of a run takes numbers"),
+            "a Keras tensor": ("keras.Input((3,)), DATA[1]", "'inputs' as a symbolic tensor of Keras"),
+            "other features for an evaluation": (
+                "DATA[0], (DATA[1] if mode == 'train' else (DATA[1], DATA[1]))",
+                "input_fn gives 'labels' for the mode 'train' only. Return the same",
+            ),
+        }.items()
+    },
+    "no batch for an evaluation": (
+        of_dataset(f"{SETS}.batch(8 if mode == 'train' else 32, drop_remainder=True).map(lambda x, y: (x, y))",
+                   model=WITH_INPUT), {},
+        "gives no example for the mode 'eval': there are fewer than one batch of 32. Leave drop_remainder=True out.",
     ),
+    "no batch to train on": (
+        of_dataset(f"{SETS}.batch(32, drop_remainder=True)", model=WITH_INPUT), {},
+        "gives no example for the mode 'train': there are fewer than one batch of 32",
+    ),
+    "nothing for an evaluation": (
+        cell(("return DATA", "if mode == 'train': return DATA")), {}, "it gave nothing (None)",
+    ),
+    "the command line": (
+        cell(tail="import argparse\nargparse.ArgumentParser().parse_args(['--rate'])"), {},
+        "cell line 15: the cell ends its program (exit code 2), as argparse does",
+    ),
+    "a truth value as batch_size": (cell(tail="batch_size = True"), {}, "batch_size is a whole number from 1 on"),
     "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is no Keras model but a builtins.int"),
     "weights for a model_fn": (MODEL_FN, {}, "input_fn gives sample weights, which model_fn does not take"),
 }  # fmt: skip

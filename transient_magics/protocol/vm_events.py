@@ -215,8 +215,8 @@ class TrainEvaluated(Event):
     """The dev split's metrics at `step`, by name; those `undefined` are no numbers.
 
     They are of so many `batches` and `examples` (0: not told), which are the whole split if it is `complete`; else `of`
-    how many (0: not known), or of an `endless` one, or one too long to count. `drawn`: how many of its first elements
-    (examples or batches) were drawn, and of how many; later evaluations of the run take the same ones.
+    how many (0: not known), or of an `endless` one, or one too long to count. `drawn`: how many elements
+    (examples or batches) were drawn among so many first ones; later evaluations of the run take the same ones.
     """
 
     run: Name
@@ -228,7 +228,8 @@ class TrainEvaluated(Event):
     undefined: tuple[str, ...] = ()
     of: Count = 0
     endless: bool = False
-    drawn: tuple[Count, ...] = ()
+    drawn: Count = 0
+    among: Count = 0
 
 
 @event("train.unevaluated")

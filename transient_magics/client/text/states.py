@@ -158,7 +158,7 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
     if run.phase == "finished":
         took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
         # With its last checkpoint written, what a stop ends is the evaluation.
-        cut = run.stopped and run.made and run.step >= run.train_steps
+        cut = run.stopped and run.made
         done = "stopped" if run.stopped and not cut else "finished"
         why = f": {plain(run.reason)}" if run.reason else ""
         more = run.step - run.train_steps

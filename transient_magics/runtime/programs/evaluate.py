@@ -127,25 +127,24 @@ def _of_own(
     if spec.eval_batches:
         seen = judge(_Plan(spec.eval_batches))
         return seen, {} if seen.complete else _first(seen)
-    if drawn := before.get("drawn"):
-        many, of = drawn
-        seen = judge(_Plan(drawn=Drawn(many, of, _seed(spec))))
-        return seen, {name: before[name] for name in ("drawn", "of", "endless") if name in before}
+    if many := before.get("drawn"):
+        seen = judge(_Plan(drawn=Drawn(many, before["among"], _seed(spec))))
+        return seen, {name: before[name] for name in ("of", "endless", "drawn", "among") if name in before}
     whole = spec.eval_batches == 0
     limit = _LONGEST if whole else seconds
     seen = judge(_Plan(seconds=math.inf if before.get("complete") else limit))
     if seen.complete:
         return seen, {}
     if seen.size == _ENDLESS or whole:
-        return seen, {**_first(seen), "drawn": [seen.elements, seen.elements]}
+        return seen, {**_first(seen), "drawn": seen.elements, "among": seen.elements}
     many = max(1, int(seconds * seen.elements / seen.seconds)) if seen.seconds else seen.elements
     elements, examples, ended = trainable.counted_evaluation(seconds / 2)
     if not ended and seen.size > 0 and seen.single:  # it knows how many there are
         elements, examples, ended = seen.size, seen.size, True
     if elements <= seen.elements:
-        return seen, {**_first(seen), "endless": True, "drawn": [seen.elements, seen.elements]}
+        return seen, {**_first(seen), "endless": True, "drawn": seen.elements, "among": seen.elements}
     many = min(many, elements)
-    part = {"drawn": [many, elements], **({"of": examples} if ended else {"endless": True})}
+    part = {"drawn": many, "among": elements, **({"of": examples} if ended else {"endless": True})}
     return judge(_Plan(drawn=Drawn(many, elements, _seed(spec)))), part
 
 

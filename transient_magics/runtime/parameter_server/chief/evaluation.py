@@ -25,6 +25,8 @@ from .roster import read_events
 _LONGEST, _PASSES = 900.0, 3
 """Seconds, and how often the time of the split is added: what takes longer has failed. It is read to see whether it is
 too long, counted, and then a part of it read."""
+_PART = ("of", "endless", "drawn", "among")
+"""What an event says of the part of the split."""
 _QUEUE = ".evaluations"
 _LOOK_SECONDS = 0.2
 """Between two looks whether another run's evaluation is over."""
@@ -48,10 +50,9 @@ async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False, secon
     if reason := said.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
-    told = {name: said[name] for name in ("batches", "examples", "complete", "of", "endless") if name in said}
-    lists = {name: tuple(said.get(name, ())) for name in ("undefined", "drawn")}
-    program = fingerprint.parse(said.get("program", ""))
-    return EvaluationDone(step, said["metrics"], program=program, **lists, **told)
+    told = {name: said[name] for name in ("batches", "examples", "complete", *_PART) if name in said}
+    undefined, program = tuple(said.get("undefined", ())), fingerprint.parse(said.get("program", ""))
+    return EvaluationDone(step, said["metrics"], undefined=undefined, program=program, **told)
 
 
 def _part_before(folder: RunFolder) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def _part_before(folder: RunFolder) -> dict[str, Any]:
     evaluated = [event for event in read_events(folder.events) if event.get("kind") == TrainEvaluated.kind]
     if not evaluated:
         return {}
-    told = {name: evaluated[-1][name] for name in ("drawn", "of", "endless") if name in evaluated[-1]}
+    told = {name: evaluated[-1][name] for name in _PART if name in evaluated[-1]}
     return {"complete": evaluated[-1].get("complete", True), **told}
 
 

@@ -191,7 +191,8 @@ class EvaluationDone:
     """The fingerprint of the run's program in the process that evaluated."""
     of: int = 0
     endless: bool = False
-    drawn: tuple[int, ...] = ()
+    drawn: int = 0
+    among: int = 0
 
 
 @dataclass(frozen=True)

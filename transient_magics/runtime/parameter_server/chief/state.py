@@ -540,7 +540,8 @@ class ChiefState:
             undefined=tuple(event.undefined),
             of=event.of,
             endless=event.endless,
-            drawn=tuple(event.drawn),
+            drawn=event.drawn,
+            among=event.among,
         )
         unevaluated = TrainUnevaluated(run=self.spec.name, step=event.step, reason=event.reason)
         judged = [] if event.reason else self._judge.evaluated(evaluated)

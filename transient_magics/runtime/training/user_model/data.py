@@ -151,7 +151,7 @@ class Data:
             with tensorflow().Graph().as_default():
                 given = self._given("train")
                 self._begin = reading.Begin(0, given.count) if isinstance(given, _Arrays) else reading.begin_of(given)
-                if not self._begin.count and not self._begin.partial:
+                if not self._begin.count or not (isinstance(given, _Arrays) or reading.size_of(given)):
                     raise _no_example(given, "train")
         return self._begin
 
@@ -184,18 +184,23 @@ class Data:
         from tensorflow.python.eager import context
 
         tf = tensorflow()
-        graph, refusals = tf.get_default_graph(), constants.refusals()
-        before = _stateful(tf)
+        graph, before, refusals = tf.get_default_graph(), _stateful(tf), constants.refusals()
         try:
             given = self._input_fn(mode)
-        except Exception:
-            if constants.refusals() == refusals:
-                raise
-        else:
-            values = [value for _, value in leaves(given)] if isinstance(given, tuple) else []
-            symbolic = any(getattr(value, "graph", None) is graph for value in values if not hasattr(value, "numpy"))
-            if constants.refusals() == refusals and _stateful(tf) == before and not symbolic:
-                return given
+        except Exception as error:
+            # TensorFlow has many words for a dataset that does not belong to the graph.
+            foreign = constants.refusals() != refusals or "Eager" in str(error)
+            try:
+                with context.eager_mode():
+                    return self._input_fn(mode)
+            except Exception:
+                if foreign:
+                    raise
+            raise
+        values = [value for _, value in leaves(given)] if isinstance(given, tuple) else []
+        symbolic = any(getattr(value, "graph", None) is graph for value in values if not hasattr(value, "numpy"))
+        if _stateful(tf) == before and not symbolic:
+            return given
         with context.eager_mode():
             return self._input_fn(mode)
 

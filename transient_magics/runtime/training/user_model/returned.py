@@ -63,6 +63,9 @@ def checked_parts(given: Any) -> tuple[Any, ...]:
     if isinstance(given, tuple) and not is_named(given):
         if len(given) not in (2, 3):
             raise wrong(f"it gave {len(given)} parts")
+        for part, structure in zip(PARTS, given, strict=False):
+            for path, value in leaves(structure):
+                refuse(part, path, value)
         return given
     if found := _called(given, _WHOLE):
         raise wrong(f"it gave {found[0]}", found[1])
