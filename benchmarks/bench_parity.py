@@ -130,7 +130,7 @@ class Ours:
         return self.session.run([self.variables[weight.path] for weight in self.model.non_trainable_weights])
 
     def evaluate(self) -> dict[str, float]:
-        from transient_magics.runtime.programs.evaluate import _all_batches
+        from transient_magics.runtime.programs.evaluate import all_batches
 
         tf, weights = self.tf, self.weights()
         with tf.Graph().as_default(), tf.Session(config=self.configured) as session:
@@ -143,7 +143,7 @@ class Ours:
             variables = {variable.op.name: variable for variable in tf.global_variables()}
             for weight, value in zip(self.model.weights, weights, strict=True):
                 variables[weight.path].load(value, session)
-            loss = _all_batches(tf, session, built, batch, 0)[0]
+            loss = all_batches(session, built, batch, pipeline)[0]
             return {"loss": loss, **session.run(dict(built.values))}
 
 
@@ -251,15 +251,14 @@ def compared(drawn: Drawn, folder: Path, workers: bool = False) -> dict[str, flo
     import keras
     import numpy
 
-    from transient_magics.runtime.training.user_model import data
-
     with _fresh():
         plain = Plain(drawn.cell)
     with _fresh():
         ours = Ours(drawn.cell, folder, drawn.narrow)
         # Joined operations round less often to bfloat16, and which ones are joined differs between the two.
         plain.tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": drawn.narrow})
-        ours.arrays = data._as_arrays(data._in_parts(tuple(each for each in plain.train if each is not None)))
+        with ours.tf.Graph().as_default():
+            ours.arrays = ours.trainable._data._given("train").values
 
         def batch(number: int) -> dict[str, Any]:
             return ours.fed(slice(number * BATCH, (number + 1) * BATCH))

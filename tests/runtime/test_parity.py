@@ -121,8 +121,8 @@ def model_fn(features, labels, mode):
         built = made.trainable.evaluation_graph(batch)
         session.run([made.tf.global_variables_initializer(), made.tf.local_variables_initializer()])
         session.run(iterator.initializer, pipeline.feeds)
-        from transient_magics.runtime.programs.evaluate import _all_batches
-        _all_batches(made.tf, session, built, batch, 0)
+        from transient_magics.runtime.programs.evaluate import all_batches
+        all_batches(session, built, batch, pipeline)
         assert abs(session.run(built.values["threes"]) - 0.1) < 1e-6
 
 def repeated_words():

@@ -56,7 +56,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """Which part of the dev split is evaluated.
 
     The first `batches` (0: all); or those that are `drawn` of the first elements; or nothing more, once it is clear
@@ -108,7 +108,7 @@ def evaluate(
     if isinstance(trainable, OwnModel):
         seen, part = _of_own(trainable, spec, before or {}, judge, seconds)
     else:
-        seen, part = judge(_Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches)), {}
+        seen, part = judge(Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches)), {}
     finite = {name: float(f"{value:.{_DIGITS}g}") for name, value in seen.metrics.items() if math.isfinite(value)}
     undefined = sorted(set(seen.metrics) - set(finite))
     counted = {"batches": seen.batches, "examples": seen.examples, "complete": seen.complete and not part}
@@ -117,7 +117,7 @@ def evaluate(
 
 
 def _of_own(
-    trainable: OwnModel, spec: RunSpec, before: Mapping[str, Any], judge: Callable[[_Plan], _Seen], seconds: float
+    trainable: OwnModel, spec: RunSpec, before: Mapping[str, Any], judge: Callable[[Plan], _Seen], seconds: float
 ) -> tuple[_Seen, dict[str, Any]]:
     """The evaluation of a model of the cell's own, and which part of its split that was, if it was one.
 
@@ -125,14 +125,14 @@ def _of_own(
     first examples may be all of one class.
     """
     if spec.eval_batches:
-        seen = judge(_Plan(spec.eval_batches))
+        seen = judge(Plan(spec.eval_batches))
         return seen, {} if seen.complete else _first(seen)
     if many := before.get("drawn"):
-        seen = judge(_Plan(drawn=Drawn(many, before["among"], _seed(spec))))
+        seen = judge(Plan(drawn=Drawn(many, before["among"], _seed(spec))))
         return seen, {name: before[name] for name in ("of", "endless", "drawn", "among") if name in before}
     whole = spec.eval_batches == 0
     limit = _LONGEST if whole else seconds
-    seen = judge(_Plan(seconds=math.inf if before.get("complete") else limit))
+    seen = judge(Plan(seconds=math.inf if before.get("complete") else limit))
     if seen.complete:
         return seen, {}
     if seen.size == _ENDLESS or whole:
@@ -145,7 +145,7 @@ def _of_own(
         return seen, {**_first(seen), "endless": True, "drawn": seen.elements, "among": seen.elements}
     many = min(many, elements)
     part = {"drawn": many, "among": elements, **({"of": examples} if ended else {"endless": True})}
-    return judge(_Plan(drawn=Drawn(many, elements, _seed(spec)))), part
+    return judge(Plan(drawn=Drawn(many, elements, _seed(spec)))), part
 
 
 def _first(seen: _Seen) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _seed(spec: RunSpec) -> int:
     return spec.program_seed
 
 
-def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: _Plan) -> _Seen:
+def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: Plan) -> _Seen:
     """Evaluate one checkpoint on a part of the split."""
     tf = tensorflow()
     with tf.Graph().as_default():
@@ -176,7 +176,7 @@ def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: i
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
-            loss, batches, examples, complete, taken = _all_batches(tf, session, built, batch, plan, pipeline)
+            loss, batches, examples, complete, taken = all_batches(session, built, batch, pipeline, plan)
             metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}
     if not loss and "neg_log_perplexity" in metrics:
         loss = -metrics["neg_log_perplexity"]  # some models (resnet) compute no loss when they are not training
@@ -187,10 +187,11 @@ def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: i
     )  # fmt: skip
 
 
-def _all_batches(
-    tf: Any, session: Any, built: Any, batch: Any, plan: _Plan, pipeline: Pipeline
+def all_batches(
+    session: Any, built: Any, batch: Any, pipeline: Pipeline, plan: Plan | None = None
 ) -> tuple[float, int, int, bool, float]:
     """The mean loss, batches and examples, whether that was the whole split, and the seconds that they took."""
+    tf, plan = tensorflow(), plan or Plan()
     total, batches, examples, complete = 0.0, 0, 0, False
     most = plan.batches or (_BATCHES if pipeline.elements == _ENDLESS and not plan.drawn else 0)
     began = time.monotonic()
