@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from transient_magics.cli import arguments
+from transient_magics.client import plan
 
 TOP = Path(__file__).parent.parent
 SURE = re.compile(
@@ -80,3 +81,13 @@ def test_what_may_be_said_is_said_there(name: str) -> None:
     text = (TOP / name).read_text(encoding="utf-8")
     for passage in MAY[name]:
         assert passage in text
+
+
+def test_a_plan_says_that_it_needs_spot_capacity_and_to_what_a_saving_is_compared() -> None:
+    pytest.importorskip("numpy")
+    asked = {"workload": "icac19/resnet-32", "train_steps": 64_000}
+    plans = {name: plan("k80x4", **asked, provisioning_model=name) for name in ("spot", "standard")}  # type: ignore[arg-type]
+    first = {name: str(found).splitlines()[1] for name, found in plans.items()}
+    assert "if Spot capacity lasts; estimates and their ranges" in first["spot"]
+    assert "Spot capacity" not in first["standard"]
+    assert "% saved against Google's on-demand price." in str(plans["spot"]).splitlines()[2]

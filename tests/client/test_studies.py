@@ -313,6 +313,7 @@ def test_values_of_any_type_come_from_the_journal_into_tables_frames_panels_and_
         re.split(r"  +", str(table).replace("\n", "  "))
     )
     assert set(map(repr, table.frame()["layers"])) == {"[64, 32]", "(8,)"}
+    assert set(map(repr, table.frame()["rate"])) == {"None", "nan", "0.25"}
 
     (view,) = studies_of(again, told.now)
     json.dumps(view, allow_nan=False)

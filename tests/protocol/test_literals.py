@@ -143,3 +143,12 @@ def test_json_of_earlier_versions_and_of_foreign_ones_is_read_or_refused() -> No
     ):
         with pytest.raises(ValueError, match="params"):
             RunSpec.from_dict({"name": "a", "train_steps": 1, "params": {"x": wrong}})
+
+
+def test_scalars_of_numpy_are_numbers_and_truths() -> None:
+    numpy = pytest.importorskip("numpy")
+    given = {"a": numpy.int64(3), "b": numpy.float32(0.5), "c": numpy.bool_(True), "d": [numpy.float64(0.1)]}
+    run = through_json(RunSpec.from_dict({"name": "a", "train_steps": 1, "params": given}))
+    assert repr(run.params) == repr({"a": 3, "b": 0.5, "c": True, "d": [0.1]})
+    with pytest.raises(ValueError, match=r"params: .* is of type ndarray"):
+        RunSpec.from_dict({"name": "a", "train_steps": 1, "params": {"a": numpy.zeros(2)}})

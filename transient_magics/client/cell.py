@@ -179,8 +179,8 @@ def _parse(source: str, line_offset: int, file: str = "") -> ast.Module:
         fix = f"It reads: {line}" if line else ""
         if _OF_NOTEBOOKS.search(line):
             fix = "Lines with % and ! are the notebook's own; the VMs run plain Python. For packages: --pip."
-        if "'await' outside" in error.msg or "outside async function" in error.msg:
-            fix = "Only a notebook awaits at the top level; write asyncio.run(main()) with an async def main()."
+        if re.search(r"await|async", error.msg):
+            fix = "Only notebooks await at the top level: await in an async function, which asyncio.run(...) runs."
         raise CellError(f"{_place(number, line_offset, file)}: {error.msg}", fix=fix) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise CellError(f"{file or 'The cell'} cannot be compiled: {error or type(error).__name__}") from None

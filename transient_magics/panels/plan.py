@@ -40,7 +40,8 @@ def search_view(search: Search) -> dict[str, Any]:
     front = [_point(plan, search) for plan in search.front]
     return {
         "title": words.steps_of(search),
-        "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost",
+        "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost"
+        + words.lasts(search.front),
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
         "legend": _legend(search),

@@ -59,6 +59,11 @@ def accuracy_words(accuracy: Accuracy) -> str:
     return f"{accuracy.value:.1%} ({between})"
 
 
+def lasts(plans: Sequence[Plan]) -> str:
+    """What plans with Spot VMs take for granted."""
+    return ", if Spot capacity lasts" if any(plan.choice.transient for plan in plans) else ""
+
+
 def plan_text(plan: Plan) -> str:
     """A plan in some lines."""
     low, high = plan.interval("hours")
@@ -67,7 +72,7 @@ def plan_text(plan: Plan) -> str:
     lines = [
         plan.line,
         f"{plan.train_steps:,} steps of {plan.workload.name}: {hours(plan.hours)} ({hours_between(low, high)}), "
-        f"{money(plan.dollars)} ({money(least)} to {money(most)}){_lasts([plan])}; "
+        f"{money(plan.dollars)} ({money(least)} to {money(most)}){lasts([plan])}; "
         f"estimates and their ranges{_guessed(plan)}, counted {counted}.",
         f"On demand: {hours(plan.on_demand_hours)}, {money(plan.on_demand_dollars)}"
         + (f"; {plan.saved:.0%} saved {AGAINST}." if plan.saved >= 0.005 else "."),
@@ -115,11 +120,6 @@ def _guessed(plan: Plan) -> str:
     return f" that are a guess ({plan.workload.guess})" if plan.workload.guess else ""
 
 
-def _lasts(plans: Sequence[Plan]) -> str:
-    """What plans with Spot VMs take for granted."""
-    return ", if Spot capacity lasts" if any(plan.choice.transient for plan in plans) else ""
-
-
 def left_out(plan: Plan) -> list[str]:
     """What a declaration may add to the price; nothing where prices are those of a publication."""
     if plan.workload.from_first_step:
@@ -137,7 +137,7 @@ def _lost(plan: Plan) -> str:
 def search_text(search: Search) -> str:
     """A search: the table of its front, and what it means."""
     lines = [
-        f"{steps_of(search)}{_lasts(search.front)}: {len(search.front)} of {search.considered:,} clusters "
+        f"{steps_of(search)}{lasts(search.front)}: {len(search.front)} of {search.considered:,} clusters "
         f"that no other beats in time and in cost; > marks {marked(search)}.",
         *render_table(("", *header(search)), rows(search)),
     ]
@@ -180,7 +180,7 @@ def notes(search: Search) -> list[str]:
     said = [
         f"Hours and dollars are estimates with their ranges{_guessed(first)}, counted {counted}; "
         f"Spot VMs with {first.risk}.",
-        f"SAVED is {AGAINST}.",
+        f"What is saved is {AGAINST}.",
         *search.notes,
     ]
     return list(dict.fromkeys([*said, *left_out(search.best), *_of_plans(shown(search))]))

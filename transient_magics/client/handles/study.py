@@ -19,7 +19,7 @@ from ...protocol.study import StudySpec
 from .. import commands, text
 from ..following.home import until_home
 from ..results.for_optuna import optuna_study
-from ..results.trials import Configurations, best_of, best_so_far, configurations
+from ..results.trials import Configurations, best_of, best_so_far, configurations, frame_of
 from .run import Run
 
 if TYPE_CHECKING:
@@ -116,7 +116,6 @@ class Study:
         and its share of all else that the cluster costs, by the time of workers), best (of all so far), reason (why it
         has no value).
         """
-        import pandas
 
         begun = self.begun or [(self.cluster.state, self.state)]
         best = best_of([study for _, study in begun])
@@ -137,7 +136,7 @@ class Study:
         study = begun[0][1]
         names = [each.name for each in study.spec.dimensions]
         columns = ["trial", "state", "value", *names, "runs", "steps", "seconds", "dollars", "best", "reason"]
-        frame = pandas.DataFrame(rows, columns=columns)
+        frame = frame_of(rows, columns, names)
         frame["value"] = frame["value"].astype("float64")
         return frame
 

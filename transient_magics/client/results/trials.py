@@ -194,7 +194,6 @@ class Configurations(list[Configuration]):
     def frame(self) -> pandas.DataFrame:
         """As a DataFrame: for each of hours, dollars, metrics and revocations a column with the mean and one, `_sd`,
         with the standard deviation (NaN for n = 1)."""
-        import pandas
 
         rows = []
         for each in self:
@@ -203,7 +202,7 @@ class Configurations(list[Configuration]):
                        for end, value in (("", spread.mean), ("_sd", spread.sd))}  # fmt: skip
             rows.append({**each.params, "n": each.n, **figures})
         names = [f"{name}{end}" for name in (*self.metrics, "hours", "dollars", "revocations") for end in ("", "_sd")]
-        frame = pandas.DataFrame(rows, columns=[*self.names, "n", *names])
+        frame = frame_of(rows, [*self.names, "n", *names], self.names)
         return frame.astype(dict.fromkeys(names, "float64"))
 
     def __repr__(self) -> str:
@@ -257,6 +256,20 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
     found.sort(key=lambda each: math.inf if (mean := known[each.trials]) is None else sign * mean)
     names = [each.name for each in parts[0][1].spec.dimensions]
     return Configurations(found, names, [goal.metric, *others], _left_out([study for _, study in parts]))
+
+
+def frame_of(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[str], parameters: Sequence[str]
+) -> pandas.DataFrame:
+    """The rows as a DataFrame, in which the values of parameters are those of the declaration."""
+    import pandas
+
+    frame = pandas.DataFrame(rows, columns=list(columns))
+    for name in parameters:
+        values = [row[name] for row in rows]
+        if any(value is None for value in values):  # pandas makes NaN of None, and floats of whole numbers beside it
+            frame[name] = pandas.Series(values, index=frame.index, dtype="object")
+    return frame
 
 
 def _told(trial: TrialState, run: RunState, goal: Objective) -> float | None:

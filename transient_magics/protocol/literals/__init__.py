@@ -181,12 +181,14 @@ def _shown(text: str) -> str:
     return repr(text[:40])[:60]
 
 
-def _of_these_kinds(value: object) -> Value:
-    if value is None or type(value) in (bool, int, float, str):
-        return cast("Value", value)
+def _of_these_kinds(value: Any) -> Value:
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a scalar of NumPy
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
     if type(value) in (list, tuple):
-        inner = cast("list[object] | tuple[object, ...]", value)
-        for each in inner:
-            _of_these_kinds(each)
-        return cast("Value", value)
+        return type(value)(map(_of_these_kinds, value))
     raise ValueError(f"{value!r:.40} is of type {type(value).__name__}, and {_KINDS}")
