@@ -35,6 +35,9 @@ def forms(tf: Any) -> None:
     batch = tf.placeholder(tf.float32, [None, SIZE])
     mean, first = tf.reduce_mean(batch, 0), tf.placeholder(tf.bool, [])
     half = tf.cast(0.5, tf.bfloat16)
+    relaxed = [old]
+    for _ in range(300):  # each is used twice by the next
+        relaxed.append(relaxed[-1] + 0.1 * (mean - relaxed[-1]))
     shares = {
         0.75: [
             old * 0.75 + mean * 0.25,
@@ -47,6 +50,7 @@ def forms(tf: Any) -> None:
             -(-old * 0.75 - mean),
             0.75 * old + 0.25 * tf.one_hot(tf.argmin(tf.abs(old - mean)), SIZE),
         ],
+        0.9**60: [relaxed[60]],
         0.5: [tf.cast(tf.cast(old, tf.bfloat16) * half + tf.cast(mean, tf.bfloat16), tf.float32)],
         1.0: [old + mean, old + tf.reduce_sum(batch, 0) * 2.0, old + 1.0, old - mean],
         0.0: [mean, tf.ones([SIZE]), batch[0]],
@@ -59,6 +63,8 @@ def forms(tf: Any) -> None:
         mean / (1.0 + old),
         tf.tanh(old),
         old + 0.9 * tf.reduce_mean(batch - old, 0),  # added up over workers, it would diverge
+        tf.where_v2(mean > old, mean, old),
+        relaxed[300],
         tf.concat([old[1:], mean[:1]], 0),
     ]
     for share, written in shares.items():
@@ -69,10 +75,21 @@ def forms(tf: Any) -> None:
     for number, new in enumerate(assigned):
         assert state._change(_like(tf.float32), new, [old]) is None, number
 
+    kept = state._change(_like(tf.float32), tf.where_v2(first, 0.75 * old + mean, old), [old])
+    begun = state._change(_like(tf.float32), tf.where_v2(first, mean, 0.75 * old + mean), [old])
+    assert kept is not None
+    assert begun is not None
+    with tf.Session() as session:
+        assert [session.run(kept.share, {first: each}) for each in (True, False)] == [0.75, 1.0]
+        assert [session.run(begun.share, {first: each}) for each in (True, False)] == [0.0, 0.75]
+
     _, whole = variable(tf, "whole", tf.int64, ())
     counted = state._change(_like(tf.int64), whole + 1, [whole])
     assert counted is not None
     assert counted.share == 1
+    at_times = state._change(_like(tf.int64), tf.where_v2(first, whole + 2, whole), [whole])
+    assert at_times is not None
+    assert at_times.share == 1
     assert state._change(_like(tf.int64), tf.minimum(whole + 1, 5), [whole]) is None
     _, flag = variable(tf, "flag", tf.bool, ())
     assert state._change(_like(tf.bool), tf.logical_or(flag, first), [flag]) is None
@@ -126,6 +143,22 @@ def late(tf: Any) -> None:
             assert (found < 11).all()
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
             assert session.run(counter) == steps
+
+
+def begun(tf: Any) -> None:
+    """A moving average that begins with the first batch, in the place of what is no number."""
+    batch = tf.placeholder(tf.float32, [])
+    made = tf.get_variable("mean", initializer=tf.constant(np.nan), trainable=False, use_resource=True)
+    old = tf.convert_to_tensor(made)
+    state.keep(made, old, tf.where_v2(tf.math.is_nan(old), batch, 0.75 * old + 0.25 * batch))
+    (kept,), _ = state.assigned()
+    updates = state.merged(kept)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for value in (4.0, 8.0):
+            session.run(updates, {batch: value})
+        session.run(updates, {batch: 9.0, old: 4.0})  # of a late worker
+        assert session.run(made) == 0.75 * 5 + 0.25 * 9
 
 
 def together(tf: Any) -> None:
@@ -222,7 +255,9 @@ def exact(tf: Any) -> None:
     assert narrowed == ["other"]
 
 
-CHECKS: dict[str, Callable[[Any], None]] = {each.__name__: each for each in (forms, late, together, in_parts, exact)}
+CHECKS: dict[str, Callable[[Any], None]] = {
+    each.__name__: each for each in (forms, late, begun, together, in_parts, exact)
+}
 
 
 def main() -> None:

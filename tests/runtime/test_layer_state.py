@@ -207,7 +207,7 @@ class Both(layers.Layer):
 """
 
 
-@pytest.mark.parametrize("check", ["forms", "late", "together", "in_parts", "exact"])
+@pytest.mark.parametrize("check", ["forms", "late", "begun", "together", "in_parts", "exact"])
 def test_state_of_several_workers_is_combined(check: str) -> None:
     programs.run("tests.runtime.layer_state_steps", check, own=True)
 

@@ -13,7 +13,7 @@ counter or a sum, to which the rest is added. Everything else is assigned as it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ _SUMS = frozenset({
     *("Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Cast"),  # of one term
 })  # fmt: skip
 _PRODUCTS = frozenset({"Mul", "Div", "RealDiv"})
+_CHOICE = "SelectV2"
+_DEEPEST = 100
+"""Operations in a row that are looked through: a longer chain, as of an unrolled loop, is assigned."""
 _FUSED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 _UPDATES = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
 
@@ -95,9 +98,8 @@ def parts(variable: Any, value: Any) -> Iterator[tuple[Any, Any]]:
 
 def merged(state: State) -> list[Any]:
     """Operations with which the parameter servers take over the change of one asynchronous worker."""
-    with tensorflow().control_dependencies(
-        state.reads
-    ):  # the step computes with the old value, whatever is ready first
+    # Whatever is ready first, the step computes with the old value.
+    with tensorflow().control_dependencies(state.reads):
         return _merged(state)
 
 
@@ -124,7 +126,8 @@ def _moved(tf: Any, variable: Any, share: Any, rest: Any) -> Any:
         share, rest = tf.convert_to_tensor(share, rest.dtype), tf.identity(rest)
         with tf.control_dependencies([share, rest]):  # read when they are here, not when the step begins
             current = variable.read_value()
-        return variable.assign(share * current + rest, read_value=False)
+        # A share of 0 has a first value replace whatever there is, be it a number or not.
+        return variable.assign(tf.math.multiply_no_nan(current, share) + rest, read_value=False)
 
 
 def _updated(variable: Any, operation: Any) -> State:
@@ -154,7 +157,70 @@ def _change(variable: Any, new: Any, olds: Sequence[Any]) -> Change | None:
     kind = variable.dtype.base_dtype
     if not (kind.is_floating or kind.is_integer):
         return None
-    return _found(new, {old.ref() for old in olds}, _dependent(olds, kind.is_integer))
+    return _Terms(olds, kind.is_integer).of(new)
+
+
+class _Terms:
+    """Finds shares of the old value and rests in a graph. `whole`: the old value is a whole number."""
+
+    def __init__(self, olds: Sequence[Any], whole: bool) -> None:
+        self._dependent = _dependent(olds, whole)
+        self._known: dict[Any, Change | None] = {old.ref(): Change(1.0, 0.0) for old in olds}
+
+    def of(self, tensor: Any, depth: int = 0) -> Change | None:
+        """The value of `tensor` as a share of the old value and a rest; None where it is no such sum."""
+        reference = tensor.ref()
+        if reference not in self._known:
+            independent = reference not in self._dependent
+            self._known[reference] = Change(0.0, tensor) if independent else self._computed(tensor, depth)
+        return self._known[reference]
+
+    def _computed(self, tensor: Any, depth: int) -> Change | None:
+        kind, inputs = tensor.op.type, list(tensor.op.inputs)
+        if kind in _PRODUCTS and tensor.dtype.is_floating:
+            return self._product(kind, inputs, depth)
+        if depth > _DEEPEST or kind not in (*_SUMS, _CHOICE):
+            return None
+        changes: list[Change] = []
+        for given in inputs[1:] if kind == _CHOICE else inputs:
+            change = self.of(given, depth + 1)
+            if change is None:
+                return None
+            changes.append(Change(_cast(change.share, tensor.dtype), _cast(change.rest, tensor.dtype)))
+        if kind == _CHOICE:
+            return _chosen(inputs[0], *changes, kind=tensor.dtype)
+        if kind in ("Neg", "Sub"):
+            changes[-1] = Change(_minus(changes[-1].share), _minus(changes[-1].rest))
+        total = changes[0]
+        for change in changes[1:]:
+            total = Change(_plus(total.share, change.share), _plus(total.rest, change.rest))
+        return total
+
+    def _product(self, kind: str, inputs: list[Any], depth: int) -> Change | None:
+        if kind == "Mul" and inputs[1].ref() in self._dependent:
+            inputs.reverse()
+        if depth > _DEEPEST or inputs[1].ref() in self._dependent:
+            return None
+        change = self.of(inputs[0], depth + 1)
+        value = tensorflow().get_static_value(inputs[1])
+        factor = inputs[1] if value is None or value.ndim or not value else float(value)
+        if kind != "Mul":
+            factor = 1 / factor
+        return change and Change(_times(change.share, factor), _times(change.rest, factor))
+
+
+def _chosen(condition: Any, one: Change, other: Change, kind: Any) -> Change | None:
+    """A change that is left out at times, or that begins with a first value. To keep or replace a value is neither."""
+    tf = tensorflow()
+    if (_is(one.share, 0) and _is(other.share, 1)) or (_is(one.share, 1) and _is(other.share, 0)):
+        return None
+
+    def of(this: Any, that: Any) -> Any:
+        if isinstance(this, float) and isinstance(that, float) and this == that:
+            return this
+        return tf.where_v2(condition, tf.cast(this, kind), tf.cast(that, kind))
+
+    return Change(of(one.share, other.share), of(one.rest, other.rest))
 
 
 def _dependent(olds: Sequence[Any], whole: bool) -> set[Any]:
@@ -182,44 +248,6 @@ def _ignored(reader: Any, tensor: Any) -> bool:
         return False
     factor = reader.get_attr("exponential_avg_factor") if reader.type == "FusedBatchNormV3" else 1.0
     return factor == 1.0 and all(tensor is not given for given in list(reader.inputs)[:3])
-
-
-def _found(tensor: Any, olds: Collection[Any], dependent: Collection[Any]) -> Change | None:
-    """The value of `tensor` as a share of the old value and a rest; None where it is no such sum."""
-    if tensor.ref() in olds:
-        return Change(1.0, 0.0)
-    if tensor.ref() not in dependent:
-        return Change(0.0, tensor)
-    kind, inputs = tensor.op.type, list(tensor.op.inputs)
-    if kind in _PRODUCTS and tensor.dtype.is_floating:
-        return _product(kind, inputs, olds, dependent)
-    if kind not in _SUMS:
-        return None
-    changes: list[Change] = []
-    for given in inputs:
-        change = _found(given, olds, dependent)
-        if change is None:
-            return None
-        changes.append(Change(_cast(change.share, tensor.dtype), _cast(change.rest, tensor.dtype)))
-    if kind in ("Neg", "Sub"):
-        changes[-1] = Change(_minus(changes[-1].share), _minus(changes[-1].rest))
-    total = changes[0]
-    for change in changes[1:]:
-        total = Change(_plus(total.share, change.share), _plus(total.rest, change.rest))
-    return total
-
-
-def _product(kind: str, inputs: list[Any], olds: Collection[Any], dependent: Collection[Any]) -> Change | None:
-    if kind == "Mul" and inputs[1].ref() in dependent:
-        inputs.reverse()
-    if inputs[1].ref() in dependent:
-        return None
-    change = _found(inputs[0], olds, dependent)
-    value = tensorflow().get_static_value(inputs[1])
-    factor = inputs[1] if value is None or value.ndim else float(value)
-    if kind != "Mul":
-        factor = 1 / factor
-    return change and Change(_times(change.share, factor), _times(change.rest, factor))
 
 
 # Shares and rests are Python numbers as long as they are known, which `merged` looks at.
