@@ -92,7 +92,8 @@ EPILOGS = {
     "train": "Without --model, --hparams-set and --problem the code defines:\n"
     '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset of single examples\n'
     "                   (of batches for a model that begins with keras.Input); a Keras model takes weights as third;\n"
-    "                   arrays are shuffled, a dataset shuffles itself; every worker begins somewhere else in them\n"
+    "                   each is one value or a structure of several, with any names; arrays are shuffled, a dataset\n"
+    "                   shuffles itself; every worker begins somewhere else in them, each time that it begins\n"
     "  model            a compiled Keras model, or model_fn(features, labels, mode), which returns a dict with\n"
     "                   loss, optimizer (makes one of a learning rate), learning_rate, predictions, eval_metric_ops\n"
     "  batch_size       examples of a worker's step (32)",

@@ -52,7 +52,7 @@ def _ask(
         import numpy
     except ImportError:
         raise TrainingError(f"run.{do} needs NumPy, which is not installed on this machine") from None
-    given = inputs if isinstance(inputs, Mapping) or is_named(inputs) else {INPUTS: inputs}
+    given = inputs if _is_structure(inputs, own=not run.state.spec.model) else {INPUTS: inputs}
     found = [(name_of(INPUTS, path), value) for path, value in leaves(given)]
     names = unique(name for name, _ in found)
     arrays = {name: _array(numpy, name, value) for name, (_, value) in zip(names, found, strict=True)}
@@ -67,6 +67,12 @@ def _ask(
         words = [*serving_words(which, data_dir), do, *how, str(given_file), str(answer_file)]
         ask_model(f"A prediction of {run.name}", *words)
         return read(answer_file)
+
+
+def _is_structure(inputs: Any, *, own: bool) -> bool:
+    """Whether these are several features: of a cell's `own` model a tuple of arrays is, as its input_fn gives them."""
+    several = own and isinstance(inputs, tuple) and all(len(getattr(each, "shape", ())) for each in inputs)
+    return isinstance(inputs, Mapping) or is_named(inputs) or several
 
 
 def export(run: Run, target: Path, data_dir: str | Path | None, checkpoint: str | int) -> Path:

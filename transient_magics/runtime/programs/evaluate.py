@@ -47,8 +47,10 @@ _LOOK_AFTER = 3.0
 """Seconds after which it is estimated how long the whole split takes: the first batches take longer than others."""
 _LONGEST = 800.0
 """Seconds for a split of which all is asked for. What has no end by then may have none."""
+_COUNTING = 2
+"""A split that turned out to be too long is counted for this part of the time that it may take."""
 _BATCHES = 100
-"""Of a split of Tensor2Tensor's, and of a dataset without end, unless the declaration says how many."""
+"""Of a split of Tensor2Tensor's, and of one whose end was not found, unless the declaration says how many."""
 _ENDLESS = -1
 
 _DIGITS = 6
@@ -138,11 +140,13 @@ def _of_own(
     if seen.size == _ENDLESS or whole:
         return seen, {**_first(seen), "drawn": seen.elements, "among": seen.elements}
     many = max(1, int(seconds * seen.elements / seen.seconds)) if seen.seconds else seen.elements
-    elements, examples, ended = trainable.counted_evaluation(seconds / 2)
-    if not ended and seen.size > 0 and seen.single:  # it knows how many there are
+    if seen.size > 0 and seen.single:  # it knows how many there are
         elements, examples, ended = seen.size, seen.size, True
-    if elements <= seen.elements:
-        return seen, {**_first(seen), "endless": True, "drawn": seen.elements, "among": seen.elements}
+    else:
+        elements, examples, ended = trainable.counted_evaluation(seconds / _COUNTING)
+    if not ended:
+        elements = max(elements, seen.elements)
+        many = min(many, _BATCHES * math.ceil(seen.elements / seen.batches))
     many = min(many, elements)
     part = {"drawn": many, "among": elements, **({"of": examples} if ended else {"endless": True})}
     return judge(Plan(drawn=Drawn(many, elements, _seed(spec)))), part

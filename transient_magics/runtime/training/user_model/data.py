@@ -83,7 +83,7 @@ class Data:
         if isinstance(given, _Arrays):
             dataset, feeds = self._shuffled(given)
         else:
-            dataset, feeds = reading.begun(given, begin).map(self._laid_out.flat), {}
+            dataset, feeds = self._by_key(reading.begun(given, begin)), {}
         dataset, note = dataset.repeat(), _note(begin, given)
         if self._is_batched(given):
             return self._pipeline(dataset.prefetch(2), feeds, batched=True, note=note)
@@ -94,9 +94,7 @@ class Data:
     def evaluation(self, batch: int, drawn: Drawn | None = None) -> Pipeline:
         """The examples for the evaluation once, or those `drawn`, in batches: some metrics are means over these."""
         given = self._given("eval")
-        size = given.count if isinstance(given, _Arrays) else reading.size_of(given)
-        if not size:
-            raise _no_example(given, "eval")
+        size = _check_size(given, "eval")
         dataset, feeds = self._examples(given)
         if drawn:
             dataset = _part(dataset, drawn)
@@ -106,10 +104,11 @@ class Data:
         return self._pipeline(dataset.prefetch(2), feeds, batched=True, elements=size, single=not batched)
 
     def check(self, batch: int) -> None:
-        """Raise TrainingError where one of the modes has no example, or its examples are none of the model's."""
-        for pipeline in (self.training, self.evaluation):
-            with tensorflow().Graph().as_default():
-                pipeline(batch)
+        """Raise TrainingError where a mode is known to have no example, or the evaluation has other values."""
+        with tensorflow().Graph().as_default():
+            _check_size(self._given("train"), "train")
+        with tensorflow().Graph().as_default():
+            self.evaluation(batch)
 
     def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
         """How many elements and examples the evaluation's dataset has; whether those are all, after so much time."""
@@ -151,8 +150,9 @@ class Data:
             with tensorflow().Graph().as_default():
                 given = self._given("train")
                 self._begin = reading.Begin(0, given.count) if isinstance(given, _Arrays) else reading.begin_of(given)
-                if not self._begin.count or not (isinstance(given, _Arrays) or reading.size_of(given)):
+                if not self._begin.count:
                     raise _no_example(given, "train")
+                _check_size(given, "train")
         return self._begin
 
     def _given(self, mode: str) -> Any:
@@ -208,10 +208,14 @@ class Data:
         """A dataset of an example's values by their keys in the default graph, and what its iterator is fed with."""
         if not isinstance(given, _Arrays):
             dataset = reading.handed_over(given) if reading.is_eager(given) else given
-            return dataset.map(self._laid_out.flat), {}
+            return self._by_key(dataset), {}
         held = _held(given)
         dataset = importlib.import_module("tensorflow").data.Dataset.from_tensor_slices(held)
         return dataset, {held[key]: array for key, array in given.values.items()}
+
+    def _by_key(self, dataset: Any) -> Any:
+        as_it_is = importlib.import_module("tensorflow").autograph.experimental.do_not_convert
+        return dataset.map(as_it_is(self._laid_out.flat))
 
     def _shuffled(self, given: _Arrays) -> tuple[Any, dict[Any, Any]]:
         """The same in an order that is drawn each time. Examples' numbers are shuffled: examples may be large."""
@@ -277,6 +281,14 @@ def _note(begin: reading.Begin, given: Any) -> str:
         f"one of its first {begin.count:,} elements. Add .shuffle(n), or, where it has n elements, "
         ".apply(tf.data.experimental.assert_cardinality(n))."
     )
+
+
+def _check_size(given: Any, mode: str) -> int:
+    """How many elements it has, as `Pipeline.elements`. Raises TrainingError where it has none."""
+    size = given.count if isinstance(given, _Arrays) else reading.size_of(given)
+    if not size:
+        raise _no_example(given, mode)
+    return size
 
 
 def _no_example(given: Any, mode: str) -> TrainingError:

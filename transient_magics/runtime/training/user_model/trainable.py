@@ -1,9 +1,9 @@
 """A model that the cell defines itself, as a run trains it. These names of the cell count:
 
     input_fn(mode)      (features, labels) for the mode "train" or "eval", for a Keras model also (features, labels,
-                        weights): arrays, or a tf.data.Dataset of single examples; each of them is one array, a dict
-                        or a tuple of several. Batches are taken where the model begins with a keras.Input, which
-                        tells them from examples
+                        weights): arrays, or a tf.data.Dataset of single examples; each of them is one array, or a
+                        structure of several (dicts, tuples, namedtuples, nested). Batches are taken where the model
+                        begins with a keras.Input, which tells them from examples
     model               a compiled Keras model, or
     model_fn(features, labels, mode)
                         builds a batch's graph with TensorFlow's version-1 functions and returns a dict:
