@@ -41,7 +41,8 @@ def observed(folder: RunFolder) -> dict[str, Any]:
                 sessions.append([session.run(following).tolist() for _ in range(READ)])
     weights = [float(abs(each.numpy()).sum()) for each in cell.model.weights]
     drawn = [cell.order.tolist(), cell.kept.tolist(), cell.start.numpy().tolist(), weights]
-    return {"drawn": drawn, "program": program, "sessions": sessions}
+    augmented = [[float(value) for value in cell.augmented] for _ in range(2)]
+    return {"drawn": drawn, "program": program, "sessions": sessions, "augmented": augmented}
 
 
 def main() -> None:

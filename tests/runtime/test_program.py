@@ -198,15 +198,20 @@ import keras, numpy as np, tensorflow as tf
 
 rng = np.random.default_rng()
 order, kept, start = rng.permutation(30), np.random.rand(3), tf.random.normal([2])
+augmented = tf.data.Dataset.range(9).map(lambda number: tf.random.uniform([]))
+start += tf.random.normal([2])
 
 def input_fn(mode):
+    def with_noise(features, label):
+        return tf.concat([features, tf.random.uniform([1])], 0), label
     def examples():
         noise = np.random.default_rng()
         for number in order:
             yield np.float32([number, noise.random(), rng.random(), np.random.rand()]), np.float32(0)
-    return tf.data.Dataset.from_generator(examples, output_signature=(tf.TensorSpec([4]), tf.TensorSpec([])))
+    signature = tf.TensorSpec([4]), tf.TensorSpec([])
+    return tf.data.Dataset.from_generator(examples, output_signature=signature).map(with_noise)
 
-model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3), keras.layers.Dense(1)])
+model = keras.Sequential([keras.Input([5]), keras.layers.Dense(3), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 """
 
@@ -222,6 +227,8 @@ def test_workers_have_one_split_and_one_beginning_and_draw_other_numbers_while_t
     noise = [
         {tuple(example[1:]) for example in session} for process in (first, second) for session in process["sessions"]
     ]
-    for column in range(3):
+    for column in range(4):
         drawn = [{values[column] for values in session} for session in noise]
         assert sum(map(len, drawn)) == len(set.union(*drawn)), f"column {column}: sessions or workers draw alike"
+    augmented = [value for process in (first, second) for epoch in process["augmented"] for value in epoch]
+    assert len(set(augmented)) == len(augmented), "each epoch of each worker has its own noise"

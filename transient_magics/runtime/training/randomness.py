@@ -38,7 +38,7 @@ def seeded(seed: int, part: str = "cell") -> Iterator[None]:
     _stream = random.Random(f"{seed} {part}")
     _seed_all(_stream.getrandbits(32))
     try:
-        with _imports_draw_nothing():
+        with _imports_draw_nothing(), _functions_of_datasets_unseeded():
             yield
     finally:
         _stream = outer
@@ -124,6 +124,34 @@ def _imports_draw_nothing() -> Iterator[None]:
         builtins.__import__, importlib.import_module = statement, function
 
 
+@contextlib.contextmanager
+def _functions_of_datasets_unseeded() -> Iterator[None]:
+    """Let operations that draw in `Dataset.map` and the like have no seed, as without a global one.
+
+    They draw while examples are read. With a seed they would draw the same in every worker, and in every epoch.
+    """
+    structured: Any = sys.modules.get("tensorflow.python.data.ops.structured_function")
+    context: Any = sys.modules.get("tensorflow.python.eager.context")
+    if structured is None:
+        yield
+        return
+    wrapper, global_seed = structured.StructuredFunctionWrapper, context.global_seed
+    build = wrapper.__init__
+
+    def build_unseeded(self: Any, *given: Any, **options: Any) -> None:
+        context.global_seed = lambda: None
+        try:
+            build(self, *given, **options)
+        finally:
+            context.global_seed = global_seed
+
+    wrapper.__init__ = build_unseeded
+    try:
+        yield
+    finally:
+        wrapper.__init__ = build
+
+
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -147,8 +175,8 @@ def _seed_all(seed: int) -> None:
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed % _SEEDS_OF_NUMPY)
-    if tensorflow := sys.modules.get("tensorflow"):
-        tensorflow.random.set_seed(seed)
+    if context := sys.modules.get("tensorflow.python.eager.context"):
+        context.set_global_seed(seed)  # `tensorflow.random.set_seed` would seed the graph in which examples are read
 
 
 def _states() -> Callable[[], None]:
