@@ -46,8 +46,9 @@ from .core import Core, Lifetimes, age_hours, batch, end
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
-GRACE_SECONDS = 15.0
-"""A worker that is gone without a word: for so long its VM's agent may say that it crashed."""
+GRACE_SECONDS = 45.0
+"""A worker that is gone without a word: for so long its successor may tell that it crashed, which the VM's agent begins
+after ten seconds at most, and whose imports take a while on a busy machine."""
 REPLACED_SECONDS = 60.0
 """A VM that was given up and is there so long after that is not replaced (the cluster ends soon): it has jobs again."""
 _ABORT_SECONDS = 3.0
