@@ -369,6 +369,8 @@ def main() -> None:
     given = parser.parse_args()
     numbers = range(given.first, given.first + (given.models or (12 if given.quick else 120)))
     names = given.only or [*STATES, *map(str, numbers)]
+    if unknown := [name for name in names if name not in STATES and not name.isdigit()]:
+        parser.error(f"unknown model {unknown[0]}: models are numbers, or {', '.join(STATES)}")
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
     os.environ |= {"NVIDIA_TF32_OVERRIDE": "0"} if given.gpu else {"CUDA_VISIBLE_DEVICES": "-1"}
     worst: dict[str, tuple[float, str]] = {}
