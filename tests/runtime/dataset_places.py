@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,10 @@ def notes() -> dict[str, str]:
             yield numpy.float32([number]), numpy.float32([0])
             number += 1
 
+    def slowly(number: Any) -> Any:
+        time.sleep(0.01)
+        return modern.cast(number, modern.float32)
+
     made = {
         "endless": lambda _: sets.from_generator(endless, output_signature=(one, one)),
         "shuffled": lambda _: sets.from_generator(endless, output_signature=(one, one)).shuffle(9),
@@ -140,6 +145,13 @@ def notes() -> dict[str, str]:
             modern.data.experimental.assert_cardinality(1000)
         ),
     }  # fmt: skip
+
+    def slow() -> Any:
+        numbers = sets.range(1000).map(lambda number: modern.py_function(slowly, [number], modern.float32))
+        return numbers.map(lambda number: (modern.ensure_shape(number, [])[None], modern.zeros(1)))
+
+    outside = slow()
+    made |= {"slow, made outside": lambda _: outside, "slow, in the graph": lambda _: slow()}
     found = dict[str, str]()
     for name, input_fn in made.items():
         with tf.Graph().as_default():

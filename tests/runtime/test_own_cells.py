@@ -350,6 +350,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
                 f"{SETS}.window(2)", "its dataset gives 'inputs' as datasets. Write ds.flat_map",
             ),
             "texts": ("np.array(['a', 'b'] * 4), DATA[1]", "as text, and a Keras model of a run takes numbers"),
+            "an unknown shape": (
+                f"{SETS}.map(lambda x, y: (tf.py_function(lambda x: x, [x], tf.float32), y))",
+                "'inputs' of an unknown shape, as py_function does. Say it in a map: tf.ensure_shape",
+            ),
             "a Keras tensor": ("keras.Input((3,)), DATA[1]", "'inputs' as a symbolic tensor of Keras"),
             "other features for an evaluation": (
                 "DATA[0], (DATA[1] if mode == 'train' else (DATA[1], DATA[1]))",

@@ -66,6 +66,7 @@ class Data:
             batched = self._is_batched(given)
             self.types: Mapping[str, Any] = tf.data.get_output_types(dataset)
             shapes = tf.data.get_output_shapes(dataset)
+            _refuse_unknown(shapes, self._laid_out.names)
             self.batch = _declared(given, shapes, batch) if batched else batch
             self.shapes: Mapping[str, Any] = {name: shape[1:] if batched else shape for name, shape in shapes.items()}
         self.features = self._laid_out.keys(INPUTS)
@@ -274,7 +275,15 @@ def _part(dataset: Any, drawn: Drawn) -> Any:
 
 def _note(begin: reading.Begin, given: Any) -> str:
     """What keeps workers from beginning at any of the examples, and what to do about it; else nothing."""
-    if isinstance(given, _Arrays) or not begin.partial or reading.shuffles(given):
+    if isinstance(given, _Arrays) or not begin.partial:
+        return ""
+    if begin.of:
+        fix = "Make it inside input_fn." if reading.is_eager(given) else "Shuffle it before what takes so long."
+        return (
+            f"input_fn's dataset cannot be passed over in {reading.SECONDS:.0f} s: each worker begins at one of the "
+            f"first {begin.count:,} of its {begin.of:,} elements. {fix}"
+        )
+    if reading.shuffles(given):
         return ""
     return (
         f"input_fn's dataset has no end, or one too far away to find in {reading.SECONDS:.0f} s: each worker begins at "
@@ -297,6 +306,13 @@ def _no_example(given: Any, mode: str) -> TrainingError:
         return TrainingError(f"input_fn gives no example for the mode {mode!r}")
     what = f"input_fn gives no example for the mode {mode!r}: there are fewer than one batch of {dropped}"
     return TrainingError(what, fix="Leave drop_remainder=True out.")
+
+
+def _refuse_unknown(shapes: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Raise TrainingError for a value of which it is not even known how many dimensions it has."""
+    if unknown := [names[key] for key, shape in shapes.items() if shape.rank is None]:
+        what = f"input_fn: its dataset gives {unknown[0]!r} of an unknown shape, as py_function does"
+        raise TrainingError(what, fix="Say it in a map: tf.ensure_shape(x, [28, 28]).")
 
 
 def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int:

@@ -38,6 +38,7 @@ _ONE_TO_ONE = frozenset(
 _BATCHING = frozenset(("_BatchDataset", "_PaddedBatchDataset", "_ParallelBatchDataset"))
 _ALIKE = _ONE_TO_ONE | _BATCHING | {"_FilterDataset", "_RepeatDataset", "_UnbatchDataset"}
 """Transformations of a dataset that do with it what they did, wherever it begins."""
+_ZIP = "_ZipDataset"
 _QUICK = frozenset(("_RangeDataset", "_TensorSliceDataset"))
 """Sources that pass over elements without computing them."""
 
@@ -46,12 +47,15 @@ _QUICK = frozenset(("_RangeDataset", "_TensorSliceDataset"))
 class Begin:
     """The place at which reading begins is drawn among `count` elements of the source `depth` levels below.
 
-    `partial`: there are more of them, which could not be counted in time.
+    `partial`: there are more of them, which could not be counted in time; `of`: how many there are, if that is known.
+    `zipped`: the source is several that are zipped, each of which is turned.
     """
 
     depth: int
     count: int
     partial: bool = False
+    of: int = 0
+    zipped: bool = False
 
 
 def is_eager(dataset: Any) -> bool:
@@ -76,6 +80,10 @@ def begin_of(dataset: Any) -> Begin:
         else:
             break
         depth += 1
+    if _kind(chain[depth]) == _ZIP and all(
+        _kind(parts[-1]) in _QUICK and {size_of(part) for part in parts} == {count} for parts in _zipped(chain[depth])
+    ):
+        return Begin(depth, count, zipped=True)
     return _counted(chain[depth], depth, count, asserted)
 
 
@@ -90,7 +98,7 @@ def _begin_at_top(chain: list[Any]) -> Begin:
     for node in chain[:depth]:
         if _kind(node) in _BATCHING:
             count = -(-count // (batches.batch_size(node) or 1))
-    return Begin(0, count, begin.partial)
+    return Begin(0, count, begin.partial, begin.of)
 
 
 def _counted(source: Any, depth: int, count: int, asserted: bool) -> Begin:
@@ -98,7 +106,7 @@ def _counted(source: Any, depth: int, count: int, asserted: bool) -> Begin:
     if count >= 0 and (asserted or _kind(source) in _QUICK):
         return Begin(depth, count)
     counted, _, ended = counted_in(source, SECONDS)
-    return Begin(depth, counted, partial=not ended)
+    return Begin(depth, counted, not ended, 0 if ended else max(count, 0))
 
 
 def begun(dataset: Any, begin: Begin) -> Any:
@@ -108,13 +116,26 @@ def begun(dataset: Any, begin: Begin) -> Any:
     if is_eager(dataset):
         return handed_over(dataset, place)
     chain = _chain(dataset)[: begin.depth + 1]
-    source = chain[-1]
-    turned = _turned(source, place)
+    if begin.zipped:
+        for number, parts in enumerate(_zipped(chain[-1])):
+            reader, place_there = (parts[-2], 0) if len(parts) > 1 else (chain[-1], number)
+            _read_instead(reader, place_there, _turned(parts[-1], place))
+        return dataset
+    turned = _turned(chain[-1], place)
     if not begin.depth:
         return turned
-    # The datasets of a graph are its operations: the one above the source now reads the turned one.
-    _bare(chain[-2])._variant_tensor.op._update_input(0, turned._variant_tensor)
+    _read_instead(chain[-2], 0, turned)
     return dataset
+
+
+def _read_instead(reader: Any, number: int, dataset: Any) -> None:
+    """Let a dataset of a graph, which is an operation of it, read another one."""
+    reader._variant_tensor.op._update_input(number, dataset._variant_tensor)
+
+
+def _zipped(dataset: Any) -> list[list[Any]]:
+    """Of each dataset that is zipped, what lies below it as far as elements correspond to each other."""
+    return [_chain(part, _ONE_TO_ONE) for part in dataset._inputs()]
 
 
 def _turned(source: Any, place: Any) -> Any:
@@ -185,10 +206,10 @@ def drops_remainder(dataset: Any) -> int | None:
     return None
 
 
-def _chain(dataset: Any) -> list[Any]:
+def _chain(dataset: Any, passed: frozenset[str] = _ALIKE) -> list[Any]:
     """The dataset, and what lies below it until its source."""
     chain = [_bare(dataset)]
-    while _kind(chain[-1]) in _ALIKE:
+    while _kind(chain[-1]) in passed:
         chain.append(_bare(chain[-1]._inputs()[0]))
     return chain
 
