@@ -106,8 +106,10 @@ twice = normalize(inputs, name="twice", fused=False) + normalize(2 * inputs, nam
 extra = tf.get_variable("extra", [], initializer=tf.zeros_initializer(), use_resource=True, trainable=False)
 branch = tf.cond(tf.reduce_all(inputs > 1e9), lambda: tf.no_op(), lambda: tf.group(extra.assign_add(1.0)))
 tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, branch)
-states, others = state.assigned()
-assert others == [branch]
+weights = tf.get_variable("weights", [], initializer=tf.zeros_initializer(), use_resource=True)
+tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, weights.assign(1.0, read_value=False))
+states, others = state.assigned([weights])
+assert others == [branch, tf.get_collection(tf.GraphKeys.UPDATE_OPS)[-1]]
 assert all(each.change is not None for each in states)
 names = sorted(each.variable.op.name for each in states)
 assert names == [f"{layer}/moving_{what}" for layer in ("fused", "plain", "twice") for what in ("mean", "variance")]

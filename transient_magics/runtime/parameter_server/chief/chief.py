@@ -210,6 +210,9 @@ class Chief:
 
     def _rounds_failed(self, error: BaseException) -> None:
         _trace(error)
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
         self._happened(events.Failed(reason(error, self._spec.line_offset)))
 
     async def _watch(self) -> None:
@@ -230,7 +233,7 @@ class Chief:
                         self._doubted, examined = False, looked
                         await self._on_thread(self._keeper.insist_finite)
                 except NotFiniteError as error:
-                    self._happened(events.Failed(reason(error, self._spec.line_offset)))
+                    self._fail(error)
                     continue
                 except Exception as error:  # noqa: BLE001 - the same
                     trouble += 1
@@ -247,7 +250,7 @@ class Chief:
         try:
             saved = await self._on_thread(self._keeper.save)
         except NotFiniteError as error:
-            self._happened(events.Failed(reason(error, self._spec.line_offset)))
+            self._fail(error)
             return
         except Exception as error:  # noqa: BLE001 - a full disk, a lost parameter server: training goes on without
             _trace(error)
@@ -458,7 +461,7 @@ class Chief:
                 saved = await self._on_thread(lambda: self._keeper.take(told.step, told.seconds, paths))
             except NotFiniteError as error:
                 writer.write(encode({"ok": False, "error": str(error)}))
-                self._happened(events.Failed(reason(error, self._spec.line_offset)))
+                self._fail(error)
                 return
         if self._shipper:
             self._shipper.due()

@@ -59,14 +59,17 @@ def keep(variable: Any, old: Any, new: Any) -> None:
     tf.add_to_collection(_COLLECTION, State(variable, new, _change(variable, new, [old]), [old]))
 
 
-def assigned() -> tuple[list[State], list[Any]]:
+def assigned(trained: Sequence[Any] = ()) -> tuple[list[State], list[Any]]:
     """The states of the default graph, one for each variable, and the update operations that assign none.
 
-    Layers of TensorFlow's version 1 leave operations that assign; `keep` has left the states of Keras 3.
+    Layers of TensorFlow's version 1 leave operations that assign; `keep` has left the states of Keras 3. Variables that
+    are `trained` are not states.
     """
     tf = tensorflow()
     states: dict[str, State] = {state.variable.name: state for state in tf.get_collection(_COLLECTION)}
-    variables = {variable.handle.ref(): variable for variable in tf.global_variables() if hasattr(variable, "handle")}
+    changed = {variable.op.name for variable in trained}
+    kept = [variable for variable in tf.global_variables() if variable.op.name not in changed]
+    variables = {variable.handle.ref(): variable for variable in kept if hasattr(variable, "handle")}
     others: list[Any] = []
     for update in tf.get_collection(tf.GraphKeys.UPDATE_OPS):
         operation = getattr(update, "op", update)

@@ -69,10 +69,11 @@ def training_graph(
     examples = tf.shape(next(iter(features.values())))[0]
     objective = trainable.objective(features, divisor)
     # Statistics of batch normalisation are no part of the gradients; without these the evaluation would see none.
-    states, updates = assigned()
+    trained = [variable for _, variable in objective.pairs]
+    states, updates = assigned(trained)
     accumulators = None
     if sync:
-        accumulators = Accumulators([variable for _, variable in objective.pairs], global_step, states)
+        accumulators = Accumulators(trained, global_step, states)
         step = pushed(objective, accumulators, wire, updates)
     else:
         exact = exact_share(share, objective.weight, expected)

@@ -92,10 +92,9 @@ class KerasModel:
             raise DeclarationError(f"the model makes a variable whenever it is called ({made[0].op.name})", fix=fix)
         if training:
             for weight, variable in weights:
-                old, new = before[id(weight)], scope.get_current_value(weight)
-                if new is not old:
-                    keras_limits.refuse_assigned(model, weight, scope.layers[id(weight)] or model)
-                    keep(variable, old, new)
+                if id(weight) in scope.assigning:
+                    keras_limits.refuse_assigned(model, weight, scope.assigning[id(weight)])
+                    keep(variable, before[id(weight)], scope.get_current_value(weight))
             return {"loss": loss, **self._optimizer.parts()}
         with tf.control_dependencies(self._keras.tree.flatten(features)):  # nothing is counted when no batch came
             updates = tf.group(*(state.assign(scope.get_current_value(each)) for each, state in states))
@@ -113,16 +112,20 @@ class KerasModel:
         return [(each, tf.constant(self._values[id(each)])) for each in self.model.metrics_variables]
 
     def _scope(self, values: Sequence[tuple[Any, Any]]) -> Any:
+        model = self.model
+
         class Scope(self._keras.StatelessScope):
-            """A scope that knows which layer has assigned which weight last."""
+            """A scope that knows of each variable that is assigned which layer does it."""
+
+            def __init__(self) -> None:
+                super().__init__(state_mapping=values, collect_losses=True)
+                self.assigning: dict[int, Any] = {}
 
             def add_update(self, update: tuple[Any, Any]) -> None:
-                self.layers[id(update[0])] = keras_limits.calling_layer()
+                self.assigning[id(update[0])] = keras_limits.calling_layer() or model
                 super().add_update(update)
 
-        scope = Scope(state_mapping=values, collect_losses=True)
-        scope.layers = {}
-        return scope
+        return Scope()
 
     def _variable(self, tf: Any, weight: Any) -> Any:
         value = self._values[id(weight)]
