@@ -186,6 +186,7 @@ class Data:
 
         tf = tensorflow()
         graph, before, refusals = tf.get_default_graph(), _stateful(tf), constants.refusals()
+        seed = graph.seed
         try:
             given = self._input_fn(mode)
         except Exception as error:
@@ -198,6 +199,8 @@ class Data:
                 if foreign:
                     raise
             raise
+        finally:
+            graph.seed = seed  # a seed that input_fn sets is not that of the place at which each worker begins
         values = [value for _, value in leaves(given)] if isinstance(given, tuple) else []
         symbolic = any(getattr(value, "graph", None) is graph for value in values if not hasattr(value, "numpy"))
         if _stateful(tf) == before and not symbolic:
