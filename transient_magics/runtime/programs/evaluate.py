@@ -31,7 +31,7 @@ from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training.define import define
 from ..training.examples import iterator_of
-from ..training.trainable import Drawn, Pipeline, Trainable
+from ..training.trainable import Drawn, Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
 
@@ -173,7 +173,9 @@ def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: i
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
-            loss, batches, examples, complete, taken = _all_batches(tf, session, built, batch, plan, pipeline)
+            most = plan.batches or (_BATCHES if pipeline.elements == _ENDLESS and not plan.drawn else 0)
+            limit = plan.seconds, pipeline.elements, pipeline.single
+            loss, batches, examples, complete, taken = _all_batches(tf, session, built, batch, most, *limit)
             metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}
     if not loss and "neg_log_perplexity" in metrics:
         loss = -metrics["neg_log_perplexity"]  # some models (resnet) compute no loss when they are not training
@@ -184,11 +186,14 @@ def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: i
 
 
 def _all_batches(
-    tf: Any, session: Any, built: Any, batch: Any, plan: _Plan, pipeline: Pipeline
-) -> tuple[float, int, int, bool, float]:
-    """The mean loss, batches and examples, whether that was the whole split, and the seconds that they took."""
+    tf: Any, session: Any, built: Any, batch: Any, most: int, seconds: float = math.inf, size: int = 0,
+    single: bool = False,
+) -> tuple[float, int, int, bool, float]:  # fmt: skip
+    """The mean loss, batches and examples, whether that was the whole split, and the seconds that they took.
+
+    `most`: so many batches (0: all), and no more once all of its `size` would take longer than so many `seconds`.
+    """
     total, batches, examples, complete = 0.0, 0, 0, False
-    most = plan.batches or (_BATCHES if pipeline.elements == _ENDLESS and not plan.drawn else 0)
     began = time.monotonic()
     while not complete and (not most or batches < most):
         try:
@@ -197,9 +202,9 @@ def _all_batches(
             complete = True
         else:
             total, batches, examples = total + float(loss) * int(seen), batches + 1, examples + int(seen)
-            share = (examples if pipeline.single else batches) / pipeline.elements if pipeline.elements > 0 else 1.0
+            share = (examples if single else batches) / size if size > 0 else 1.0
             taken = time.monotonic() - began
-            if taken > min(_LOOK_AFTER, plan.seconds) and taken / share > plan.seconds:
+            if taken > min(_LOOK_AFTER, seconds) and taken / share > seconds:
                 break
     taken = time.monotonic() - began
     if not examples:
