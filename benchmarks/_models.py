@@ -1,11 +1,13 @@
-"""Small random Keras models, as the cells that would define them: layers, losses, metrics, optimizers, data.
+"""Small Keras models, as the cells that would define them: layers, losses, metrics, optimizers, data.
 
-The same number gives the same cell. Everything in it is drawn from what `run` takes; data and first values are its own.
+The same number gives the same random cell. Everything in it is drawn from what `run` takes; data and first values are
+its own. STATES are cells whose layers assign state; `shares` in a cell is what stays of a weight's value in a step.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 BATCH, STEPS, EVALUATED = 8, 20, 21
@@ -236,3 +238,93 @@ def _optimizer(dice: random.Random) -> str:
     )).format(rate)  # fmt: skip
     clip = dice.choice(("", "", ", clipnorm=0.5", ", global_clipnorm=0.7", ", clipvalue=0.05"))
     return f"keras.optimizers.{kind[:-1]}{clip})"
+
+
+_TABLE = """
+def input_fn(mode):
+    count, draw = (160, np.random.default_rng(1)) if mode == "train" else (21, np.random.default_rng(2))
+    return draw.normal(1, 2, size=(count, 6)).astype("float32"), draw.normal(size=(count, 1)).astype("float32")
+
+keras.utils.set_random_seed(4)
+"""
+_WATCHED = """
+class Watched(layers.Layer):
+    def build(self, shape):
+        def weight(name, kind="float32", size=(shape[-1],)):
+            return self.add_weight(shape=size, dtype=kind, initializer="zeros", trainable=False, name=name)
+        self.mean, self.slow, self.double = weight("mean"), weight("slow"), weight("double", "float64")
+        self.largest, self.last, self.total = weight("largest"), weight("last"), weight("total")
+        self.seen, self.first = weight("seen", "bool", ()), weight("first")
+        self.count, self.steps = weight("count", "int64", ()), weight("steps", size=())
+
+    def call(self, inputs, training=False):
+        if training:
+            mean = ops.mean(inputs, axis=0)
+            self.mean.assign(self.mean * 0.75 + mean * 0.25)
+            self.slow.assign_sub((self.slow - ops.stop_gradient(mean)) * 0.01)
+            self.double.assign(self.double + 0.5 * (ops.cast(mean, "float64") - self.double))
+            self.largest.assign(ops.maximum(self.largest, ops.max(inputs, axis=0)))
+            self.last.assign(inputs[-1])
+            self.total.assign_add(ops.sum(inputs, axis=0))
+            self.first.assign(ops.where(self.seen, self.first, mean))
+            self.seen.assign(True)
+            self.count.assign(self.count + 1)
+            self.steps.assign_add(1.0)
+        return ops.tanh(inputs - self.mean) + 0.1 * ops.sin(self.last) + 0.01 * self.steps
+
+shares = {"mean": 0.75, "slow": 0.99, "double": 0.5, "total": 1.0, "count": 1.0, "steps": 1.0}
+model = keras.Sequential([keras.Input((6,)), Watched(), layers.BatchNormalization(momentum=0.3), layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.05, momentum=0.5), "mse", metrics=["mae"])
+"""
+_CODEBOOK = """
+class Codebook(layers.Layer):
+    def build(self, shape):
+        self.vectors = self.add_weight(shape=(shape[-1], 5), initializer="uniform", trainable=False, name="vectors")
+        self.used = self.add_weight(shape=(5,), initializer="ones", trainable=False, name="used")
+
+    def call(self, inputs, training=False):
+        apart = ops.sum(self.vectors**2, 0) - 2 * ops.matmul(inputs, self.vectors)
+        chosen = ops.one_hot(ops.argmin(apart, 1), 5)
+        nearest = ops.matmul(chosen, ops.transpose(self.vectors))
+        if training:
+            self.used.assign(0.9 * self.used + 0.1 * ops.sum(chosen, 0))
+            self.vectors.assign(0.9 * self.vectors + 0.1 * ops.matmul(ops.transpose(inputs), chosen) / self.used)
+        self.add_loss(0.25 * ops.mean(ops.square(ops.stop_gradient(nearest) - inputs)))
+        return inputs + ops.stop_gradient(nearest - inputs)
+
+shares = {"used": 0.9, "vectors": 0.9}
+model = keras.Sequential([keras.Input((6,)), layers.Dense(4, "tanh"), Codebook(), layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.05), "mse")
+"""
+_NORMALIZED = """
+shares = {SHARES}
+inputs = keras.Input((6,))
+normalize = layers.BatchNormalization({OPTIONS})
+x = layers.Dense(5, "tanh", use_bias=False)({FIRST})
+model = keras.Model(inputs, layers.Dense(1)(x))
+model.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae"])
+"""
+
+
+def _normalized(options: str, first: str = "normalize(inputs)", shares: Mapping[str, float] | None = None) -> str:
+    values = {"SHARES": repr(dict(shares or {})), "OPTIONS": options, "FIRST": first}
+    cell = _NORMALIZED
+    for name, value in values.items():
+        cell = cell.replace("{" + name + "}", value)
+    return cell
+
+
+_RENORM = {"renorm_mean": 0.8, "renorm_stddev": 0.8, "moving_stddev": 0.7, "moving_variance": 0.0}
+_TWICE = {"moving_mean": 0.25, "moving_variance": 0.25}
+STATES: Mapping[str, Drawn] = {
+    name: Drawn(HEAD + _TABLE + cell, random=False, narrow=False)
+    for name, cell in {
+        "watched": _WATCHED,
+        "codebook": _CODEBOOK,
+        "fast": _normalized("momentum=0.1"),
+        "slow": _normalized("momentum=0.997"),
+        "renormalized": _normalized("momentum=0.7, renorm=True, renorm_momentum=0.8", shares=_RENORM),
+        "twice": _normalized("momentum=0.5", "layers.add([normalize(inputs), normalize(2 * inputs)])", _TWICE),
+    }.items()
+}
+"""Models by their names."""

@@ -14,7 +14,7 @@ export function costSection() {
   const total = fact("cost so far");
   const rate = fact("per hour");
   const onDemand = fact("on demand so far");
-  const saved = fact("saved");
+  const saved = fact("saved against Google's on-demand price");
   const projected = fact("at the run's end");
   const fill = element("div");
   const meter = element("div", { class: "transient-bar transient-meter", role: "meter", "aria-label": "Used of the limits", "aria-valuemin": 0, "aria-valuemax": 100 }, fill);

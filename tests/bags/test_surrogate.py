@@ -372,3 +372,10 @@ def test_a_surrogate_pays_from_its_break_even_on(
     assert speedup.at(2 * at + 1) > 1
     assert repr(speedup) == str(speedup)
     assert speedup.at(1e18) == pytest.approx(speedup.limit, rel=1e-3)
+
+
+def test_choices_of_any_values_fill_a_space_without_a_surrogate() -> None:
+    space = parse_space("kind=True,None name='a, b',c,d sizes=[1,2],(8,)")
+    points = [each.point for each in propose(space, None, 64, first=0, seed=3)]
+    assert len({repr(point) for point in points}) == 12, "all combinations"
+    assert all(dimension.has(point[dimension.name]) for point in points for dimension in space)

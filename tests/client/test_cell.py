@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transient_magics.client.cell import check, included
+from transient_magics.client.cell import check, check_syntax, included
 from transient_magics.errors import CellError, DeclarationError
 
 DIGITS = Path(__file__).parents[2] / "templates" / "digits.py"
@@ -125,3 +125,45 @@ def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
         with pytest.raises(CellError) as refused:
             check(cell, own_model=True, params=params)
         assert str(refused.value) == f"cell line 3: 'lr' is defined nowhere. {said}"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import asyncio\nawait asyncio.sleep(1)", "cell line 3: 'await' outside function. Only notebooks await"),
+        ("x = [\n    await y\n    for y in z\n]", "cell line 2: asynchronous comprehension"),
+        ("async with a:\n    pass", "cell line 2: 'async with' outside async function. Only notebooks await"),
+        ("if 1:\n    return 5", "cell line 3: 'return' outside function. It reads: return 5"),
+        ("yield 1", "cell line 2: 'yield' outside function"),
+        (
+            "x = 1\nfrom __future__ import annotations",
+            "cell line 3: from __future__ imports must occur at the beginning",
+        ),
+        ("x = 1\nbreak", "cell line 3: 'break' outside loop"),
+        ("def f(a, a): pass", "cell line 2: duplicate argument 'a'"),
+        ("def f():\n    global x\n    x = 1\n    nonlocal y", "cell line 5: no binding for nonlocal 'y' found"),
+        ("!ls", "cell line 2: invalid syntax. Lines with % and ! are the notebook's own"),
+        ("import os\nfiles = !ls *.py", "cell line 3: invalid syntax. Lines with % and ! are the notebook's own"),
+        ("%time f()", "Lines with % and ! are the notebook's own"),
+        ("spent = %time f()", "Lines with % and ! are the notebook's own"),
+        ("import os\nos.path?", "Lines with % and ! are the notebook's own"),
+        ("x = 1 +", "cell line 2: invalid syntax. It reads: x = 1 +"),
+        ("x = 'a\0b'", "null bytes"),
+        ("  \n", "There is nothing to run"),
+    ],
+)
+def test_the_code_of_a_job_is_compiled_before_anything_is_rented_for_it(code: str, said: str) -> None:
+    with pytest.raises(CellError) as caught:
+        check_syntax(code, 1)
+    assert said in str(caught.value)
+
+
+def test_the_code_of_a_job_may_await_and_return_in_functions_and_have_future_imports_first() -> None:
+    check_syntax("from __future__ import annotations\nasync def f():\n    await g()\n    return 5\n", 1)
+
+
+def test_a_file_that_a_command_runs_is_compiled_too() -> None:
+    with pytest.raises(CellError, match=r"^train\.py line 2: 'return' outside function"):
+        check_syntax("x = 1\nreturn x", file="train.py")
+    with pytest.raises(CellError, match=r"^train\.py is empty"):
+        check_syntax("", file="train.py")

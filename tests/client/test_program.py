@@ -79,6 +79,15 @@ def test_a_fault_in_the_file_ends_with_2_and_names_its_line(home: Path, tmp_path
     assert "line 2: '(' was never closed" in said("train", str(file), *options, code=2)
 
 
+def test_a_fault_in_the_file_of_a_job_is_told_before_a_cluster_is_asked_for(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "ping.py"
+    file.write_text("import asyncio\nawait asyncio.sleep(1)\n")
+    words = ["job", "python ping.py --fast", "--include", str(file)]
+    assert "ping.py line 2: 'await' outside function" in said(*words, code=2)
+    file.write_text("print(1)\n")
+    assert "There is no cluster yet" in said(*words, code=1)
+
+
 def test_what_cannot_be_done_ends_with_1(home: Path) -> None:
     assert "There is no cluster nope" in said("cluster", "status", "nope", code=1)
     assert "There is no cluster yet" in said("cluster", "status", code=1)

@@ -19,7 +19,9 @@ from transient_magics.client.results import trials
 from transient_magics.client.results.for_optuna import optuna_study
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
 from transient_magics.journal import Journal, bill, events, replay
+from transient_magics.panels.snapshot.studies import studies as studies_of
 from transient_magics.protocol.study import parse_space
+from transient_magics.trials.optuna_study import Twin
 
 STORY = StudyStory(specification(40), told=12)
 
@@ -288,3 +290,40 @@ def test_names_of_a_studys_runs_are_its_own(cluster: client.Cluster) -> None:
 def test_a_run_of_no_study_shares_nothing(cluster: client.Cluster, how: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError, match="Only trials of a study share a VM and their input"):
         client.train(train_steps=5, cluster=cluster, **how)
+
+
+def test_values_of_any_type_come_from_the_journal_into_tables_frames_panels_and_optuna() -> None:
+    pytest.importorskip("optuna")
+    pytest.importorskip("pandas")
+    space = parse_space("batchnorm=True,False layers=[64,32],(8,) rate=None,nan,0.25 word='True',relu")
+    told = StudyStory(specification(40, space=space), told=30, running=0, over=True)
+    again = replay([events.decode(events.encode(event)) for event in told.history])
+    study = again.studies["search"]
+    assert again.passed_over == 0
+    assert repr(study.spec.space) == repr(space)
+    tried = [trial.params for trial in study.trials.values()]
+    assert all(study.spec.tries(params) for params in tried)
+    assert {type(params["layers"]) for params in tried} == {list, tuple}
+    assert {type(params["batchnorm"]) for params in tried} == {bool}
+
+    table = trials.configurations([(again, study)], told.now)
+    assert sum(each.n for each in table) == 28
+    assert len(table) < 24 + 1, "trials of the same values are one configuration"
+    assert {"True", "False", "[64, 32]", "(8,)", "None", "nan", "0.25", "'True'", "relu"} <= set(
+        re.split(r"  +", str(table).replace("\n", "  "))
+    )
+    assert set(map(repr, table.frame()["layers"])) == {"[64, 32]", "(8,)"}
+    assert set(map(repr, table.frame()["rate"])) == {"None", "nan", "0.25"}
+
+    (view,) = studies_of(again, told.now)
+    json.dumps(view, allow_nan=False)
+    assert {repr(line["params"][1]) for line in view["trials"]} == {"'[64, 32]'", "'(8,)'"}
+    assert {line["params"][0] for line in view["trials"]} == {"True", "False"}
+
+    made = optuna_study([(again, study)])
+    assert {repr(trial.params["layers"]) for trial in made.trials} == {"'[64, 32]'", "'(8,)'"}
+    assert {trial.params["batchnorm"] for trial in made.trials} == {True, False}
+    twin = Twin(study.spec)
+    twin.catch_up(study, again.runs)
+    for _ in range(4):
+        assert study.spec.tries(twin.propose()), "the values of the declaration, not Optuna's"

@@ -64,6 +64,11 @@ def api(path: str, method: str = "GET") -> dict[str, Any]:
         return json.load(answer)
 
 
+def listed(path: str) -> str:
+    """Return the API's list of a kind of resource as text; empty once the emulator has ended after its last VM."""
+    return json.dumps(api(path)) if settings.find(places.emulator()) else ""
+
+
 def vms(cluster: str) -> dict[str, str]:
     """The status of each of a cluster's VMs, as Compute Engine tells it; the emulator ends soon after its last one."""
     if not settings.find(places.emulator()):
@@ -161,8 +166,8 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
         "print(c.state.phase, c.cost().total)"
     )
     assert not vms("away")
-    assert "cluster away" not in json.dumps(api("/global/firewalls"))
-    assert "away" not in json.dumps(api("/aggregated/disks"))
+    assert "cluster away" not in listed("/global/firewalls")
+    assert "away" not in listed("/aggregated/disks")
     assert not commands.in_charge(cluster.directory)
 
     cluster.wait(PATIENCE, until="deleted")  # this machine is back, and learns what has happened

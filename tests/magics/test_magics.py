@@ -119,9 +119,7 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     assert "needs --train-steps" in refused(shell, "%%transient_train\nx")
     assert "needs --train-steps" in refused(shell, "%%sweep --over lr=1,2\nx")
     assert "A job runs a command, or the code below it, not both" in refused(shell, "%%job 'python x.py'\nx")
-    assert "The code cannot be read: invalid syntax (cell line 2)." in refused(
-        shell, "%%transient_job --keep out\na b c"
-    )
+    assert "cell line 2: invalid syntax. It reads: a b c" in refused(shell, "%%transient_job --keep out\na b c")
     assert 'Put the whole command in quotes, as "python train.py".' in refused(shell, "%job python train.py")
     assert "cell line 2: 'lr' is a parameter, and the cell sets it itself" in refused(
         shell, "%%sweep --over lr=1,2 --train-steps 5 --objective accuracy\nlr = 1\nmodel = lr\ndef input_fn(mode): 1"

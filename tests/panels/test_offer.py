@@ -71,7 +71,11 @@ def test_an_offer_costs_what_its_vms_cost_by_the_price_lists(groups, more, facts
 def test_the_first_offer_is_the_readmes_line_with_its_price_and_risk():
     shown = offer(FIRST)
     assert shown["line"] == "%transient_cluster k80x4"
-    assert dict(shown["facts"]) == {"per hour": "$1.17", "on demand": "$3.03", "saved": "62%"}
+    assert dict(shown["facts"]) == {
+        "per hour": "$1.17",
+        "on demand": "$3.03",
+        "saved against Google's on-demand price": "62%",
+    }
     assert any("4% within 1 h, 17% within 8 h, 23% within 24 h" in note for note in shown["notes"])
     assert "Emulated, nothing is billed." in shown["notes"][-1]
     assert not shown["billed"]

@@ -194,12 +194,15 @@ def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None
     trained("demo-1", 1)
     for spec, why in (("k80", "one run that got there does not tell how others differ"),
                       ("k80x2", "no run tells what as many workers need")):  # fmt: skip
-        said = f"90 % intervals that are a guess ({why}), counted from the request."
+        said = f"estimates and their ranges that are a guess ({why}), counted from the request."
         assert said in str(planned(spec))
         assert said in panels.plan_html(planned(spec))
     unseen = planned(gpus=("k80",), zone=("us-central1-a",))
     for shown in (str(unseen), panels.search_html(unseen)):
-        assert "90 % intervals that are a guess (these runs do not tell what other numbers of workers need)" in shown
+        assert (
+            "estimates with their ranges that are a guess (these runs do not tell what other numbers of workers need)"
+            in shown
+        )
     for workers in (2, 4):
         trained(f"demo-{workers}", workers)
     three, two = planned("k80x3"), planned("k80x2")

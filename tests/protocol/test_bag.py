@@ -141,7 +141,7 @@ def test_a_drivers_line_is_let_in_as_it_was_told() -> None:
     [
         line(proposed(0), bag="bag-2"), line(proposed(0), time=2 * NOW), line(proposed(0), kind="job.ended"),
         line(proposed(0), kind="cluster.declared", spec={}), line(proposed(0), kind=["bag.proposed"]),
-        line(proposed(0), job=-1), line(proposed(0), point={"../up": 1}), line(proposed(0), point={"a": [1]}),
+        line(proposed(0), job=-1), line(proposed(0), point={"../up": 1}), line(proposed(0), point={"a": {"b": 1}}),
         line(proposed(0), point={f"a{each}": 1 for each in range(99)}),
         line(proposed(0), predicted={"p": [1.0, -1.0]}), line(proposed(0), predicted={"p": [1.0]}),
         line(started(0), attempt=0), line(started(0), vm="../../x"), line(started(0), age=-1.0),

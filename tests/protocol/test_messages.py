@@ -236,7 +236,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
      {"do": "load", "token": "t", "name": "ps-1", "cpu_seconds": 1.5, "clock": 9.5, "cores": 2}),
     *((chief_messages.read_from_worker, said, values) for said, values in (
         (chief_messages.Stepping(loss=1.5, samples=7, speed=2.0, gpu=True),
-         {"do": "stepping", "loss": 1.5, "samples": 7, "speed": 2.0, "gpu": True}),
+         {"do": "stepping", "loss": 1.5, "samples": 7, "speed": 2.0, "gpu": True, "program": ""}),
         (chief_messages.Metrics(line={"step": 7, "loss": None}), {"do": "metrics", "line": {"step": 7, "loss": None}}),
         (chief_messages.Alive(), {"do": "alive"}),
         (chief_messages.Noticed(), {"do": "noticed"}),

@@ -67,7 +67,7 @@ def test_no_text_of_a_space_is_answered_with_anything_but_a_sentence(text: str) 
         ("units=1.5:8:int", "units: a range of whole numbers begins and ends with one"),
         ("lr=1,1.0", "lr: 1.0 is there twice"),
         ("lr=1,2 lr=3,4", "lr is there twice"),
-        ("lr=1e999:2", "1e999 is too large"),
+        ("lr=1e999:2", "lr: '1e999' is too large"),
         ("import=1,2", "'import' is one of Python's own names"),
         ("learning-rate=1,2", "'learning-rate' is no name that a cell can read"),
     ],

@@ -273,7 +273,53 @@ async def test_a_job_that_holds_the_interpreter_past_its_time_ends_with_its_proc
         held = client.submit(compute, *asked("ctypes.PyDLL(None).sleep(1000)"), pure=False)
         with pytest.raises(KilledWorker):
             await asyncio.wait_for(held, PATIENCE)
-    assert {each["reason"] for each in vm.told("dask.crashed")} == {"signal 14"}
+    assert {each["reason"] for each in vm.told("dask.crashed")} == {"time: a job took longer than it may"}
+
+
+POOLS = """
+import asyncio, concurrent.futures, multiprocessing, signal, time
+
+def job():
+    total = 0
+    for _ in range(3):
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            total += sum(pool.map(abs, [-1, 1]))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        total += sum(pool.map(abs, [-4]))
+    with concurrent.futures.ProcessPoolExecutor(2) as executor:
+        total += sum(executor.map(abs, [-10, -20]))
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    process.start()
+    process.terminate()
+    process.join()
+    loop = asyncio.get_event_loop()
+    return {"total": total, "code": process.exitcode, "waited": loop.run_until_complete(asyncio.sleep(0, 1))}
+"""
+
+
+@pytest.mark.slow
+async def test_jobs_have_processes_and_an_event_loop_and_a_worker_that_ends_unasked_is_a_crash(room: Room) -> None:
+    from distributed import KilledWorker
+
+    from transient_magics.runtime.dask.bag_task import compute
+
+    vm = room.vm("worker-0")
+    await vm.begin(room.place)
+    async with room.client() as client:
+        await room.workers(client, {"worker-0"})
+        found = await client.submit(compute, POOLS, {}, 0, 0, 1, 0.0, b"", (), 600.0, pure=False)
+        assert found["returned"] == {"total": 40, "code": -signal.SIGTERM, "waited": 1}
+        handles = "import signal\ndef job(): signal.signal(signal.SIGALRM, print)"
+        found = await client.submit(compute, handles, {}, 0, 0, 1, 0.0, b"", (), pure=False)
+        assert "a job runs in a thread; handle signals in a process that it starts" in found["reason"]
+        assert not vm.told("dask.crashed")
+        for code, how in (("os._exit(0)", "exit code 0"), ("os.kill(os.getpid(), 15); time.sleep(3)", "signal 15")):
+            ends = f"import os, time\ndef job(): {code}"
+            ended = client.submit(compute, ends, {}, 0, 0, 1, 0.0, b"", (), pure=False)
+            with pytest.raises(KilledWorker) as caught:
+                await asyncio.wait_for(ended, PATIENCE)
+            assert f"2 x {how}" in "".join(caught.value.__notes__)
+    assert [each["reason"] for each in vm.told("dask.crashed")] == 2 * ["exit code 0"] + 2 * ["signal 15"]
 
 
 @pytest.mark.slow

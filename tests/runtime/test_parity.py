@@ -121,8 +121,8 @@ def model_fn(features, labels, mode):
         built = made.trainable.evaluation_graph(batch)
         session.run([made.tf.global_variables_initializer(), made.tf.local_variables_initializer()])
         session.run(iterator.initializer, pipeline.feeds)
-        from transient_magics.runtime.programs.evaluate import _all_batches
-        _all_batches(made.tf, session, built, batch, 0)
+        from transient_magics.runtime.programs.evaluate import all_batches
+        all_batches(session, built, batch, pipeline)
         assert abs(session.run(built.values["threes"]) - 0.1) < 1e-6
 
 def repeated_words():
@@ -155,12 +155,15 @@ repeated_words()
     "numbers",
     [
         # Two inputs, weights and batch normalisation; random numbers and two outputs; Adam.
-        pytest.param((0, 4, 97), id="three"),
+        pytest.param((0, 4, 97, "--alone"), id="three"),
         # bfloat16 and a recurrent layer; words, added losses and outputs by name.
         pytest.param((5, 63), id="two more", marks=pytest.mark.nightly),
+        # State of all kinds, with several workers.
+        pytest.param(("watched",), id="state"),
+        pytest.param(("codebook", "fast", "slow", "renormalized", "twice"), id="more state", marks=pytest.mark.nightly),
     ],
 )
-def test_random_models_compute_in_a_run_what_they_compute_in_keras(numbers: tuple[int, ...]) -> None:
+def test_models_compute_in_a_run_what_they_compute_in_keras(numbers: tuple[int | str, ...]) -> None:
     printed = programs.run(RANDOM, BENCHMARKS, "--only", *numbers, own=True)
     assert "models compared" in printed
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from transient_magics.runtime.training.usercode import reason
+from transient_magics.runtime.training.usercode import reason, run_cell
 
 SAID = "Received a label value of 30 which is outside the valid range of [0, 10)."
 MADE = """Graph execution error:
@@ -35,10 +36,12 @@ class InvalidArgumentError(Exception):
     ],
     ids=["one worker", "a worker and a parameter server", "several roots"],
 )
-def test_an_operation_that_fails_is_told_by_what_it_says(what: str) -> None:
+def test_an_operation_that_fails_is_told_by_what_it_says(what: str, tmp_path: Path) -> None:
+    cell = tmp_path / "cell.py"
+    run_cell(cell, tmp_path / "include", 1)  # without a file it is empty
     of_library = InvalidArgumentError(MADE.format(cell="") + what)
     assert reason(of_library, line_offset=1) == f"InvalidArgumentError: {SAID.removesuffix('.')} (loss/Softmax)."
-    of_cell = InvalidArgumentError(MADE.format(cell='\n    File "cell", line 7, in model_fn') + what)
+    of_cell = InvalidArgumentError(MADE.format(cell=f'\n    File "{cell}", line 7, in model_fn') + what)
     assert reason(of_cell, line_offset=1) == f"cell line 8: InvalidArgumentError: {SAID}"
 
 

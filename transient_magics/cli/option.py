@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import DeclarationError
 from ..protocol.cache import Cache
+from ..protocol.literals import Value, parse_value
 from ..protocol.machines import preparation_or_none
 from ..protocol.measures.objective import Objective, Patience
 from ..spec import parse_duration, parse_interval
@@ -277,10 +278,9 @@ def overrides(text: str) -> str:
     return text
 
 
-def parameter(text: str) -> tuple[str, int | float | str]:
+def parameter(text: str) -> tuple[str, Value]:
     """`NAME=VALUE` of a parameter that a cell reads by its name."""
     from ..protocol.run import parameter_name
-    from ..protocol.study import parse_value
 
     name, equals, value = (each.strip() for each in text.partition("="))
     if not equals or not value:

@@ -84,8 +84,12 @@ def job(command: Command, source: str = "", *, line_offset: int = 0) -> Started:
     """Declare a job: of its command, or of the code in `source`, above which a cell has so many lines."""
     values = dict(command.values)
     values["include"] = cell.included(values.get("include", ()))
-    if not values.get("command"):
+    command_words = values.get("command", "").split()
+    if not command_words:
         cell.check_syntax(source, line_offset)
+    for path in map(Path, values["include"]):
+        if path.suffix == ".py" and path.name in command_words:
+            cell.check_syntax(path.read_text(encoding="utf-8", errors="replace"), file=path.name)
     chosen = client.cluster(values.pop("cluster", None))
     return Started(client.declare_job(values.pop("command", ""), source=source, cluster=chosen, **values))
 

@@ -33,6 +33,8 @@ _NAMES_SHOWN = 4
 _OF_MODULES = {"__name__", "__file__", "__doc__", "__builtins__", "__package__", "__spec__", "__loader__"}
 _OF_IPYTHON = {"get_ipython", "display", "__IPYTHON__"}
 _BUILT_IN = (set(dir(builtins)) - _OF_IPYTHON) | _OF_MODULES
+_OF_NOTEBOOKS = re.compile(r"^[%!?]|=\s*[%!]|\?$")
+"""What IPython reads in a line, and Python does not: `%magic`, `!command`, `files = !ls` and `name?`."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _READ_BY_US = {"batch_size"}
 """Names in a cell that mean something without being read in it."""
@@ -109,21 +111,15 @@ def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...
     return tuple(found)
 
 
-def check_syntax(source: str, line_offset: int = 0) -> None:
-    """Raises CellError where the code of a job cannot be read as Python, or there is none.
+def check_syntax(source: str, line_offset: int = 0, file: str = "") -> None:
+    """Raises CellError where the code of a job cannot be compiled, or there is none.
 
-    `line_offset`: how many lines a cell has above it.
+    `line_offset`: how many lines a cell has above it; `file`: the name of the file in which the code is.
     """
     if not source.strip():
-        raise CellError("There is nothing to run", fix="Name a command, or write code below the first line.")
-    try:
-        ast.parse(source)
-    except SyntaxError as error:
-        line = (error.lineno or 1) + line_offset
-        where = f"cell line {line}" if line_offset else f"line {line}"
-        raise CellError(f"The code cannot be read: {error.msg}", where=where) from None
-    except ValueError as error:
-        raise CellError(f"The code cannot be read: {error}") from None
+        what = f"{file} is empty" if file else "There is nothing to run"
+        raise CellError(what, fix="Name a command, or write code below the first line.")
+    _parse(source, line_offset, file)
 
 
 def listed(given: str | Iterable[str]) -> tuple[str, ...]:
@@ -170,25 +166,28 @@ def as_declared(packages: Iterable[str], files: Mapping[str, Path]) -> tuple[str
     return tuple(Path(each).name if Path(each) in files.values() else each for each in packages)
 
 
-def _parse(source: str, line_offset: int) -> ast.Module:
+def _parse(source: str, line_offset: int, file: str = "") -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning about the user's strings is nothing to do with launching
+            # Only the compiler refuses a top-level `return` or `await` and a late `from __future__`.
             compile(source, "cell", "exec", dont_inherit=True)
             return ast.parse(source)
     except SyntaxError as error:
         number = error.lineno or 1
         line = (source.splitlines() or [""])[min(number, len(source.splitlines())) - 1].strip()
         fix = f"It reads: {line}" if line else ""
-        if line.startswith(("%", "!")):
+        if _OF_NOTEBOOKS.search(line):
             fix = "Lines with % and ! are the notebook's own; the VMs run plain Python. For packages: --pip."
-        raise CellError(f"{_place(number, line_offset)}: {error.msg}", fix=fix) from None
-    except ValueError as error:
-        raise CellError(f"The cell cannot be compiled: {error}") from None
+        if re.search(r"await|async", error.msg):
+            fix = "Only notebooks await at the top level: await in an async function, which asyncio.run(...) runs."
+        raise CellError(f"{_place(number, line_offset, file)}: {error.msg}", fix=fix) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise CellError(f"{file or 'The cell'} cannot be compiled: {error or type(error).__name__}") from None
 
 
-def _place(line: int, line_offset: int) -> str:
-    return f"cell line {line + line_offset}" if line_offset else f"line {line}"
+def _place(line: int, line_offset: int, file: str = "") -> str:
+    return f"cell line {line + line_offset}" if line_offset else f"{file} line {line}".lstrip()
 
 
 def _has_unknowable_names(tree: ast.Module) -> bool:

@@ -86,7 +86,7 @@ def declare_study(
         options["eval_steps"] = max(1, train_steps // EVALUATIONS)
     if repeat > 1:
         options.setdefault("noise_share", 0.0)  # as of every run with a seed
-    options |= {"name": name, "train_steps": train_steps, "seed": seed}
+    options |= {"name": name, "train_steps": train_steps, "seed": seed, "drawn_seed": secrets.randbelow(2**31)}
     of_each = None if configurations else workers or 1
     own_end = {**options, "when_done": "cluster"}
     runs = [specified(each.spec, own_end if each.own else options, of_each, include, source) for each in found]

@@ -14,9 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import ClusterError, DeclarationError
+from ..errors import ClusterError, DeclarationError, TrainingError
 from ..protocol import layout
 from ..protocol.cluster_commands import Resize, Train
+from ..runtime.folder import RunFolder
 from ..spec import JOBS, parse_name
 from . import commands
 from .cell import listed
@@ -67,6 +68,9 @@ def train(
         options["finish_by"] = moment(finish_by, chosen)
         refuse_untimely(chosen, options)
         options.setdefault("checkpoint_auto", "checkpoint_steps" not in options and "checkpoint_seconds" not in options)
+    earlier = _earlier(chosen, resume, train_steps)
+    if earlier and options.get("seed") is None:
+        options |= _seed_of(earlier)
     registered = {"model": model, "hparams_set": hparams_set, "problem": problem}
     spec, files = specified(
         chosen.state.spec, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include,
@@ -78,7 +82,6 @@ def train(
     if study := _whose(chosen, folder.name):
         what = f"{folder.name} is a name that the study {study} takes for its own"
         raise ClusterError(what, fix="Choose another --name.")
-    earlier = _earlier(chosen, resume, train_steps)
     on_vm = earlier is not None and _reachable(chosen, earlier)
     if finish_by is not None:
         refuse_impossible(chosen, spec, source, max(earlier.state.shipped_step or 0, earlier.state.checkpoint_step or 0)
@@ -151,6 +154,17 @@ def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | No
         what = f"{called} has made {made:,} steps already, which count"
         raise DeclarationError(what, where="--train-steps", fix=f"To go on from there, name more than {made}.")
     return found
+
+
+def _seed_of(earlier: Run) -> dict[str, int]:
+    """The option by which a cell that draws a split draws the same one as in the run that is resumed.
+
+    Empty where the declaration of that run is not on this machine.
+    """
+    try:
+        return {"drawn_seed": RunFolder(earlier.directory).spec().program_seed}
+    except TrainingError:
+        return {}
 
 
 def _reachable(cluster: Cluster, earlier: Run) -> bool:

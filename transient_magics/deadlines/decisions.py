@@ -4,7 +4,7 @@
   capacity will do, that on demand where it will not, weighted by how likely each is. A Spot worker is added while it
   makes steps for less than they are worth, its start-up included; one is given up when it makes them for more, its
   start-up saved included. So no change is undone by the next.
-- Never late: VMs on demand are taken before the moment from which they alone could no longer do it, should all that is
+- In time: VMs on demand are taken before the moment from which they alone could no longer do it, should all that is
   Spot be taken at once. For that, work counts up to the last durable save, speeds at their lower bound, the start with
   its 99th percentile and with the waiting for capacity on demand that was seen; the last save is a part of the work.
   They are given up when two starts are won. Where only a speed that nobody measured promises it, they are taken as soon
@@ -33,7 +33,7 @@ _PATIENCE = 0.25  # of what is left: so much slack there is while a speed is rel
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`workers` from now on, for this `reason` (empty: as they are). `ends`: nine of ten times between these; `late`:
+    """`workers` from now on, for this `reason` (empty: as they are). `ends`: about between these; `late`:
     when it ends if it is known that this is after the deadline, else 0. `save`: what is made is to be saved now."""
 
     workers: Workers

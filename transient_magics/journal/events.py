@@ -20,6 +20,7 @@ from ..protocol.bag import events as _bags  # noqa: F401 - a journal has them, t
 from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped, within
 from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
+from ..protocol.literals import CheckedValue, all_as_json
 from ..protocol.share import LEAST
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
     DaskClosed,
@@ -539,8 +540,8 @@ class DeadlineProposed(Event):
 class DeadlineOutlook(Event):
     """How a run with a deadline stands.
 
-    `chance` that it is in time; it ends between `low` and `high`, in seconds since 1970 (nine of ten times; 0: not
-    known yet). US dollars: a step is `worth` so much now, and a Spot worker with that `gpu` makes one for `price`.
+    `chance` that it is in time; it ends about between `low` and `high`, in seconds since 1970 (0: not known
+    yet). US dollars: a step is `worth` so much now, and a Spot worker with that `gpu` makes one for `price`.
     """
 
     run: Name
@@ -577,8 +578,12 @@ class StudyAsked(Event):
 
     study: Name
     trial: Count
-    params: Mapping[str, int | float | str]
+    params: Mapping[str, CheckedValue]
     runs: tuple[Name, ...]
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        return {**super().values, "params": all_as_json(self.params)}
 
 
 @_event("study.told")

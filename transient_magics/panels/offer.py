@@ -79,7 +79,7 @@ def offer(choices: Mapping[str, Any]) -> dict[str, Any]:
         "facts": [
             ["per hour", text.money(spec.hourly)],
             ["on demand", text.money(spec.on_demand_hourly)],
-            ["saved", f"{100 * saved:.0f}%" if saved >= 0.005 else "-"],
+            ["saved against Google's on-demand price", f"{100 * saved:.0f}%" if saved >= 0.005 else "-"],
         ],
         "rows": [_row(row) for row in preview.rows],
         "notes": [*_risks(preview.rows), *preview.doubts, *filter(None, [preview.foreseen]), _paid(preview)],

@@ -1,6 +1,6 @@
 """What a plan or a search of the catalog looks like: a snapshot for the page, and its static twin as HTML.
 
-The scatter has every cluster that was simulated (faint), the front with its 90 % intervals, and the knee; the table has
+The scatter has every cluster that was simulated (faint), the front with its ranges, and the knee; the table has
 the front with the line that declares each.
 """
 
@@ -40,7 +40,8 @@ def search_view(search: Search) -> dict[str, Any]:
     front = [_point(plan, search) for plan in search.front]
     return {
         "title": words.steps_of(search),
-        "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost",
+        "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost"
+        + words.lasts(search.front),
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
         "legend": _legend(search),
@@ -158,7 +159,7 @@ def _two_lines(cells: Iterable[str]) -> Iterator[str]:
 
 
 def deadline_curve(told: DeadlineCost) -> str:
-    """Dollars over deadlines as SVG, with the band of nine in ten runs, and what it is; the one asked for is marked."""
+    """Dollars over deadlines as SVG, with the range of simulated runs, and what it is; the one asked for is marked."""
     points = told.curve
     across = _Scale([point.hours for point in points], _LEFT, WIDTH - _ROOM)
     up = _Scale([each for point in points for each in (point.low, point.high)], HEIGHT - _BOTTOM, _ROOM)
@@ -174,7 +175,8 @@ def deadline_curve(told: DeadlineCost) -> str:
         f"<path d='M{band}Z' fill='{COLOURS['busy']}' opacity='.15'/>"
         f"<path d='M{line}' fill='none' stroke='{COLOURS['busy']}'/>"
         f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{COLOURS['good']}'/></svg>"
-        f"<div style='{FAINT};font-size:12px'>dollars over deadlines; nine of ten runs cost what the band spans</div>"
+        f"<div style='{FAINT};font-size:12px'>"
+        "dollars over deadlines: estimates; the band is the range of simulated runs</div>"
     )
 
 
@@ -264,7 +266,7 @@ def _legend(search: Search) -> list[tuple[str, str, str]]:
     return [
         ("good", "●", words.marked(search)),
         *([("busy", "◎", "the knee")] if apart else []),
-        ("busy", "●", "no other is faster and cheaper; lines span 90% of courses"),
+        ("busy", "●", "no other is faster and cheaper; lines are the ranges of estimates"),
         *([("quiet", "○", "another is faster and cheaper")] if beaten else []),
     ]
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .plan import Plan
     from .search import Search
 
+AGAINST = "against Google's on-demand price"
+"""To what a saving is compared."""
 MOST_ROWS = 8
 _MINUTES = 300.0  # an interval that is shorter is told by the second
 
@@ -34,7 +36,7 @@ def hours_between(low: float, high: float) -> str:
 
 
 def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
-    """A plan in a table: time and bill with their 90 % intervals, how accurate (if plans are `judged`), saved,
+    """A plan in a table: time and bill with their ranges, how accurate (if plans are `judged`), saved,
     revocations, the line."""
     low, high = plan.interval("hours")
     least, most = plan.interval("dollars")
@@ -48,13 +50,18 @@ def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
 
 def header(search: Search) -> tuple[str, ...]:
     """Of a table of `row`s."""
-    return ("TIME", "90%", "COST", "90%", *(["ACCURACY"] if search.judged else []), "SAVED", "WORKERS LOST", "LINE")
+    return ("TIME", "RANGE", "COST", "RANGE", *(["ACCURACY"] if search.judged else []), "SAVED", "WORKERS LOST", "LINE")
 
 
 def accuracy_words(accuracy: Accuracy) -> str:
     """`91.2% (90.1% to 92.3%)`, `91.2% (one run)`."""
     between = "one run" if accuracy.guess else f"{accuracy.low:.1%} to {accuracy.high:.1%}"
     return f"{accuracy.value:.1%} ({between})"
+
+
+def lasts(plans: Sequence[Plan]) -> str:
+    """What plans with Spot VMs take for granted."""
+    return ", if Spot capacity lasts" if any(plan.choice.transient for plan in plans) else ""
 
 
 def plan_text(plan: Plan) -> str:
@@ -65,9 +72,10 @@ def plan_text(plan: Plan) -> str:
     lines = [
         plan.line,
         f"{plan.train_steps:,} steps of {plan.workload.name}: {hours(plan.hours)} ({hours_between(low, high)}), "
-        f"{money(plan.dollars)} ({money(least)} to {money(most)}); 90 % intervals{_guessed(plan)}, counted {counted}.",
+        f"{money(plan.dollars)} ({money(least)} to {money(most)}){lasts([plan])}; "
+        f"estimates and their ranges{_guessed(plan)}, counted {counted}.",
         f"On demand: {hours(plan.on_demand_hours)}, {money(plan.on_demand_dollars)}"
-        + (f"; {plan.saved:.0%} saved." if plan.saved >= 0.005 else "."),
+        + (f"; {plan.saved:.0%} saved {AGAINST}." if plan.saved >= 0.005 else "."),
         f"{plan.steps_per_second:,.3g} steps/s, {money(plan.hourly)} per hour; {plan.risk}{_lost(plan)}.",
     ]
     lines += deadline_words(plan.deadline) if plan.deadline else []
@@ -83,7 +91,7 @@ def _accuracy(plan: Plan) -> list[str]:
     if not plan.accuracy:
         return []
     runs = f"{plan.accuracy.runs} runs" if plan.accuracy.runs > 1 else "a run"
-    told = f"as {runs} with as many workers and steps had; 90 % of such runs lie between"
+    told = f"as {runs} with as many workers and steps had; the range is that of such runs"
     if plan.accuracy.guess:
         told = f"as {runs} with as many workers and steps had: how others differ it does not tell"
     return [f"Accuracy {accuracy_words(plan.accuracy)}, {told}."]
@@ -103,8 +111,8 @@ def deadline_words(told: DeadlineCost) -> list[str]:
         f"runs {in_time} in time. On demand alone: {money(told.on_demand)}.",
         f"Deadlines: {others}.",
         f"Deadlines are simulated with capacity {told.market}: an example of a market, no forecast of a zone. "
-        "Clusters there decide as yours will. In time as long as there are VMs on demand, and quota for them, which "
-        f"take steps within {told.start:.0f} s.",
+        "Clusters there decide as yours will. In time as long as workers stay as fast as they are counted, and there "
+        f"are VMs on demand, and quota for them, which take steps within {told.start:.0f} s.",
     ]
 
 
@@ -129,7 +137,7 @@ def _lost(plan: Plan) -> str:
 def search_text(search: Search) -> str:
     """A search: the table of its front, and what it means."""
     lines = [
-        f"{steps_of(search)}: {len(search.front)} of {search.considered:,} clusters "
+        f"{steps_of(search)}{lasts(search.front)}: {len(search.front)} of {search.considered:,} clusters "
         f"that no other beats in time and in cost; > marks {marked(search)}.",
         *render_table(("", *header(search)), rows(search)),
     ]
@@ -170,7 +178,9 @@ def notes(search: Search) -> list[str]:
     first = search.front[0]
     counted = "from the first step" if first.workload.from_first_step else "from the request"
     said = [
-        f"Hours are counted {counted}, with 90 % intervals{_guessed(first)}; Spot VMs with {first.risk}.",
+        f"Hours and dollars are estimates with their ranges{_guessed(first)}, counted {counted}; "
+        f"Spot VMs with {first.risk}.",
+        f"What is saved is {AGAINST}.",
         *search.notes,
     ]
     return list(dict.fromkeys([*said, *left_out(search.best), *_of_plans(shown(search))]))

@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Literal, NoReturn, TypeVar, Union, cast
 
@@ -25,13 +25,21 @@ LONGEST_LINE = 1 << 20
 LONGEST_TEXT = 4096
 MOST_ENTRIES = 1024
 DEEPEST = 16
-_LARGEST = 2**63
+LARGEST = 2**63
+"""Above all numbers that are let in."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 MOST_CHARACTERS = 400
 
 Check = Callable[[object], object]
 _Class = TypeVar("_Class")
+
+
+@dataclass(frozen=True)
+class Alone:
+    """In an annotation: this check alone, and none that follows from the type."""
+
+    check: Check
 
 
 def at_least(least: float) -> Callable[[float], float]:
@@ -131,13 +139,13 @@ def all_plain(said: str) -> str:
 
 
 def _integer(value: object) -> int:
-    if type(value) is not int or not -_LARGEST < value < _LARGEST:
+    if type(value) is not int or not -LARGEST < value < LARGEST:
         raise ValueError(f"no whole number: {value!r:.80}")
     return value
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -LARGEST < value < LARGEST:
         raise ValueError(f"no number: {value!r:.80}")  # infinite ones and NaN among them
     return value
 
@@ -182,6 +190,8 @@ def of(annotation: object) -> Check:
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated and isinstance(inner[1], Alone):
+        return inner[1].check
     if origin is Annotated:
         return _all(of(inner[0]), *inner[1:])
     if origin in (Union, types.UnionType):

@@ -97,12 +97,16 @@ class Fetch(Message):
 
 @message("stepping")
 class Stepping(Message):
-    """It applied its first gradient. `speed` is its accelerator's, relative to a K80's, where it knows that."""
+    """It applied its first gradient. `speed` is its accelerator's, relative to a K80's, where it knows that.
+
+    `program` is the fingerprint of the run's program in its process, as JSON (runtime/training/fingerprint.py).
+    """
 
     loss: float | None = None
     samples: Count = 0
     speed: Amount = 0.0
     gpu: bool = False
+    program: str = ""
 
 
 @message("metrics")

@@ -16,12 +16,11 @@ from typing import Annotated, Literal, Self
 from . import checks
 from .cache import cache_or_none
 from .checks import Amount, Count, Name, NameOrNone, at_least, within
+from .literals import CheckedValue, Value, all_as_json
 from .machines import machines_or_none, parse_preparation, preparation_or_none
 from .measures.objective import Objective, Patience, objective_or_none, patience_or_none
 
 _AtLeastOne = Annotated[int, at_least(1)]
-Value = int | float | str
-"""Of a parameter."""
 
 
 def parameter_name(text: str) -> str:
@@ -67,8 +66,10 @@ class RunSpec:
     Alarm: `alarm_below` is the share of the workers' own speed below which the run is called slow (0: never),
     `alarm_after` the seconds that each of them warms up before.
 
-    Chance: from `seed` follow the initial values, and in a graph that a worker builds for a model of the cell's own
-    the order of its examples and its dropout (None: all is drawn).
+    Chance: from `program_seed`, which is `seed` or, where none was declared, `drawn_seed`, follows what the cell draws
+    while it is executed, in every process of the run alike (runtime/training/randomness.py). From a declared `seed`
+    follow the initial values, too, and in a graph that a worker builds for a model of the cell's own the order of its
+    examples and its dropout (None: these are drawn).
 
     Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
     evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all; None: of a model of the
@@ -133,9 +134,10 @@ class RunSpec:
     eval_steps: _AtLeastOne | None = None
     eval_batches: Count | None = None
     seed: Annotated[int, within(0, 2**31 - 1)] | None = None
+    drawn_seed: Annotated[int, within(0, 2**31 - 1)] = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
-    params: Mapping[Annotated[str, parameter_name], Value] = field(default_factory=dict[str, Value])
+    params: Mapping[Annotated[str, parameter_name], CheckedValue] = field(default_factory=dict[str, Value])
     stalls: Count = 0
     stall_seconds: Annotated[float, within(0.05, 600)] = 2.0
     study: NameOrNone = ""
@@ -195,6 +197,11 @@ class RunSpec:
         return Patience.parse(self.stop_when) if self.stop_when else None
 
     @property
+    def program_seed(self) -> int:
+        """The seed of what the cell draws while it is executed."""
+        return self.drawn_seed if self.seed is None else self.seed
+
+    @property
     def alone(self) -> bool:
         """Whether the one worker that it ever has may keep the variables itself (runtime/training/graph/copies.py)."""
         one = self.most_workers == 1 and not self.stalls
@@ -207,7 +214,7 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
-        return asdict(self)
+        return {**asdict(self), "params": all_as_json(self.params)}
 
     def without_token(self) -> dict[str, object]:
         """The same without what only VMs of the run may know."""

@@ -13,11 +13,23 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal, Self
 
 from . import checks
-from .checks import Amount, Count, Name, at_least, within
+from .checks import LARGEST, Amount, Count, Name, at_least, within
+from .literals import (
+    CheckedValue,
+    Value,
+    as_json,
+    as_number,
+    is_whole_with_exponent,
+    mask,
+    parse_value,
+    same,
+    split,
+    value_text,
+)
 from .machines import machines_text, parse_machines
 from .measures.objective import Objective, objective_or_none
 from .names import LONGEST_NAME
-from .run import RunSpec, Value, parameter_name
+from .run import RunSpec, parameter_name
 
 MOST_TRIALS, MOST_REPEATS, MOST_PER_VM = 1000, 100, 16
 BATCH = "batch_size"
@@ -25,8 +37,8 @@ ON = "on"
 """What the configuration of a trial is called among its parameters."""
 LONGEST_STUDY = LONGEST_NAME - len("-999-99")
 """Of a study's name: its runs are called after it."""
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_DIMENSION = re.compile(r"(?:\s*[=,:]\s*|[^\s=,:])+")
+"""In the text of a space: blanks separate dimensions, and mean nothing around `=`, `,` and `:`."""
 _FORMS = "write name=a,b,c, or name=low:high with :log or :int behind it"
 
 
@@ -39,7 +51,7 @@ class Dimension:
 
     name: Annotated[str, parameter_name]
     kind: Literal["choice", "float", "log", "int"]
-    choices: tuple[Value, ...] = ()
+    choices: tuple[CheckedValue, ...] = ()
     low: float = 0.0
     high: float = 0.0
 
@@ -51,56 +63,69 @@ class Dimension:
         if self.kind == "choice":
             if not self.choices:
                 return "there is nothing to choose from"
-            twice = next((each for place, each in enumerate(self.choices) if each in self.choices[:place]), None)
-            return f"{twice} is there twice" if twice is not None else ""
+            for place, choice in enumerate(self.choices):
+                if any(choice == other or same(choice, other) for other in self.choices[:place]):
+                    return f"{value_text(choice):.80} is there twice"
+            return ""
         if self.choices:
             return "a range has no choices"
         if not self.low < self.high:
-            return f"the range is empty: {_shown(self.low)} is not below {_shown(self.high)}"
+            return f"the range is empty: {value_text(self.low)} is not below {value_text(self.high)}"
         if self.kind == "log" and self.low <= 0:
-            return f"a logarithm needs a range above zero, and {_shown(self.low)} is not"
+            return f"a logarithm needs a range above zero, and {value_text(self.low)} is not"
         if self.kind == "int" and not (self.low.is_integer() and self.high.is_integer()):
             return "a range of whole numbers begins and ends with one"
         return ""
 
     def __str__(self) -> str:
         if self.kind == "choice":
-            return f"{self.name}={','.join(map(_shown, self.choices))}"
+            return f"{self.name}={','.join(map(value_text, self.choices))}"
         if self.kind == "int":
             return f"{self.name}={self.low:.0f}:{self.high:.0f}:int"
-        ends = f"{self.name}={_shown(self.low)}:{_shown(self.high)}"
+        ends = f"{self.name}={value_text(self.low)}:{value_text(self.high)}"
         return ends if self.kind == "float" else f"{ends}:{self.kind}"
 
     def has(self, value: Value) -> bool:
         """Whether it may take this value."""
         if self.kind == "choice":
-            return any(type(value) is type(each) and value == each for each in self.choices)
-        whole = type(value) is int
-        return (whole or (type(value) is float and self.kind != "int")) and self.low <= float(value) <= self.high
+            return any(same(value, choice) for choice in self.choices)
+        if type(value) is int or (type(value) is float and self.kind != "int"):
+            return self.low <= value <= self.high
+        return False
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values."""
+        return {**asdict(self), "choices": [as_json(choice) for choice in self.choices]}
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `name=a,b,c` or `name=low:high[:log|:int]`. Raises ValueError, a clause that says what is wrong."""
         name, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not name or not values:
-            raise ValueError(f"'{text:.40}' names no values: {_FORMS}")
+            raise ValueError(f"{text[:40]!r} names no values: {_FORMS}")
         parameter_name(name)
-        parts = [part.strip() for part in values.split(",")]
-        if ":" not in values or len(parts) > 1:
-            if "" in parts:
-                raise ValueError(f"{name}: between two commas stands no value")
-            return cls(name, "choice", tuple(map(parse_value, parts)))
-        low, high, *how = (part.strip() for part in values.split(":"))
-        if not all(_NUMBER.fullmatch(each) for each in (low, high)) or len(how) > 1:
-            raise ValueError(f"{name}: '{values:.40}' is no range: {_FORMS}")
+        try:
+            return cls._of_values(name, values)
+        except ValueError as error:
+            text = str(error)
+            raise ValueError(text if text.startswith(f"{name}: ") else f"{name}: {text}") from None
+
+    @classmethod
+    def _of_values(cls, name: str, values: str) -> Self:
+        parts, ends = split(values, ","), split(values, ":")
+        if len(ends) == 1 or len(parts) > 1:
+            return cls(name, "choice", _choices(parts))
+        low, high, *how = ends
         match how:
             case []:
                 kind = "float"
             case ["log" | "int" as kind]:
                 pass
+            case [other]:
+                raise ValueError(f"a range cannot be {other[:20]!r}: {_FORMS}")
             case _:
-                raise ValueError(f"{name}: a range cannot be '{how[0]:.20}': {_FORMS}")
-        return cls(name, kind, (), _finite(low), _finite(high))
+                raise ValueError(f"{values[:40]!r} is no range: {_FORMS}")
+        return cls(name, kind, (), _end(low, values), _end(high, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +233,8 @@ class StudySpec:
         machines = self.machines(params)
         workers = self.workers_of(machines)
         values = {name: value for name, value in params.items() if not (self.on and name == ON)}
-        overrides = ",".join(f"{name}={_shown(value)}" for name, value in values.items()) if self.run.model else ""
+        texts = {name: value if isinstance(value, str) else value_text(value) for name, value in values.items()}
+        overrides = ",".join(f"{name}={value}" for name, value in texts.items()) if self.run.model else ""
         return replace(
             self.run, name=self.run_name(trial, repeat), study=self.name, trial=trial, repeat=repeat,
             params={**self.run.params, **values}, hparams=",".join(filter(None, (self.run.hparams, overrides))),
@@ -225,7 +251,8 @@ class StudySpec:
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values, without the token of a run; `from_dict` reads them back as an equal spec."""
-        return {**asdict(self), "run": self.run.without_token()}
+        space = [each.to_dict() for each in self.space]
+        return {**asdict(self), "run": self.run.without_token(), "space": space}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
@@ -236,8 +263,8 @@ class StudySpec:
 def parse_space(text: str) -> tuple[Dimension, ...]:
     """The dimensions of a space, by blanks. Raises ValueError, a clause that says what is wrong."""
     found: dict[str, Dimension] = {}
-    for part in re.sub(r"\s*([=,:])\s*", r"\1", text).split():
-        dimension = Dimension.parse(part)
+    for part in _DIMENSION.finditer(mask(text)):
+        dimension = Dimension.parse(text[part.start() : part.end()])
         if dimension.name in found:
             raise ValueError(f"{dimension.name} is there twice")
         found[dimension.name] = dimension
@@ -251,13 +278,6 @@ def count_points(space: Sequence[Dimension]) -> int:
     if any(each.kind in ("float", "log") for each in space):
         return 0
     return math.prod(len(each.choices) if each.kind == "choice" else int(each.high - each.low) + 1 for each in space)
-
-
-def parse_value(text: str) -> Value:
-    """A whole number, a number, or else the text itself. Raises ValueError for a number without end."""
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return _finite(text) if _NUMBER.fullmatch(text) else text
 
 
 def contradiction(spec: StudySpec) -> str:
@@ -315,14 +335,25 @@ def _configurations(spec: StudySpec) -> str:
     return "workers: --on says how many each run takes" if spec.workers != 1 else ""
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value) or abs(value) >= 2**63:
+def _choices(texts: Sequence[str]) -> tuple[Value, ...]:
+    """The values of a dimension. Raises ValueError, a clause."""
+    if "" in texts:
+        raise ValueError("between two commas stands no value")
+    values = tuple(map(parse_value, texts))
+    floats = [text for text, value in zip(texts, values, strict=True) if type(value) is float]
+    mixed = 0 < len(floats) < len(values) and all(type(value) in (int, float) for value in values)
+    # Units and batch sizes may not be floats, and the table of a study would show both as whole numbers.
+    if mixed and all(map(is_whole_with_exponent, floats)):
+        whole = int(float(floats[0]))
+        raise ValueError(f"{floats[0]} is a float beside whole numbers: write {whole}, or {whole}.0")
+    return values
+
+
+def _end(text: str, values: str) -> float:
+    """One end of a range. Raises ValueError, a clause."""
+    value = as_number(parse_value(text))
+    if math.isnan(value):
+        raise ValueError(f"{values[:40]!r} is no range: {_FORMS}")
+    if abs(value) >= LARGEST:
         raise ValueError(f"{text:.40} is too large")
     return value
-
-
-def _shown(value: Value) -> str:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return f"{value:.1f}"
-    return str(value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..files import write_atomically
@@ -14,6 +16,8 @@ from . import job_record
 runner = job_record.runner
 kill_marked = job_record.kill_marked
 MARK = job_record.MARK
+_LIMIT = "limit"
+"""The file with the moment (`time.monotonic`) at which the agent kills the worker."""
 
 
 def wanted(folder: Path) -> BeginDask | None:
@@ -53,6 +57,35 @@ def tell_end(folder: Path, pid: int) -> None:
 def has_ended_well(folder: Path, pid: int) -> bool:
     """Whether it said so."""
     return (folder / f"ended-{pid}").exists()
+
+
+@contextmanager
+def time_limit(folder: Path, seconds: float) -> Iterator[None]:
+    """Have the agent kill this process, the worker of the folder, where this takes longer (0: as long as it likes).
+
+    Timers of this process would be no limit: tasks may set them for themselves, and a handler in Python is not called
+    while compiled code holds the interpreter.
+    """
+    limit = folder / _LIMIT
+    if seconds:
+        write_atomically(limit, str(time.monotonic() + seconds), durable=False)
+    try:
+        yield
+    finally:
+        limit.unlink(missing_ok=True)
+
+
+def is_over_time(folder: Path) -> bool:
+    """Whether the limit of `time_limit` is over, of a worker that is still in it."""
+    try:
+        return time.monotonic() > float((folder / _LIMIT).read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def clear_time_limit(folder: Path) -> None:
+    """Remove the limit of a worker that has ended."""
+    (folder / _LIMIT).unlink(missing_ok=True)
 
 
 def tell_address(folder: Path, pid: int, address: str) -> None:

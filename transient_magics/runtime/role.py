@@ -18,6 +18,7 @@ from typing import NoReturn
 from ..files import write_atomically
 from ..protocol.agent_commands import Assignment
 from ..protocol.run import RunSpec
+from .children import separate_children
 from .folder import RunFolder
 from .role_record import claim, exit_file
 
@@ -42,6 +43,8 @@ ENVIRONMENT = {
     # PyArrow, which pandas imports, starts a thread for its memory otherwise; a fork server must have none.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTHONUNBUFFERED": "1",
+    # The order of a set of strings, and what follows from it (names of layers), is the same in all processes of a run.
+    "PYTHONHASHSEED": "0",
 }
 
 
@@ -71,6 +74,7 @@ class Role:
         parser.add_argument("--asked", type=float, default=time.time(), help="when it was wanted, seconds since 1970")
         given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
         self.asked: float = given.asked
+        separate_children()  # the user's code may fork, in data pipelines above all
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim(self.folder.logs, self.assignment)

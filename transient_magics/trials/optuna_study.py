@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DeclarationError
 from ..journal import RunState, StudyState
+from ..protocol.literals import same, value_text
 from ..protocol.run import Value
 from ..protocol.study import Dimension, StudySpec
 
@@ -42,11 +43,16 @@ def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution
 
     match dimension.kind:
         case "choice":
-            return CategoricalDistribution(dimension.choices)
+            return CategoricalDistribution([for_optuna(choice) for choice in dimension.choices])
         case "int":
             return IntDistribution(int(dimension.low), int(dimension.high))
         case _:
             return FloatDistribution(dimension.low, dimension.high, log=dimension.kind == "log")
+
+
+def for_optuna(value: Value) -> bool | int | float | str | None:
+    """The value as Optuna's stores and plots take it: a list or tuple as its text."""
+    return value_text(value) if isinstance(value, list | tuple) else value
 
 
 class Twin:
@@ -108,11 +114,11 @@ class Twin:
         )
         trial = self.study.ask(self._distributions)
         self._trials.append(trial)
-        return dict(trial.params)
+        return {each.name: _chosen(each, trial.params[each.name]) for each in self._spec.dimensions}
 
     def _ask(self, params: Mapping[str, Value]) -> None:
         self.study.sampler = self._optuna.samplers.RandomSampler(seed=0)  # nothing is drawn
-        self.study.enqueue_trial(dict(params))
+        self.study.enqueue_trial({name: for_optuna(value) for name, value in params.items()})
         self._trials.append(self.study.ask(self._distributions))
 
     def _evaluations(self, number: int, run: RunState) -> list[tuple[float, int, int, Any]]:
@@ -149,3 +155,10 @@ class Twin:
                 return pruners.HyperbandPruner(min_resource=1, max_resource=self._steps)
             case _:
                 return pruners.NopPruner()
+
+
+def _chosen(dimension: Dimension, value: Value) -> Value:
+    """The value of the dimension that Optuna chose."""
+    if dimension.kind != "choice":
+        return value
+    return next(choice for choice in dimension.choices if same(for_optuna(choice), value))

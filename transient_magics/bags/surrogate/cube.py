@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...protocol.literals import as_number, same
 from ...protocol.run import Value
 from ...protocol.study import Dimension
 
@@ -33,9 +34,9 @@ class Cube:
 
     def rows(self, points: Sequence[Mapping[str, Value]]) -> _Array:
         """Where the points are, a row each. Raises KeyError for one without a parameter."""
-        return np.array([[_place(each, float(point[each.name])) for each in self.space] for point in points]).reshape(
-            len(points), len(self.space)
-        )
+        return np.array(
+            [[_place(each, _number(each, point[each.name])) for each in self.space] for point in points]
+        ).reshape(len(points), len(self.space))
 
     def point(self, row: _Array) -> dict[str, Value]:
         """The point of the space that is nearest to a place in the cube."""
@@ -91,9 +92,16 @@ def all_inside(data: _Array, rows: _Array) -> NDArray[np.bool_]:
     return np.array([inside(data, row) for row in rows], bool)
 
 
+def _number(dimension: Dimension, value: Value) -> float:
+    """The value as a number; where not all choices are numbers, its place among them."""
+    if dimension.kind != "choice" or all(math.isfinite(as_number(choice)) for choice in dimension.choices):
+        return as_number(value)
+    return next((float(place) for place, choice in enumerate(dimension.choices) if same(choice, value)), math.nan)
+
+
 def _ends(dimension: Dimension) -> tuple[float, float]:
     if dimension.kind == "choice":
-        numbers = [float(each) for each in dimension.choices]
+        numbers = [_number(dimension, each) for each in dimension.choices]
         return min(numbers), max(numbers)
     return dimension.low, dimension.high
 
@@ -109,7 +117,7 @@ def _value(dimension: Dimension, place: float) -> Value:
     low, high = _ends(dimension)
     match dimension.kind:
         case "choice":
-            return min(dimension.choices, key=lambda each: abs(_place(dimension, float(each)) - place))
+            return min(dimension.choices, key=lambda each: abs(_place(dimension, _number(dimension, each)) - place))
         case "int":
             return round(low + place * (high - low))
         case "log":

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import PlanError
 from ...protocol.bag.spec import ERROR, outputs_of
+from ...protocol.literals import value_text
 from ...protocol.run import Value
 from ...protocol.study import Dimension
 from . import ensemble, gaussian
@@ -79,8 +80,8 @@ class Surrogate:
         if wrong := sorted({*parameters} ^ {*names}):
             what = f"'{wrong[0]}' is {'missing' if wrong[0] in names else 'no parameter of this bag'}"
             raise PlanError(what, fix=f"It takes {', '.join(names)}.")
-        if bad := next((name for name, value in parameters.items() if isinstance(value, str)), None):
-            raise PlanError(f"{bad} must be a number, not '{parameters[bad]}'")
+        if bad := next((name for name, value in parameters.items() if not isinstance(value, int | float)), None):
+            raise PlanError(f"{bad} must be a number, not {value_text(parameters[bad])}")
         row = self.cube.rows([parameters])
         if not np.isfinite(row).all() or not inside(self.rows, row[0]):
             where = ", ".join(f"{name}={value}" for name, value in parameters.items())

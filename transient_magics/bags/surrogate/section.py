@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ...errors import PlanError
 from ...protocol.bag.spec import ERROR
+from ...protocol.literals import as_number
 from ...protocol.run import Value
 from ...protocol.study import Dimension
 from .cube import all_inside
@@ -97,9 +98,9 @@ def _over(surrogate: Surrogate, over: Sequence[str], held: Mapping[str, Value]) 
 
 
 def _may(dimension: Dimension, value: Value) -> bool:
-    if isinstance(value, str):
-        return False
-    return value in dimension.choices if dimension.kind == "choice" else dimension.low <= value <= dimension.high
+    if dimension.kind == "choice":
+        return value in dimension.choices
+    return dimension.low <= as_number(value) <= dimension.high  # never so for NaN
 
 
 def _places(dimension: Dimension, count: int, *, cells: bool) -> tuple[Value, ...]:

@@ -8,14 +8,15 @@ from ...protocol.bag.spec import BagSpec, parse_until
 from ...spec import parse_name
 from ..option import Option, duration, flag, hours, one_of, positive, share, space, whole
 from .runs import split_paths
-from .shared import OUTPUT, WAIT
+from .shared import LITERALS, OUTPUT, WAIT
 
 
 def bag() -> tuple[Option, ...]:
     """Those of a bag."""
     return (
         flag("--over", "at which points the function is computed: NAME=LOW:HIGH is a range, with :log evenly in its "
-              "logarithm, with :int in whole numbers; NAME=A,B,C chooses", space, metavar="'NAME=VALUES ...'"),
+              "logarithm, with :int in whole numbers; NAME=A,B,C chooses. " + LITERALS, space,
+              metavar="'NAME=VALUES ...'"),
         flag("--jobs", "how many results are wanted", whole("--jobs"), metavar="N"),
         flag("--spare", "so many more jobs are begun, and none is waited for (0.1)", share("--spare"), metavar="SHARE"),
         flag("--surrogate", "what is learnt of the results, and chooses further points: a Gaussian process (gp), an "

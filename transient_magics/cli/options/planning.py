@@ -26,7 +26,7 @@ from ..option import (
     word,
     zones,
 )
-from .shared import OUTPUT
+from .shared import LITERALS, OUTPUT
 from .words import EXAMPLES
 
 WORKLOADS = (
@@ -47,8 +47,8 @@ def plan() -> tuple[Option, ...]:
         flag("--cell", "or of the model that this file's code defines, as the body of %%train would (what never ran is "
               "counted, where TensorFlow is here)", str, completes="path", metavar="FILE.py"),
         flag("--hparams", "overrides of a model that never ran: batch_size=64", overrides, metavar="NAME=VALUE,..."),
-        flag("--param", "values that the cell's model reads by their names: units=64", parameter, name="params",
-              many="extend", metavar="NAME=VALUE"),
+        flag("--param", f"values that the cell's model reads by their names: units=64. {LITERALS}", parameter,
+              name="params", many="extend", metavar="NAME=VALUE"),
         flag("--include", "local modules or folders that it imports", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"),

@@ -39,7 +39,7 @@ from ..option import (
     word,
     zones,
 )
-from .shared import OF_CLUSTER, OUTPUT, RUN, WAIT
+from .shared import LITERALS, OF_CLUSTER, OUTPUT, RUN, WAIT
 
 OF_DEADLINES = ("finish_by", "max_cost", "confidence", "gpus", "zones", "adapt")
 """The options of runs that have a cluster for themselves: none of a study's."""
@@ -64,8 +64,8 @@ def train() -> tuple[Option, ...]:
               "1); with --prep, of a preparation VM", whole("--prep-threads"), metavar="N"),
         flag("--prep", "up to so many Spot VMs without a GPU prepare the mini-batches, as steps wait for them: cpux4 "
               "(none: the workers do)", preparation, metavar="cpuxN"),
-        flag("--param", "values that a cell with a model of its own reads by their names: lr=0.1 units=64", parameter,
-              name="params", many="extend", metavar="NAME=VALUE"),
+        flag("--param", "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
+              parameter, name="params", many="extend", metavar="NAME=VALUE"),
         flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this run, by name or file", str, completes="path",
@@ -122,8 +122,8 @@ def train() -> tuple[Option, ...]:
               metavar="TIME|CLOCK"),
         flag("--max-cost", "with it, what the run may cost, in US dollars: where both cannot be, it is late "
               "(what is left of the cluster's limit)", positive("--max-cost"), metavar="DOLLARS"),
-        flag("--confidence", "with it, the speed counts as what it is at least with this probability (0.95)",
-              confidence, metavar="SHARE"),
+        flag("--confidence", "with it, how cautiously speeds count: at a lower end of what was measured, an estimate "
+              "(0.95)", confidence, metavar="SHARE"),
         flag("--gpus", "with it, the GPUs that workers may have (the cluster's)", gpus, metavar="GPU,..."),
         flag("--zones", "with it, where they may be (where the cluster's may)",
               lambda text: zones(text, "--zones"), completes="zone", metavar="ZONE,..."),
@@ -149,8 +149,8 @@ def study() -> tuple[Option, ...]:
     """Those of a study, and of its runs all that are not its own."""
     own = (
         flag("--over", "what is tried: NAME=A,B,C chooses, NAME=LOW:HIGH is a range, with :log evenly in its "
-              "logarithm, with :int in whole numbers. Of Tensor2Tensor's models these are hyper-parameters, a cell's "
-              "own reads them by their names", space, metavar="'NAME=VALUES ...'"),
+              f"logarithm, with :int in whole numbers. {LITERALS} Of Tensor2Tensor's models these are "
+              "hyper-parameters, a cell's own reads them by their names", space, metavar="'NAME=VALUES ...'"),
         flag("--trials", "how many points are tried (all of a grid, else 20)", whole("--trials"), metavar="N"),
         flag("--sampler", "how points are chosen: grid tries each once; random draws them; tpe and gp, Optuna's, learn "
               "from earlier trials; gp needs torch (grid where only choices are given, else tpe)",

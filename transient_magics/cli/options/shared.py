@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from ..option import flag, variable, word
 
+LITERALS = (
+    "Values are Python literals: True, None, 0x10, 1e-3, nan, 'a, b', [64,32]; a word without quotes is a text. Other "
+    "spellings of these words, as true and none, are refused, but for in quotes."
+)
 WAIT = "return only when {}"
 OUTPUT = flag("-o --output", "bind the handle to this name in the notebook", variable, metavar="NAME")
 CLUSTER_NAME = word("name", "NAME", "the cluster", completes="cluster")

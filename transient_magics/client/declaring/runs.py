@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Mapping
@@ -55,6 +56,7 @@ def specified(
         raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = parse_records(options["data_dir"], cluster)
+    options.setdefault("drawn_seed", secrets.randbelow(2**31))
     spec = make_run({
         **{key: value for key, value in options.items() if value is not None},
         "include": tuple(Path(each).name for each in include), "declared_at": time.time(),

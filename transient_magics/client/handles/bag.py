@@ -22,6 +22,7 @@ from ...protocol.cluster_commands import StopBag
 from ...protocol.run import Value
 from .. import commands, text
 from ..following.home import until_home
+from ..results.trials import frame_of
 from ..shown import Log
 
 if TYPE_CHECKING:
@@ -73,7 +74,6 @@ class Bag:
         Columns: job, a column for each parameter, one for each value that the jobs return, seconds (of computing),
         attempts, arrays (the path of the npz file with what else it returned, or None).
         """
-        import pandas
 
         bag = self.state.state
         rows: list[dict[str, Any]] = []
@@ -87,7 +87,7 @@ class Bag:
                 })  # fmt: skip
         names = [each.name for each in bag.spec.space]
         values = list(rows[0])[1 + len(names) : -3] if rows else []
-        return pandas.DataFrame(rows, columns=["job", *names, *values, "seconds", "attempts", "arrays"])
+        return frame_of(rows, ["job", *names, *values, "seconds", "attempts", "arrays"], names)
 
     @property
     def surrogate(self) -> Surrogate:

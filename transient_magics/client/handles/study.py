@@ -19,7 +19,7 @@ from ...protocol.study import StudySpec
 from .. import commands, text
 from ..following.home import until_home
 from ..results.for_optuna import optuna_study
-from ..results.trials import Configurations, best_of, best_so_far, configurations
+from ..results.trials import Configurations, best_of, best_so_far, configurations, frame_of
 from .run import Run
 
 if TYPE_CHECKING:
@@ -116,7 +116,6 @@ class Study:
         and its share of all else that the cluster costs, by the time of workers), best (of all so far), reason (why it
         has no value).
         """
-        import pandas
 
         begun = self.begun or [(self.cluster.state, self.state)]
         best = best_of([study for _, study in begun])
@@ -137,7 +136,7 @@ class Study:
         study = begun[0][1]
         names = [each.name for each in study.spec.dimensions]
         columns = ["trial", "state", "value", *names, "runs", "steps", "seconds", "dollars", "best", "reason"]
-        frame = pandas.DataFrame(rows, columns=columns)
+        frame = frame_of(rows, columns, names)
         frame["value"] = frame["value"].astype("float64")
         return frame
 
@@ -259,8 +258,7 @@ class Study:
         if reason := next((study.reason for study in studies if study.reason), ""):
             said += f", ended: {reason}"
         if (best := best_of(studies)) and best.value is not None:
-            values = ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-                                for name, value in best.params.items())  # fmt: skip
+            values = ", ".join(f"{name}={text.value_words(value)}" for name, value in best.params.items())
             number = next(each.spec.first for each in studies if each.best is best) + best.number
             said += f"; the best is {number}, {studies[0].spec.goal.metric} {best.value:.4g}" + f" ({values})" * bool(
                 values

@@ -219,6 +219,8 @@ def _rows(name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str],
 
 def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[str]:
     notes = ["More jobs are begun than results are wanted; none is waited for, and one that is lost begins again."]
+    if model != "standard":
+        notes.insert(0, f"Hours and dollars are counted as if {model.capitalize()} capacity lasts.")
     if save_time is None:
         notes.append(
             "No job saves anything here; with --save-time 20s one that is lost goes on from its last checkpoint."

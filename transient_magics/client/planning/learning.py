@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...journal import kept, metrics
 from ...protocol import layout
+from ...protocol.literals import value_text
 from ...protocol.run import RunSpec
 from ..folders import KnownRun
 
@@ -99,5 +100,8 @@ def record(run: KnownRun, *, whole: bool = False) -> Record:
 
 def settings(run: KnownRun) -> str:
     """What else than model, workers and batch makes the run another experiment: hparams and params, as text."""
-    said = [*run.state.spec.hparams.split(","), *(f"{name}={value}" for name, value in run.state.spec.params.items())]
+    said = [
+        *run.state.spec.hparams.split(","),
+        *(f"{name}={value_text(value)}" for name, value in run.state.spec.params.items()),
+    ]
     return ",".join(sorted(each for each in said if each and each.partition("=")[0] not in _BATCHES))

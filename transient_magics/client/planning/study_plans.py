@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the runs of one configuration take: `hours` until all are trained, from `low` to `high` in nine of ten
-    simulated courses, and `dollars` of the whole cluster for that time."""
+    """What the runs of one configuration take: `hours` until all are trained, the range from `low` to
+    `high` of simulated courses, and `dollars` of the whole cluster for that time."""
 
     hours: float
     low: float

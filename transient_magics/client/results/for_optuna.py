@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError
 from ...journal import ClusterState, StudyState, TrialState
-from ...trials.optuna_study import STATES, distributions
+from ...trials.optuna_study import STATES, distributions, for_optuna
 from .comparison import evaluated
 from .trials import runs_of, value_of
 
@@ -70,7 +70,7 @@ def _trial(
         value=known if phase in (Phase.COMPLETE, Phase.PRUNED) else None,
         datetime_start=datetime.fromtimestamp(trial.asked_at),
         datetime_complete=datetime.fromtimestamp(trial.told_at) if trial.told else None,
-        params={name: trial.params[name] for name in space},
+        params={name: for_optuna(trial.params[name]) for name in space},
         distributions=space,
         user_attrs=attributes,
         system_attrs={},

@@ -23,7 +23,7 @@ from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
 from ...runtime.training.packages import provide
 from ...runtime.training.user_model.structure import rebuilt, weight_names
-from ...runtime.training.usercode import run_cell, told
+from ...runtime.training.usercode import run_program, told
 from ..programs import ask_model
 from .models import serving_words, with_checkpoint
 
@@ -67,14 +67,14 @@ def _values(run: Run, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray]
 
 def _built(folder: RunFolder, example: Any) -> Any:
     """The model of the cell, called once, so that all its weights are there."""
-    offset = folder.spec().line_offset
+    spec = folder.spec()
     provide(folder)
     try:
         with _apart(folder.include):
-            model = run_cell(folder.cell, folder.include, offset).model
+            model = run_program(folder, spec).model
             model(example, training=False) if model._call_has_training_arg else model(example)
     except Exception as error:
-        raise told(error, offset) from error
+        raise told(error, spec.line_offset) from error
     return model
 
 
@@ -103,6 +103,8 @@ def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
     if strange := sorted(weights.keys() ^ values.keys()):
         lacks = "the checkpoint lacks" if strange[0] in weights else "the cell's model, built here, lacks"
         raise TrainingError(f"{lacks} {strange[0]}", where=where, fix=_SAME)
+    if [*weights] != [*values]:  # as where layers follow the order of a set, which is another one in each kernel
+        raise TrainingError("the cell makes its layers in another order here", where=where, fix=_SAME)
     for path, weight in weights.items():
         wanted, there = _kind(weight.shape, weight.dtype), _kind(values[path].shape, values[path].dtype)
         if wanted != there:

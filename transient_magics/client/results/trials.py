@@ -184,7 +184,7 @@ class Configurations(list[Configuration]):
         """A row of text for each."""
         return [
             (
-                *(text.value_words(each.params.get(name)) for name in self.names), str(each.n),
+                *(text.value_words(each.params[name]) for name in self.names), str(each.n),
                 *(each.metrics[name].words() for name in self.metrics),
                 each.hours.words(), each.dollars.words("$"), each.revocations.words(),
             )
@@ -194,7 +194,6 @@ class Configurations(list[Configuration]):
     def frame(self) -> pandas.DataFrame:
         """As a DataFrame: for each of hours, dollars, metrics and revocations a column with the mean and one, `_sd`,
         with the standard deviation (NaN for n = 1)."""
-        import pandas
 
         rows = []
         for each in self:
@@ -203,7 +202,7 @@ class Configurations(list[Configuration]):
                        for end, value in (("", spread.mean), ("_sd", spread.sd))}  # fmt: skip
             rows.append({**each.params, "n": each.n, **figures})
         names = [f"{name}{end}" for name in (*self.metrics, "hours", "dollars", "revocations") for end in ("", "_sd")]
-        frame = pandas.DataFrame(rows, columns=[*self.names, "n", *names])
+        frame = frame_of(rows, [*self.names, "n", *names], self.names)
         return frame.astype(dict.fromkeys(names, "float64"))
 
     def __repr__(self) -> str:
@@ -221,13 +220,14 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
     """
     goal, best = parts[0][1].spec.goal, best_of([study for _, study in parts])
     of_run: dict[tuple[int, str], tuple[float, float | None, int]] = {}
-    alike: dict[tuple[tuple[str, Value], ...], list[tuple[int, TrialState]]] = {}
+    alike: dict[tuple[tuple[str, str], ...], list[tuple[int, TrialState]]] = {}
     runs: dict[int, list[RunState]] = {}
     for place, (state, study) in enumerate(parts):
         costs, taken = run_costs(state, now), revocations(state)
         for trial in study.trials.values():
             if trial.state == "complete":
-                alike.setdefault(tuple(sorted(trial.params.items())), []).append((place, trial))
+                key = tuple(sorted((name, repr(value)) for name, value in trial.params.items()))  # lists have no hash
+                alike.setdefault(key, []).append((place, trial))
                 runs[id(trial)] = runs_of(state, trial)
                 for run in runs[id(trial)]:
                     of_run[place, run.name] = _hours(state, run, now), costs.get(run.name), taken.get(run.name, 0)
@@ -256,6 +256,20 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
     found.sort(key=lambda each: math.inf if (mean := known[each.trials]) is None else sign * mean)
     names = [each.name for each in parts[0][1].spec.dimensions]
     return Configurations(found, names, [goal.metric, *others], _left_out([study for _, study in parts]))
+
+
+def frame_of(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[str], parameters: Sequence[str]
+) -> pandas.DataFrame:
+    """The rows as a DataFrame, in which the values of parameters are those of the declaration."""
+    import pandas
+
+    frame = pandas.DataFrame(rows, columns=list(columns))
+    for name in parameters:
+        values = [row[name] for row in rows]
+        if any(value is None for value in values):  # pandas makes NaN of None, and floats of whole numbers beside it
+            frame[name] = pandas.Series(values, index=frame.index, dtype="object")
+    return frame
 
 
 def _told(trial: TrialState, run: RunState, goal: Objective) -> float | None:

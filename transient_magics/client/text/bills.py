@@ -7,15 +7,17 @@ from ...spec import render_money as money
 
 
 def bill_words(bill: Bill, *, emulated: bool) -> str:
-    """The bill in one or two lines: so far, per hour, on demand, the saving, whose prices."""
-    saving = f", {bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else ""
-    text = f"{money(bill.total)} so far, {money(bill.hourly)} per hour now; on demand {money(bill.on_demand)}{saving}"
+    """The bill in some lines: so far, per hour, on demand, the saving, data transfer, whose prices."""
+    text = f"{money(bill.total)} so far, {money(bill.hourly)} per hour now; on demand {money(bill.on_demand)}"
     if bill.projected is not None:
         text += f"; about {money(bill.projected)} at the end of the run"
+    saving = ""
+    if bill.on_demand > 0 and bill.saved >= 0.005:
+        saving = f"{bill.saved:.0%} saved against Google's on-demand price."
     notes = [f"Prices: {bill.source}."] if bill.source else []
     if emulated:
         notes.insert(0, "Emulated, nothing is billed.")
-    lines = [text, transfer_words(bill), " ".join(notes)]
+    lines = [text, saving, transfer_words(bill), " ".join(notes)]
     return "\n".join(line for line in lines if line)
 
 

@@ -18,7 +18,8 @@ def declared_words(spec: RunSpec, now: float) -> str:
     said = [f"It is to be done by {moment(spec.finish_by, now)}, in {render_duration(max(spec.finish_by - now, 0.0))}."]
     said += {
         "auto": [
-            "That holds where its VMs can be had on demand: capacity and quota for them are not promised to anybody."
+            "That holds where its workers stay as fast as they are measured, and its VMs can be had on demand: "
+            "capacity and quota for them are not promised to anybody."
         ],
         "ask": ["Changes of its workers are proposed, and nothing is changed before you agree."],
         "off": ["Nothing is changed for that; it is only told how it stands."],
@@ -39,7 +40,7 @@ def outlook_facts(run: RunState, now: float) -> list[tuple[str, str]]:
     facts = [("done by", moment(run.spec.finish_by, now))]
     if known.outlook:
         told = known.outlook
-        sure = "at least " if told.chance >= 0.99 else ""
+        sure = "about " if told.chance >= 0.99 else ""
         agreed = " if agreed" if known.proposed and now <= known.proposed.until else ""
         facts.append((f"chance{agreed}", "late" if known.late else f"{sure}{told.chance:.0%}"))
         facts.append((f"ends{agreed}", f"{moment(told.low, now)} to {moment(told.high, now)}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from ...protocol.literals import value_text
 from ...protocol.measures.split import examples_words
 from ...protocol.run import Value
 from ...protocol.share import Share
@@ -38,11 +39,9 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def value_words(value: Value | None) -> str:
-    """A parameter's value as one reads it."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "-" if value is None else str(value)
+def value_words(value: Value) -> str:
+    """A parameter's value in text, with quotes where it would be another value without them."""
+    return f"{value:.4g}" if isinstance(value, float) else value_text(value)
 
 
 def params_words(params: Mapping[str, Value]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ...protocol.literals import all_as_json
 from ...protocol.run import RunSpec
 
 _ASIDE = frozenset(
@@ -34,5 +35,6 @@ def alike(checked: RunSpec, other: RunSpec) -> bool:
 def _looked_at(spec: RunSpec) -> dict[str, Any]:
     fields = {name: value for name, value in spec.to_dict().items() if name not in _ASIDE}
     fields["hparams"] = _FRACTION.sub("=#", spec.hparams)
-    fields["params"] = {name: "#" if isinstance(value, float) else value for name, value in spec.params.items()}
+    values = all_as_json(spec.params)
+    fields["params"] = {name: "#" if isinstance(spec.params[name], float) else value for name, value in values.items()}
     return fields

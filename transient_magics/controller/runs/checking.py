@@ -18,6 +18,7 @@ from pathlib import Path
 from ...errors import RemoteError
 from ...protocol import checks, layout
 from ...remote import push_bundle
+from ...runtime.role import environment
 from ..place import here
 from ..vms.link import Link
 
@@ -30,7 +31,7 @@ _MOST_BYTES, _MOST_CHARACTERS = 65_536, 2_000  # of an answer, and of the senten
 _LARGEST = 2.0**63  # of what is counted
 _TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."
 _THERE = (
-    'PYTHONPATH="$HOME/{code}" TF_CPP_MIN_LOG_LEVEL=2 timeout -k 5 {seconds:.0f} transient-python '
+    'PYTHONPATH="$HOME/{code}" TF_CPP_MIN_LOG_LEVEL=2 PYTHONHASHSEED=0 timeout -k 5 {seconds:.0f} transient-python '
     "-m {module} --run {run} 2>{run}/check.log >{run}/check.json; "
     "ended=$?; tail -c {most} {run}/check.json; echo; "
     '[ $ended -lt 124 ] || echo \'{{"ok": false, "late": true}}\'; tail -n 1 {run}/check.log'
@@ -74,7 +75,7 @@ async def check(folder: Path) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", _MODULE, "--run", str(folder),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, start_new_session=True,
+        env=environment(os.environ), start_new_session=True,
     )  # fmt: skip
     try:
         async with asyncio.timeout(_SECONDS):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from ...client import text
+from ...protocol.literals import as_number, same
 from ...protocol.run import Value
 from ...protocol.study import Dimension
 
@@ -54,8 +55,11 @@ class Axis:
     def place(self, value: Value) -> float:
         """Where a value lies, from 0 to 1. Raises ValueError for one that is no choice, or has no logarithm."""
         if self.kind == "choice":
-            return (self.choices.index(value) + 0.5) / len(self.choices)
-        low, high, at = self.low, self.high, float(value)
+            place = next((place for place, choice in enumerate(self.choices) if _is_at(choice, value)), None)
+            if place is None:
+                raise ValueError(f"{self.name} has no choice {value!r:.80}")
+            return (place + 0.5) / len(self.choices)
+        low, high, at = self.low, self.high, as_number(value)
         if self.kind == "log":
             low, high, at = math.log(low), math.log(high), math.log(at)
         return (at - low) / (high - low)
@@ -69,6 +73,10 @@ class Axis:
         if self.kind == "log":
             return [(self.place(value), f"{value:.4g}") for value in _round_by_logarithm(self.low, self.high)]
         return [(self.place(value), f"{value:.4g}") for value in ticks(self.low, self.high)]
+
+
+def _is_at(choice: Value, value: Value) -> bool:
+    return choice == value or same(choice, value)  # 1 lies where 1.0 does, and NaN where NaN does
 
 
 def _round_by_logarithm(low: float, high: float) -> list[float]:

@@ -16,7 +16,7 @@ from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
 from ...spec import render_duration
 from .axes import Axis
-from .contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, sound
+from .contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
 
 STATES = ("done", "running", "waiting", "lost", "failed", "skipped")
 """What becomes of points, in the order in which they are told. `lost`: the job waits to be begun again."""
@@ -85,7 +85,8 @@ def _point(bag: DeclaredBag, job: BagJobState, *, over: bool) -> BagPoint:
 
 def _short(value: Value) -> Parameter:
     """A float in as many digits as a picture has."""
-    return _figure(value) if isinstance(value, float) else value
+    shown = parameter(value)
+    return _figure(shown) if isinstance(shown, float) else shown
 
 
 def _figure(value: float) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NotRequired, TypedDict
 
 from ...client import text
+from ...protocol import literals
 
 VERSION = 1
 Figure = float | None
@@ -25,7 +26,7 @@ Mark = tuple[str, float, int | None, str] | tuple[str, float, int | None, str, F
 Point = tuple[float, float]
 """On a curve of a study: where (step, or number of a trial), and the value."""
 Parameter = float | str
-"""The value of a parameter, a whole number among them."""
+"""The value of a parameter: a finite number, whole ones among them, or the text of any other value."""
 
 
 class Lane(TypedDict):
@@ -423,6 +424,13 @@ class Log(TypedDict):
 
     worker: NotRequired[str]
     text: NotRequired[str]
+
+
+def parameter(value: literals.Value) -> Parameter:
+    """A parameter's value as a page sorts and shows it."""
+    if isinstance(value, int | float) and math.isfinite(literals.as_number(value)):
+        return value
+    return text.value_words(value)
 
 
 def sound(value: Any) -> Any:

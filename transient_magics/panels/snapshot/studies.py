@@ -13,7 +13,7 @@ from ...client import foreground, text
 from ...client.results.comparison import evaluated
 from ...client.results.trials import TrialRow, best_of, best_so_far, rows_of, runs_of
 from ...journal import ClusterState, RunState, StudyState, TrialState
-from .contract import Point, Study, TrialLine, sound
+from .contract import Point, Study, TrialLine, parameter, sound
 from .thinning import thinned
 
 MOST_CURVES = 40
@@ -88,7 +88,7 @@ def _line(study: StudyState, row: TrialRow, curve: Sequence[Point], *, over: boo
         "number": study.spec.first + row.number,
         "state": "stopped" if ended else row.state,
         "words": "ended with its study" if ended else row.words,
-        "params": [row.params.get(each.name, "") for each in study.spec.dimensions],
+        "params": [parameter(row.params[each.name]) for each in study.spec.dimensions],
         "value": row.value,
         "best": row.best,
         "hours": row.hours,

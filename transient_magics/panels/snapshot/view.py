@@ -132,7 +132,9 @@ def _cost(state: ClusterState, bill: Bill, now: float, *, predicted: bool) -> Co
         "total_words": text.money(bill.total),
         "hourly_words": text.money(bill.hourly),
         "on_demand_words": text.money(bill.on_demand),
-        "saved_words": f"{bill.saved:.0%} saved" if bill.on_demand > 0 and bill.saved >= 0.005 else "",
+        "saved_words": f"{bill.saved:.0%} saved against Google's on-demand price"
+        if bill.on_demand > 0 and bill.saved >= 0.005
+        else "",
         "projected_words": "" if bill.projected is None or predicted else f"≈ {text.money(bill.projected)}",
         "transfer_words": text.transfer_words(bill),
         "source": bill.source,

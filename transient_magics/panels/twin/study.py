@@ -94,7 +94,7 @@ def _cells(trial: Mapping[str, Any]) -> list[str]:
     value = escape(text.number(trial["value"]))
     return [
         str(trial["number"]),
-        *(escape(text.value_words(each)) for each in trial["params"]),
+        *(escape(each if isinstance(each, str) else text.value_words(each)) for each in trial["params"]),
         f"<span style='color:{tone}'>●</span> {escape(trial['words'])}",
         f"<b>{value}</b> <span style='white-space:nowrap'>◎ best</span>" if trial["best"] else value,
         escape(render_duration(3600 * trial["hours"])),

@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 
 from ..checks import Amount, Count, Name, at_least
 from ..events import Event, event, taken
+from ..literals import CheckedValue, all_as_json
 from ..names import checked_file
-from ..run import Value, parameter_name
+from ..run import parameter_name
 from .spec import MOST_OUTPUTS, Values, output_name
 
 MOST_ARRAY_BYTES = 64 * 2**20
@@ -60,7 +61,7 @@ def _few_words(value: str) -> str:
 
 
 _Said = Annotated[str, _few_words]
-Point = Annotated[Mapping[Annotated[str, parameter_name], Value], _few]
+Point = Annotated[Mapping[Annotated[str, parameter_name], CheckedValue], _few]
 _Output = Annotated[str, output_name]
 _Amounts = Annotated[Mapping[_Output, Amount], _outputs]
 _Predictions = Annotated[Mapping[_Output, tuple[float, Amount]], _outputs]
@@ -81,6 +82,10 @@ class BagProposed(Event):
     batch: Count = 0
     filling: bool = False
     predicted: _Predictions = field(default_factory=dict[str, tuple[float, float]])
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        return {**super().values, "point": all_as_json(self.point)}
 
 
 @event("bag.started")

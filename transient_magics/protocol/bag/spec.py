@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 from .. import checks
 from ..checks import Amount, Count, Name, within
 from ..job import MOST_WORKERS
+from ..literals import as_number
 from ..run import Value, parameter_name
 from ..study import Dimension
 
@@ -140,12 +141,16 @@ class BagSpec:
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values; `from_dict` reads them back as an equal spec."""
-        return asdict(self)
+        return {**asdict(self), "space": [each.to_dict() for each in self.space]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
         """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field that is wrong."""
         return checks.built(cls, values)
+
+
+def _is_finite(value: Value) -> bool:
+    return math.isfinite(as_number(value))
 
 
 def parse_until(text: str) -> Mapping[str, float]:
@@ -179,7 +184,7 @@ def contradiction(spec: BagSpec) -> str:
     if spec.surrogate == "none":
         return "until: without a surrogate nothing says when that is reached (--surrogate gp)" if spec.until else ""
     for each in spec.space:
-        if each.kind == "choice" and not all(isinstance(value, int | float) for value in each.choices):
+        if each.kind == "choice" and not all(map(_is_finite, each.choices)):
             return f"surrogate: {each.name} has choices that are no numbers; use --surrogate none"
     if "" in spec.until and len(spec.until) > 1:
         return "until: a number without a name is of the only output; name all of them, as pressure=0.02,energy=0.01"

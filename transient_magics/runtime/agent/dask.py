@@ -166,7 +166,8 @@ class _Part:
         address = dask_record.address(self._folder, pid)
         if address:  # so the scheduler has heard of those before
             self._crashed = []
-        if code == 0 or (code is None and dask_record.has_ended_well(self._folder, pid)):
+        # A task may end the process with code 0, too (`os._exit`): an orderly end is noted by the process itself.
+        if dask_record.has_ended_well(self._folder, pid) or (code == 0 and not address):
             return ""
         how = why if isinstance(why, str) and why else _said(code)
         if address:
@@ -177,7 +178,9 @@ class _Part:
         return how
 
     async def _keep_bounds(self, pid: int) -> str:
-        """Kill it where it has more memory than it may have; says so. Dask itself spills, then pauses, long before.
+        """Kill it where it has more memory than it may have, or a job in it more time, and return why.
+
+        Dask itself spills, then pauses, long before its memory is full.
 
         And keep short what the jobs of a bag print.
         """
@@ -187,13 +190,18 @@ class _Part:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 return f"memory: it had {has / 2**30:.1f} GB and may have {limit(self._spec) / 2**30:.1f} GB"
+            if dask_record.is_over_time(self._folder):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                return "time: a job took longer than it may"
             with suppress(OSError):
                 said.shorten(self._folder)
             await asyncio.sleep(_LOOK_SECONDS)
         return ""
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, dask_record.MARK: str(self._folder)}
+        dask_record.clear_time_limit(self._folder)
+        environment = {**os.environ, dask_record.MARK: str(self._folder), "PYTHONHASHSEED": "0"}
         module = f"{RUNTIME}.dask"
         if self._begin.code:  # more than VMs have otherwise
             module = DRIVER if self._begin.part == "scheduler" else module

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -28,8 +29,10 @@ def main() -> None:
     try:
         if begin.part == "scheduler":
             asyncio.run(scheduler.serve(folder, begin))
-        else:
-            asyncio.run(worker.work(folder, begin, json.loads(given.crashed)))
+        elif not asyncio.run(worker.work(folder, begin, json.loads(given.crashed))):
+            # Where the agent sent it, nothing asks for the code. Otherwise a task did, and that is its fault.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
     except TransientError as error:
         sys.exit(str(error))  # the last that it says is what its agent tells
     dask_record.tell_end(folder, os.getpid())

@@ -5,6 +5,7 @@ What goes wrong in it is an answer too, in plain values: nothing of the user's c
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import math
@@ -14,7 +15,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,10 +24,14 @@ from typing import Any
 from distributed import get_worker
 from distributed.utils import sync
 
+from ...errors import TransientError
+from ...files import write_atomically
 from ...protocol import layout
 from ...protocol.bag.events import MOST_ARRAY_BYTES
 from ...protocol.bag.spec import checked_values
 from .. import dask_record
+from ..training.randomness import Generators
+from ..training.usercode import MODULE_NAME, is_of_cell, run_cell
 from . import said
 from .worker import TAKEN
 
@@ -34,8 +40,10 @@ _RARELY = 50.0
 _LEAST_SECONDS = 10.0
 _MOST_REASON = 2000
 _ANSWER_SECONDS = 0.5
-_LONGEST_SECONDS = 1e9
-"""That a timer can have."""
+_EXPLAINED = {
+    "signal only works in main thread": "a job runs in a thread; handle signals in a process that it starts",
+}
+"""What is behind errors that jobs meet here, and not in a script, by a part of their text."""
 _NAME = "job"
 _made: dict[str, ModuleType] = {}
 
@@ -103,21 +111,30 @@ def compute(
     """Call the cell's function at the point. `seconds` of computing, the last that it `said`; and either what it
     `returned`, with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`.
 
-    After `most` seconds (0: never) the kernel ends this process: nobody else is heard in it, not `abort` either, while
-    the function is in compiled code that holds the interpreter.
+    After `most` seconds (0: never) the VM's agent kills this process: not even `abort` arrives while the function
+    is in compiled code that holds the interpreter.
     """
     said.begin(_folder())
-    signal.setitimer(signal.ITIMER_REAL, min(most, _LONGEST_SECONDS))
-    try:
+    with dask_record.time_limit(_folder(), most), _event_loop():
         found = _computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
     return {**found, "said": printed()}
 
 
 def printed() -> str:
     """The last that the job in this process has printed."""
     return said.last(_folder())
+
+
+@contextmanager
+def _event_loop() -> Iterator[None]:
+    """With an event loop for `asyncio.get_event_loop()`, which threads have none of otherwise."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def _folder() -> Path:
@@ -152,12 +169,16 @@ def abort() -> str:
 def _function(source: str) -> Callable[..., Any]:
     digest = hashlib.sha256(source.encode()).hexdigest()
     if digest not in _made:
-        module = ModuleType("transient_cell")
-        include = _folder() / layout.INCLUDE
-        if include.is_dir() and str(include) not in sys.path:
-            sys.path.insert(0, str(include))
-        exec(compile(source, "<cell>", "exec"), module.__dict__)
+        cell = _folder() / layout.CELL
+        if not cell.exists() or cell.read_text(encoding="utf-8") != source:
+            write_atomically(cell, source, durable=False)
+        try:
+            module = run_cell(cell, _folder() / layout.INCLUDE, 0, seed=int(digest[:7], 16))
+        except TransientError as error:
+            raise error.__cause__ or error from None
+        Generators(vars(module)).renew()  # jobs on other VMs must not draw the same
         _made[digest] = module
+    sys.modules[MODULE_NAME] = _made[digest]
     return _made[digest].__dict__[_NAME]
 
 
@@ -205,6 +226,7 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
 
 
 def _said(error: BaseException) -> str:
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == "<cell>"]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if is_of_cell(each.filename)]
     where = f" in line {frames[-1].lineno} of the cell" if frames else ""
-    return f"{type(error).__name__}{where}: {error}"[:_MOST_REASON]
+    why = next((f"; {words}" for text, words in _EXPLAINED.items() if text in str(error)), "")
+    return f"{type(error).__name__}{where}: {error}{why}"[:_MOST_REASON]

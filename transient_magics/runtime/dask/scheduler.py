@@ -25,6 +25,7 @@ from ...protocol.agent_commands import BeginDask
 from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
 from ...protocol.dask.versions import versions
 from ...protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
+from ..children import separate_children
 from ..folder import Lines
 from .faults import Faults
 from .setting import SETTINGS, security
@@ -159,6 +160,7 @@ async def serve(
 ) -> None:
     """Be the scheduler until it is told to end, has no client any more, or is ended by one; or by its own `until`."""
     dask.config.set(SETTINGS)
+    separate_children()  # a client may run functions here, too
     lines = Lines(folder / layout.DASK_EVENTS)
     over = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -23,6 +23,7 @@ from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginDask
 from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
 from .. import dask_record
+from ..children import separate_children
 from ..folder import RunFolder
 from ..metadata import watch_preemption
 from ..training.packages import provide
@@ -36,13 +37,14 @@ _NICE, _OOM_SCORE = 5, "500"
 _REGISTER_SECONDS, _TELL_SECONDS = 60.0, 20.0
 
 
-async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]) -> None:
-    """Be the worker until it is told to end, its VM is taken, or the scheduler has ended it.
+async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]) -> bool:
+    """Be the worker until its VM is taken or the scheduler has ended it; False where SIGTERM ended it before.
 
     `crashed` are the workers here before that did: the scheduler is told before this one takes part, or tasks that
     crash workers would never be seen through.
     """
     dask.config.set(SETTINGS)
+    separate_children()  # tasks may have pools of processes
     os.nice(_NICE)
     with contextlib.suppress(OSError):  # where memory runs out, it goes before the agent
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
@@ -80,6 +82,7 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
         for task in (*waits, watching):
             task.cancel()
         await asyncio.gather(*waits, watching, return_exceptions=True)
+    return noticed.is_set() or not over.is_set()
 
 
 async def _tell(scheduler: str, own: Any, begin: BeginDask, crashed: Sequence[dict[str, Any]], printed: str) -> None:

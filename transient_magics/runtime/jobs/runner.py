@@ -26,6 +26,7 @@ from ...protocol.agent_commands import BeginJob
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import JobExited, JobPacked, JobStarted, JobUnkept, told
 from .. import job_record
+from ..children import separate_children
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
 from ..training.packages import provide
@@ -65,6 +66,7 @@ class Runner:
 
     async def run(self) -> None:
         """Live until the job has ended here, and that was told."""
+        separate_children()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._tell)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a VM that shuts down sends it along

@@ -23,6 +23,7 @@ from ..folder import RunFolder
 from ..role import log
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
+from ..training import fingerprint
 from ..training.define import define, import_tensorflow
 from ..training.graph import variables
 from ..training.usercode import sentence
@@ -35,6 +36,10 @@ _AT_ONCE = 256 << 20
 """Bytes restored with one call: a message must stay below 2 GB."""
 
 
+class NotFiniteError(TrainingError):
+    """A variable holds an infinite number, or none at all: what is learnt from now on is worth nothing."""
+
+
 class Keeper:
     """Keeps the variables of one run. Made in the process of ps/0, after its TensorFlow server."""
 
@@ -45,6 +50,8 @@ class Keeper:
         self._variables: Any = None
         self._target = ""
         self._session: Any = None
+        self._infinite: frozenset[str] = frozenset()
+        """Variables that begin with infinite numbers, such as a layer's running maximum."""
         self.mend: Callable[[], object] | None = None
         """Brings checkpoints from where copies of them are; called where one here is broken."""
         self.still = threading.Lock()
@@ -105,6 +112,11 @@ class Keeper:
                 return
         self._variables = variables.build(self._trainable, self._spec, servers)
 
+    def fingerprint(self) -> dict[str, str]:
+        """Return the fingerprint of the run's program; empty where the graph was read from a file."""
+        weights = fingerprint.of_weights(self._variables.graph)
+        return {**self._trainable.fingerprint(), **weights} if weights else {}
+
     def keep_graph(self) -> None:
         """Write the file, where there is none, for a chief that is started again."""
         path = self._folder.variables
@@ -124,11 +136,16 @@ class Keeper:
         return self._again(self._prepare if len(self._assignment.ps) > 1 else self._read_step)
 
     def save(self) -> Saved:
-        """Write a checkpoint of the variables as they are now."""
+        """Write a checkpoint of the variables as they are now. Raises NotFiniteError, and writes none."""
         return self._again(self._save, _PATIENCE_SAVING)
 
+    def insist_finite(self) -> None:
+        """Raise NotFiniteError if a variable is not finite any more."""
+        self._again(self._insist_finite)
+
     def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
-        """Have the files that a worker wrote as the checkpoint of `step`."""
+        """Have the files that a worker wrote as the checkpoint of `step`. Raises NotFiniteError."""
+        self.insist_finite()
         return self._checkpoints.take(step, seconds, paths)
 
     def another_session(self) -> Any:
@@ -178,6 +195,7 @@ class Keeper:
                 if self.accumulators is not None:
                     self.accumulators.open(self._session)
                 step = self._read_step()
+                self._infinite = frozenset(self._not_finite()) - self._variables.trained
                 self._session.run(self._variables.ready)
             return step
         return self._read_step()
@@ -212,6 +230,26 @@ class Keeper:
     def _read_step(self) -> int:
         return int(self._session.run(self._variables.step))
 
+    def _not_finite(self) -> list[str]:
+        """The variables with numbers that are not finite."""
+        found = zip(self._variables.loadings, self._session.run(self._variables.finite), strict=True)
+        return list(dict.fromkeys(loading.name for loading, finite in found if not finite))
+
+    def _insist_finite(self, writing: int | None = None) -> None:
+        """Raise NotFiniteError if a variable is not finite any more.
+
+        `writing`: the step of the checkpoint that is being written.
+        """
+        names = [name for name in self._not_finite() if name not in self._infinite]
+        if not names:
+            return
+        more = f", nor are {len(names) - 1} other variables" if names[1:] else ""
+        fix = "Lower learning_rate" if names[0] in self._variables.trained else "Look at the layer that assigns it"
+        if steps := [step for step in self._checkpoints.steps() if step != writing]:
+            fix += f"; the checkpoint of step {steps[0]:,} is from before"
+        what = f"{names[0]} is not finite any more at step {self._read_step():,}{more}"
+        raise NotFiniteError(what, fix=f"{fix}.")
+
     def _save(self) -> Saved:
         """Write the variables as they are; of synchronous training as they were at once, that no round need wait."""
         values: list[Any] = []
@@ -224,6 +262,7 @@ class Keeper:
 
         def write(prefix: str) -> None:
             self._session.run(made.save, {made.file_name: prefix, **feeds})
+            self._insist_finite(step)  # afterwards: asynchronous workers have changed the variables meanwhile
 
         return self._checkpoints.write(step, write)
 

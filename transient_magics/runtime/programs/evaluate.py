@@ -3,8 +3,9 @@
 A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
 through the model, or a part of it, the same one at every step of a run: so many batches as the declaration says, or,
 where the whole takes too long, what is drawn. Its metrics, of a T2T model the problem's own, are printed as one line of
-JSON, `{"step": N, "metrics": {...}, "undefined": [...], "batches": N, "examples": N, "complete": true}`, where a part
-was taken with what is known of it (TrainEvaluated), or `{"error": "sentence"}` with exit code 1.
+JSON, `{"step": N, "metrics": {...}, "undefined": [...], "batches": N, "examples": N, "complete": true, "program":
+"..."}`, with a fingerprint of the program (training/fingerprint.py) and, where a part was taken, what is known of it
+(TrainEvaluated), or `{"error": "sentence"}` with exit code 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 from ...errors import TrainingError
 from ...files import write_atomically
@@ -29,9 +29,11 @@ from ..files.checkpoints import Checkpoints
 from ..folder import RunFolder
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
+from ..training import fingerprint
 from ..training.define import define
 from ..training.examples import iterator_of
-from ..training.trainable import Drawn, Trainable
+from ..training.randomness import seed_process
+from ..training.trainable import Drawn, Pipeline, Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
 
@@ -56,7 +58,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """Which part of the dev split is evaluated.
 
     The first `batches` (0: all); or those that are `drawn` of the first elements; or nothing more, once it is clear
@@ -81,6 +83,8 @@ class _Seen:
     single: bool
     elements: int
     seconds: float
+    program: Mapping[str, str]
+    """The fingerprint of the run's program."""
 
 
 def evaluate(
@@ -96,6 +100,7 @@ def evaluate(
     `before`: what the run's latest evaluation said of its part of the split (protocol's TrainEvaluated).
     """
     trainable = define(folder, spec, folder.data_directory(spec))
+    seed_process(spec.program_seed, "evaluation")  # what the examples draw is the same in every evaluation
     checkpoints = Checkpoints(folder.checkpoints)
     known = checkpoints.steps()
     if not known or (step is not None and step not in known):
@@ -105,15 +110,16 @@ def evaluate(
     if isinstance(trainable, OwnModel):
         seen, part = _of_own(trainable, spec, before or {}, judge, seconds)
     else:
-        seen, part = judge(_Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches)), {}
+        seen, part = judge(Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches)), {}
     finite = {name: float(f"{value:.{_DIGITS}g}") for name, value in seen.metrics.items() if math.isfinite(value)}
     undefined = sorted(set(seen.metrics) - set(finite))
     counted = {"batches": seen.batches, "examples": seen.examples, "complete": seen.complete and not part}
-    return {"step": step, "metrics": finite, "undefined": undefined, **counted, **part}
+    program = json.dumps(seen.program)
+    return {"step": step, "metrics": finite, "undefined": undefined, "program": program, **counted, **part}
 
 
 def _of_own(
-    trainable: OwnModel, spec: RunSpec, before: Mapping[str, Any], judge: Callable[[_Plan], _Seen], seconds: float
+    trainable: OwnModel, spec: RunSpec, before: Mapping[str, Any], judge: Callable[[Plan], _Seen], seconds: float
 ) -> tuple[_Seen, dict[str, Any]]:
     """The evaluation of a model of the cell's own, and which part of its split that was, if it was one.
 
@@ -121,14 +127,14 @@ def _of_own(
     first examples may be all of one class.
     """
     if spec.eval_batches:
-        seen = judge(_Plan(spec.eval_batches))
+        seen = judge(Plan(spec.eval_batches))
         return seen, {} if seen.complete else _first(seen)
     if many := before.get("drawn"):
-        seen = judge(_Plan(drawn=Drawn(many, before["among"], _seed(spec))))
+        seen = judge(Plan(drawn=Drawn(many, before["among"], _seed(spec))))
         return seen, {name: before[name] for name in ("of", "endless", "drawn", "among") if name in before}
     whole = spec.eval_batches == 0
     limit = _LONGEST if whole else seconds
-    seen = judge(_Plan(seconds=math.inf if before.get("complete") else limit))
+    seen = judge(Plan(seconds=math.inf if before.get("complete") else limit))
     if seen.complete:
         return seen, {}
     if seen.size == _ENDLESS or whole:
@@ -143,7 +149,7 @@ def _of_own(
         many = min(many, _BATCHES * math.ceil(seen.elements / seen.batches))
     many = min(many, elements)
     part = {"drawn": many, "among": elements, **({"of": examples} if ended else {"endless": True})}
-    return judge(_Plan(drawn=Drawn(many, elements, _seed(spec)))), part
+    return judge(Plan(drawn=Drawn(many, elements, _seed(spec)))), part
 
 
 def _first(seen: _Seen) -> dict[str, Any]:
@@ -155,10 +161,10 @@ def _first(seen: _Seen) -> dict[str, Any]:
 
 def _seed(spec: RunSpec) -> int:
     """From which a part of the split is drawn, the same one at every step."""
-    return spec.seed if spec.seed is not None else crc32(f"{spec.name} {spec.declared_at}".encode())
+    return spec.program_seed
 
 
-def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: _Plan) -> _Seen:
+def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: Plan) -> _Seen:
     """Evaluate one checkpoint on a part of the split."""
     tf = tensorflow()
     with tf.Graph().as_default():
@@ -168,32 +174,30 @@ def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: i
         with placement.cut(spec.ps_shards):
             batch = iterator.get_next()
             built = trainable.evaluation_graph(batch)
+        program = {**trainable.fingerprint(), **fingerprint.of_weights(tf.get_default_graph())}
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
-            most = plan.batches or (_BATCHES if pipeline.elements == _ENDLESS and not plan.drawn else 0)
-            limit = plan.seconds, pipeline.elements, pipeline.single
-            loss, batches, examples, complete, taken = _all_batches(tf, session, built, batch, most, *limit)
+            loss, batches, examples, complete, taken = all_batches(session, built, batch, pipeline, plan)
             metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}
     if not loss and "neg_log_perplexity" in metrics:
         loss = -metrics["neg_log_perplexity"]  # some models (resnet) compute no loss when they are not training
     elements = examples if pipeline.single else batches
     return _Seen(
-        {**metrics, "loss": loss}, batches, examples, complete, pipeline.elements, pipeline.single, elements, taken
-    )
+        {**metrics, "loss": loss}, batches, examples, complete, pipeline.elements, pipeline.single, elements, taken,
+        program,
+    )  # fmt: skip
 
 
-def _all_batches(
-    tf: Any, session: Any, built: Any, batch: Any, most: int, seconds: float = math.inf, size: int = 0,
-    single: bool = False,
-) -> tuple[float, int, int, bool, float]:  # fmt: skip
-    """The mean loss, batches and examples, whether that was the whole split, and the seconds that they took.
-
-    `most`: so many batches (0: all), and no more once all of its `size` would take longer than so many `seconds`.
-    """
+def all_batches(
+    session: Any, built: Any, batch: Any, pipeline: Pipeline, plan: Plan | None = None
+) -> tuple[float, int, int, bool, float]:
+    """The mean loss, batches and examples, whether that was the whole split, and the seconds that they took."""
+    tf, plan = tensorflow(), plan or Plan()
     total, batches, examples, complete = 0.0, 0, 0, False
+    most = plan.batches or (_BATCHES if pipeline.elements == _ENDLESS and not plan.drawn else 0)
     began = time.monotonic()
     while not complete and (not most or batches < most):
         try:
@@ -202,9 +206,9 @@ def _all_batches(
             complete = True
         else:
             total, batches, examples = total + float(loss) * int(seen), batches + 1, examples + int(seen)
-            share = (examples if single else batches) / size if size > 0 else 1.0
+            share = (examples if pipeline.single else batches) / pipeline.elements if pipeline.elements > 0 else 1.0
             taken = time.monotonic() - began
-            if taken > min(_LOOK_AFTER, seconds) and taken / share > seconds:
+            if taken > min(_LOOK_AFTER, plan.seconds) and taken / share > plan.seconds:
                 break
     taken = time.monotonic() - began
     if not examples:

@@ -11,6 +11,7 @@ from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..tf.graph_mode import everything
 from .packages import provide
+from .randomness import seed_process
 from .trainable import Trainable
 
 
@@ -42,22 +43,6 @@ def _keras() -> None:
         importlib.import_module("keras")
 
 
-def sow(spec: RunSpec) -> None:
-    """Have what the cell draws outside of graphs follow from the run's seed, in every process alike."""
-    if spec.seed is None:
-        return
-    import random
-
-    import numpy
-    import tensorflow
-
-    if not spec.model:
-        _keras()  # whose import draws a number: not in a process that was forked with it
-    random.seed(spec.seed)  # of which Keras draws what its layers begin with
-    numpy.random.seed(spec.seed)
-    tensorflow.random.set_seed(spec.seed)
-
-
 def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
     """Run the cell, outside of any graph, and find what it is to train. Raises CellError or DeclarationError.
 
@@ -65,7 +50,8 @@ def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
     """
     provide(folder)
     import_tensorflow(spec)
-    sow(spec)
+    if spec.seed is not None:
+        seed_process(spec.seed, "process")
     if not spec.model:
         from .user_model.trainable import OwnModel
 

@@ -159,3 +159,7 @@ class Trainable(Protocol):
     def texts(self) -> Texts:
         """The same model with texts in and out. Raises TrainingError where it has none."""
         ...
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return what the data that this process has read are like (fingerprint.py); empty where they are files."""
+        ...

@@ -1,14 +1,18 @@
-"""The user's code of a run: the cell, with what was sent along, and how its errors are told.
+"""The program of a run: the user's cell as a module, with what was sent along, and how its errors are reported.
 
-The cell is compiled under the file name "cell", so that a traceback through it can be turned into "cell line N". It
-runs as a module of its own in every process that needs its problem, hparams set or model. Nothing here imports
-TensorFlow.
+`run_program` loads it in every process that needs its problem, hparams set, model or data: check, chief, workers,
+evaluation, predictions and the notebook's `run.model()`; `run_cell` does so for jobs of a bag. The module is one that
+can be imported by its name, also in processes that the cell starts (spawned/transient_cell.py). The file of the cell is
+the file of its code, so that tracebacks, `inspect.getsource`, AutoGraph, `torch.jit` and caches of numba find it.
+Nothing here imports TensorFlow.
 """
 
 from __future__ import annotations
 
-import importlib.abc
+import importlib.util
+import json
 import linecache
+import os
 import re
 import sys
 import traceback
@@ -17,9 +21,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import CellError, DeclarationError, TrainingError, TransientError
+from ...protocol.run import RunSpec
+from ..folder import RunFolder
+from .randomness import Generators, seeded
 
-FILE_NAME = "cell"
 MODULE_NAME = "transient_cell"
+SPAWNED = Path(__file__).with_name("spawned")
+"""The folder from which a process that the cell has started imports its module."""
+_PROGRAM = "TRANSIENT_PROGRAM"
+"""The environment variable with the arguments of `run_cell`, for such a process."""
+_files: set[str] = set()
+"""The files of the cells that this process has run."""
 _INNER = ("tensorflow", "tf_keras", "keras")
 _CALLED = re.compile(r"Exception encountered when calling (.*?)\.?")
 """Keras names the layer first, and says then, in bold, what went wrong in it."""
@@ -31,39 +43,50 @@ _PREFACE = re.compile(
 """Lines of TensorFlow's that come before what it has to say. The first holds the number of the worker."""
 _CONVERTED = "in user code:"
 """How AutoGraph begins what it says; the error itself is its last line, behind the lines of code that led to it."""
-_MADE_AT = re.compile(rf'File "{FILE_NAME}", line (\d+), in ')
-"""A line of the cell in which TensorFlow says where the operation that failed was made."""
+_MADE_AT = re.compile(r'File "(.+?)", line (\d+), in ')
+"""A line in which TensorFlow says where the operation that failed was made."""
 
 
-class _Source(importlib.abc.InspectLoader):
-    """Knows the cell's text: AutoGraph reads the functions that it converts, by way of their module."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def get_source(self, fullname: str) -> str:
-        """The text of the cell."""
-        return self._text
+def run_program(folder: RunFolder, spec: RunSpec) -> types.ModuleType:
+    """Execute the cell of a run with the run's parameters and seed. Raises CellError."""
+    return run_cell(folder.cell, folder.include, spec.line_offset, spec.params, spec.program_seed)
 
 
 def run_cell(
-    cell: Path, include: Path, line_offset: int, params: Mapping[str, object] | None = None
+    cell: Path, include: Path, line_offset: int, params: Mapping[str, object] | None = None, seed: int = 0
 ) -> types.ModuleType:
-    """Execute the cell as a module; `include` is importable meanwhile and afterwards. Raises CellError.
+    """Execute the cell as the module `transient_cell`.
 
-    `params` are names that the module has from its begin.
+    Parameters
+    ----------
+    cell, include
+        The file of the cell, and the folder of modules that it can import from now on.
+    line_offset
+        The line of the notebook's cell at which the file begins.
+    params
+        Names that the module has from its beginning, with their values.
+    seed
+        What the cell draws follows from it (randomness.py).
+
+    Raises
+    ------
+    CellError
+        With the line of the cell, for whatever it raises.
     """
-    if include.is_dir() and str(include) not in sys.path:
-        sys.path.insert(0, str(include))
-    source = cell.read_text() if cell.exists() else ""
-    linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
+    _make_importable(cell, include, params or {}, seed)
+    source = cell.read_text(encoding="utf-8") if cell.exists() else ""
+    name = str(cell)
+    _files.add(name)
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     module = types.ModuleType(MODULE_NAME)
-    module.__file__ = FILE_NAME
-    module.__loader__ = _Source(source)
+    module.__spec__ = importlib.util.spec_from_file_location(MODULE_NAME, name)
+    module.__loader__ = module.__spec__.loader if module.__spec__ else None
+    module.__file__ = name
     module.__dict__.update(params or {})
     sys.modules[MODULE_NAME] = module
     try:
-        exec(compile(source, FILE_NAME, "exec"), module.__dict__)
+        with seeded(seed):
+            exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -71,15 +94,37 @@ def run_cell(
     return module
 
 
+def run_again() -> None:
+    """Execute the cell of the process that started this one, in place of the module that is being imported."""
+    given = json.loads(os.environ[_PROGRAM])
+    module = run_cell(Path(given["cell"]), Path(given["include"]), 1, given["params"], given["seed"])
+    Generators(vars(module)).renew()
+
+
+def is_of_cell(file_name: str) -> bool:
+    """Return whether code of this file is the cell's."""
+    return file_name in _files
+
+
+def _make_importable(cell: Path, include: Path, params: Mapping[str, object], seed: int) -> None:
+    if include.is_dir() and str(include) not in sys.path:
+        sys.path.insert(0, str(include))
+    if str(SPAWNED) not in sys.path:
+        sys.path.append(str(SPAWNED))
+    given = {"cell": str(cell), "include": str(include), "params": dict(params), "seed": seed}
+    os.environ[_PROGRAM] = json.dumps(given)
+
+
 def cell_line(error: BaseException, line_offset: int) -> int | None:
     """The line of the cell, counted as the notebook shows it, at which `error` came up; None if it was elsewhere."""
-    if isinstance(error, SyntaxError) and error.filename == FILE_NAME and error.lineno:
+    if isinstance(error, SyntaxError) and is_of_cell(error.filename or "") and error.lineno:
         return error.lineno + line_offset
     converted = str(error).startswith(_CONVERTED)
-    made = _MADE_AT.findall(str(error)) if _operation(error) or converted else []
+    found = _MADE_AT.findall(str(error)) if _operation(error) or converted else []
+    made = [line for file_name, line in found if is_of_cell(file_name)]
     seen: BaseException | None = error if not (converted and made) else None
     while seen is not None:
-        frames = [frame for frame in traceback.extract_tb(seen.__traceback__) if frame.filename == FILE_NAME]
+        frames = [frame for frame in traceback.extract_tb(seen.__traceback__) if is_of_cell(frame.filename)]
         if frames and frames[-1].lineno:
             return frames[-1].lineno + line_offset
         seen = seen.__cause__ or seen.__context__

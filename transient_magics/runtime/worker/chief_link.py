@@ -67,9 +67,9 @@ class ChiefLink:
         """Connect and stay connected, on a thread of its own."""
         threading.Thread(target=self._run, daemon=True, name="chief").start()
 
-    def stepping(self, loss: float | None, samples: int, speed: float = 0.0) -> None:
-        """Tell that the first gradient was applied; told again to every chief that we meet later."""
-        self._stepping = messages.Stepping(loss=loss, samples=samples, speed=speed, gpu=has_gpu())
+    def stepping(self, loss: float | None, samples: int, speed: float = 0.0, program: str = "") -> None:
+        """Report the first gradient that was applied, again to every chief that follows."""
+        self._stepping = messages.Stepping(loss=loss, samples=samples, speed=speed, gpu=has_gpu(), program=program)
         self._send(self._stepping)
 
     def noticed(self) -> None:

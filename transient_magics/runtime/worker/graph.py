@@ -6,6 +6,7 @@ runs graphs. Whatever is wrong with a file, the graph can be built.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,12 +20,14 @@ from ..role import log
 from ..stopwatch import Stopwatch
 from ..tf import placement
 from ..tf.graph_mode import has_gpu, run_only, tensorflow
+from ..training import fingerprint
 from ..training.batching import SMALLEST
 from ..training.define import define, import_tensorflow
 from ..training.examples import Source, source
 from ..training.graph.file import GraphFile
 from ..training.graph.worker import WorkerGraph, build
 from ..training.prepared import prepared, shared
+from ..training.randomness import seed_process
 from ..training.trainable import Trainable
 from ..training.usercode import sentence
 
@@ -50,6 +53,8 @@ class GraphMaker:
         """`dispatcher`: where its mini-batches are had from, if other VMs prepare them."""
         self._folder, self._spec, self._servers, self._watch = folder, spec, servers, watch
         self._dispatcher = dispatcher
+        self.fingerprint = ""
+        """Of the run's program, as JSON, where this process executes it."""
         self._trainable: Trainable | None = None
         self._file: GraphFile | None = None
         self._ahead: Made | None = None
@@ -159,6 +164,7 @@ class GraphMaker:
         with tf.Graph().as_default() as graph:
             if self._spec.seed is not None:  # no two workers read in one order
                 tf.set_random_seed(self._spec.seed + number)
+                seed_process(self._spec.seed, f"worker {number}")
             trainable.prepare()
             with tf.device(f"{device}/cpu:0"):
                 pipeline, uneven = trainable.training_pipeline(), self._spec.batching != "uniform"
@@ -170,4 +176,5 @@ class GraphMaker:
                 examples = source(pipeline, f"examples_{number}", batch, uneven)
             built = step(examples.features, device)
         graph.finalize()
+        self.fingerprint = json.dumps({**trainable.fingerprint(), **fingerprint.of_weights(graph)})
         return Made(graph, built, examples)

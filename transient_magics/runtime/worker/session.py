@@ -232,7 +232,7 @@ class Training:
             self._examples.stepped()
             lasted = now - started
             if not counted:  # too late for its round, or lost with it; but from now on the others wait for this worker
-                self._link.stepping(None, 0)
+                self._link.stepping(None, 0, program=self._maker.fingerprint)
                 continue
             first = not meter.steps
             staleness = max(0, int(after) - 1 - int(before)) if self._turn is None else 0
@@ -250,7 +250,8 @@ class Training:
             finished = now
             if first:
                 self._noise.begin(meter.usual)
-                self._link.stepping(float(loss) if math.isfinite(loss) else None, 0, self._pace.speed)
+                known_loss = float(loss) if math.isfinite(loss) else None
+                self._link.stepping(known_loss, 0, self._pace.speed, self._maker.fingerprint)
             if begins:
                 begins = False
                 self._watch.lap("step")

@@ -30,13 +30,14 @@ from ...folder import Lines, RunFolder, append
 from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
 from ...role import log
 from ...stopwatch import Stopwatch
+from ...training import fingerprint
 from ...training.usercode import reason
 from .. import dead_sessions
 from ..blocks import serving
 from ..records import Records, copy_before
 from ..server_load import Load, most_memory, own_load
 from ..turns import Turns
-from ..variables import Keeper
+from ..variables import Keeper, NotFiniteError
 from . import events as events
 from .evaluation import evaluate
 from .judge import Judge
@@ -50,6 +51,8 @@ _TICK = 0.25
 _LOOK_SECONDS = 1.0
 """Between two looks at the global step, each of which costs the parameter server some milliseconds (2 % at four a
 second); at once when a worker has reported the step at which something is due."""
+_WEIGHTS_SECONDS = 30.0
+"""Between two looks whether all variables are finite, which read all of them. A loss that is not has one follow too."""
 _LAST_WORDS = 1.0
 _EVALUATION_SECONDS, _EVALUATION_SHARE = 60.0, 0.1
 """What an evaluation may take, and which part of the run's time, before it takes a part of the split."""
@@ -81,6 +84,8 @@ class Chief:
         self._connections = 0
         self._reported, self._at_mark = 0, asyncio.Event()
         """The last step that a worker told, and whether one was told lately at which something is due."""
+        self._doubted = False
+        """Whether a loss was no number since the last look at the variables."""
         self._nobody = asyncio.Event()
         self._nobody.set()
         self._records = Records(folder, spec, self._keeper)
@@ -146,6 +151,7 @@ class Chief:
                 await self._on_thread(self._records.keep_vocabularies)
             self._stopwatch.lap("data")
             await self._on_thread(self._keeper.build)
+            self._happened(events.Built(await self._on_thread(self._keeper.fingerprint)))
             self._stopwatch.lap("graph")
             await self._until_wanted()
             step = await self._on_thread(self._keeper.prepare)
@@ -208,7 +214,7 @@ class Chief:
 
     async def _watch(self) -> None:
         """Look at the clock and the global step."""
-        trouble, looked = 0, 0.0
+        trouble, looked, examined = 0, 0.0, time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK):
@@ -220,6 +226,12 @@ class Chief:
                 looked = time.monotonic()
                 try:
                     step = await self._on_thread(self._keeper.step)
+                    if self._doubted or looked - examined >= _WEIGHTS_SECONDS:
+                        self._doubted, examined = False, looked
+                        await self._on_thread(self._keeper.insist_finite)
+                except NotFiniteError as error:
+                    self._happened(events.Failed(reason(error, self._spec.line_offset)))
+                    continue
                 except Exception as error:  # noqa: BLE001 - the same
                     trouble += 1
                     _trace(error)
@@ -234,6 +246,9 @@ class Chief:
     async def _save(self) -> None:
         try:
             saved = await self._on_thread(self._keeper.save)
+        except NotFiniteError as error:
+            self._happened(events.Failed(reason(error, self._spec.line_offset)))
+            return
         except Exception as error:  # noqa: BLE001 - a full disk, a lost parameter server: training goes on without
             _trace(error)
             self._happened(events.SaveFailed(reason(error, self._spec.line_offset)))
@@ -400,7 +415,8 @@ class Chief:
             case messages.Join():
                 self._happened(events.Joined(connection, message.name, message.accelerator, message.number))
             case messages.Stepping():
-                self._happened(events.Stepping(connection, message.loss, message.samples, message.speed))
+                program = fingerprint.parse(message.program)
+                self._happened(events.Stepping(connection, message.loss, message.samples, message.speed, program))
                 if not self._spec.stalls:  # who measures them knows its graph from building it
                     self._spawn(self._graphs.make(message.gpu))
             case messages.Reading():
@@ -411,6 +427,7 @@ class Chief:
                 self._happened(events.Exhausted(connection, message.fits))
             case messages.Metrics():
                 self._reported = max(self._reported, message.step)
+                self._doubted |= bool(message.line.get("steps")) and message.line.get("loss") is None
                 if self._reported >= self._state.next_mark:
                     self._at_mark.set()
                 self._happened(events.Heard(connection, message.line))
@@ -437,7 +454,12 @@ class Chief:
             if saver is None or saver.number != told.number:
                 writer.write(encode({"ok": False, "error": "another worker saves by now"}))
                 return
-            saved = await self._on_thread(lambda: self._keeper.take(told.step, told.seconds, paths))
+            try:
+                saved = await self._on_thread(lambda: self._keeper.take(told.step, told.seconds, paths))
+            except NotFiniteError as error:
+                writer.write(encode({"ok": False, "error": str(error)}))
+                self._happened(events.Failed(reason(error, self._spec.line_offset)))
+                return
         if self._shipper:
             self._shipper.due()
         writer.write(encode({"ok": True}))

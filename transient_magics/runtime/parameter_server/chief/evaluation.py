@@ -17,6 +17,7 @@ from ...files.checkpoints import Checkpoints
 from ...folder import RunFolder
 from ...programs.running import answer
 from ...role import log
+from ...training import fingerprint
 from ...training.usercode import sentence
 from .events import EvaluationDone
 from .roster import read_events
@@ -50,7 +51,8 @@ async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False, secon
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
     told = {name: said[name] for name in ("batches", "examples", "complete", *_PART) if name in said}
-    return EvaluationDone(step, said["metrics"], undefined=tuple(said.get("undefined", ())), **told)
+    undefined, program = tuple(said.get("undefined", ())), fingerprint.parse(said.get("program", ""))
+    return EvaluationDone(step, said["metrics"], undefined=undefined, program=program, **told)
 
 
 def _part_before(folder: RunFolder) -> dict[str, Any]:

@@ -36,6 +36,15 @@ class Stepping:
     samples: int = 0
     speed: float = 0.0
     """Of its accelerator, relative to a K80's, where the worker knows it."""
+    program: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The fingerprint of the run's program in its process."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """The chief has executed the run's program, with this fingerprint; empty where it read the graph from a file."""
+
+    program: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,8 @@ class EvaluationDone:
     examples: int = 0
     complete: bool = True
     undefined: tuple[str, ...] = ()
+    program: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The fingerprint of the run's program in the process that evaluated."""
     of: int = 0
     endless: bool = False
     drawn: int = 0

@@ -35,11 +35,13 @@ from ....protocol.vm_events import (
 )
 from ...protocol import DONE, FAILED
 from ...training.batching import Rule
+from ...training.fingerprint import difference
 from ..blocks.lending import Lending
 from ..server_load import Shares
 from ..turns import Turns
 from .batches import Batches
 from .events import (
+    Built,
     Disconnected,
     Emit,
     Evaluate,
@@ -95,6 +97,10 @@ SAME_ERRORS = 3
 """How often an error ends a run that nobody else trains; with other numbers it is the same: each batch has its own."""
 _NUMBERS = re.compile(r"\d[\d\s.,-]*")
 _LEAVE = messages.Leave()
+_SEED_IT = (
+    "The cell draws from a source that the run's seed does not reach (secrets, os.urandom, the clock). "
+    "Seed what it draws, as in numpy.random.default_rng(0)."
+)
 
 
 class Phase(Enum):
@@ -136,6 +142,7 @@ class ChiefState:
         self._last_by: float | None = None
         self._stopping = self._noted = False
         self._troubles: Counter[str] = Counter()
+        self._program: Mapping[str, str] = kept.get("program", {})
 
     def succeed(self, roster: Roster, judge: Judge, turns: Turns, now: float) -> None:
         """Go on in the place of a chief elsewhere, as one that is made with these would, beside who has joined here."""
@@ -197,7 +204,8 @@ class ChiefState:
         """What a restarted chief must know."""
         given = {str(number): name for number, name in self._given.items()}
         lent = {"blocks": self._lending_saved} if self._lending_saved else {}
-        return {"next_number": self.next_number, "given": given, **self._batches.to_dict(), **lent}
+        program = {"program": dict(self._program)} if self._program else {}
+        return {"next_number": self.next_number, "given": given, **self._batches.to_dict(), **lent, **program}
 
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """What follows from `event`."""
@@ -206,9 +214,14 @@ class ChiefState:
         match event:
             case Joined():
                 return self._join(event, now)
-            case Stepping(connection, loss, samples, speed):
+            case Stepping(connection, loss, samples, speed, program):
                 self._progress.stepped(loss, samples)
+                member = self._of(connection)
+                if wrong := self._compare(member.name if member else "a worker", program):
+                    return wrong
                 return self._heard(connection, now, stepping=True, speed=speed)
+            case Built(program):
+                return self._compare("the chief", program)
             case Heard(connection, line):
                 if line and (member := self._of(connection)):
                     self._alarm.heard(member.name, line, now)
@@ -515,6 +528,8 @@ class ChiefState:
 
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         self._evaluating = False
+        if wrong := self._compare("the evaluation", event.program):
+            return wrong
         evaluated = TrainEvaluated(
             run=self.spec.name,
             step=event.step,
@@ -572,6 +587,13 @@ class ChiefState:
         told = self._tell_all(_LEAVE)
         self.phase = Phase.ENDED
         return [failed, *told, Finish(FAILED)]
+
+    def _compare(self, who: str, program: Mapping[str, str]) -> list[Instruction]:
+        """Fail the run where `who` executes another program than the processes before."""
+        if wrong := difference(self._program, program):
+            return self._fail(f"{who} does not execute the same program as the other processes: {wrong}. {_SEED_IT}")
+        self._program = {**program, **self._program}
+        return []
 
     def _tick(self, now: float) -> list[Instruction]:
         done: list[Instruction] = []

@@ -18,7 +18,7 @@ because some optimizers (Adam) take no notice of a gradient's size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from ...tf.placement import cut
 from ..trainable import Objective, Pairs, Trainable
 from .accumulate import Accumulators
 from .count import count
+from .state import State, assigned, merged
 from .wire import narrow_gradients
 
 
@@ -35,6 +36,7 @@ class TrainingGraph:
     """What a worker runs: `step` returns nothing; `before` and `after` are the global step around it.
 
     In synchronous training `step` pushes into the `accumulators`, from which the chief applies as `objective` says.
+    `states` are what the step assigns, besides what the optimizer changes.
     """
 
     objective: Objective
@@ -46,6 +48,7 @@ class TrainingGraph:
     share: Any
     expected: Any
     global_step: Any
+    states: Sequence[State]
     accumulators: Any = None
 
 
@@ -65,16 +68,21 @@ def training_graph(
     expected = tf.placeholder_with_default(tf.constant(0.0), [], name="expected_weight")
     examples = tf.shape(next(iter(features.values())))[0]
     objective = trainable.objective(features, divisor)
+    # Statistics of batch normalisation are no part of the gradients; without these the evaluation would see none.
+    states, updates = assigned()
     accumulators = None
     if sync:
-        accumulators = Accumulators([variable for _, variable in objective.pairs], global_step)
-        step = pushed(objective, accumulators, wire)
+        accumulators = Accumulators([variable for _, variable in objective.pairs], global_step, states)
+        step = pushed(objective, accumulators, wire, updates)
     else:
         exact = exact_share(share, objective.weight, expected)
-        step = applied(objective, global_step, exact, wire, began=before if damped else None)
+        updates += [operation for state in states for operation in merged(state)]
+        step = applied(objective, global_step, exact, wire, before if damped else None, updates)
     with tf.control_dependencies([step]):
         after = tf.identity(global_step.read_value(), name="step_after")
-    return TrainingGraph(objective, step, before, after, examples, divisor, share, expected, global_step, accumulators)
+    return TrainingGraph(
+        objective, step, before, after, examples, divisor, share, expected, global_step, states, accumulators
+    )
 
 
 def exact_share(share: Any, weight: Any, expected: Any) -> Any:
@@ -84,15 +92,20 @@ def exact_share(share: Any, weight: Any, expected: Any) -> Any:
     return tf.where(expected > 0, share * weight / tf.maximum(expected, 1e-9), share)
 
 
-def applied(objective: Objective, global_step: Any, share: Any, wire: str = "fp32", began: Any = None) -> Any:
+def applied(
+    objective: Objective,
+    global_step: Any,
+    share: Any,
+    wire: str = "fp32",
+    began: Any = None,
+    updates: Sequence[Any] = (),
+) -> Any:
     """An operation that applies the gradients times `share` (mini-batch over mean mini-batch) and counts the step.
 
-    With `began`, the global step at which the worker began, late gradients are damped.
+    With `began`, the global step at which the worker began, late gradients are damped. `updates` are run with it.
     """
     tf = tensorflow()
 
-    # Statistics of batch normalisation are no part of the gradients; without these the evaluation would see none.
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     pairs = _sent(objective.finished(objective.pairs), share, wire)
     optimizer = objective.optimizer if began is None else objective.slower(_staleness(pairs, global_step, began))
     done = optimizer.apply_gradients(pairs)
@@ -102,11 +115,13 @@ def applied(objective: Objective, global_step: Any, share: Any, wire: str = "fp3
         return global_step.assign_add(1, read_value=False)
 
 
-def pushed(objective: Objective, accumulators: Accumulators, wire: str) -> Any:
-    """An operation that pushes the gradients times their weight, and the weight, by which their mean is divided."""
+def pushed(objective: Objective, accumulators: Accumulators, wire: str, updates: Sequence[Any] = ()) -> Any:
+    """An operation that pushes the gradients times their weight, and the weight, by which their mean is divided.
+
+    `updates` are run with it, by every worker.
+    """
     tf = tensorflow()
 
-    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
     return tf.group(accumulators.push(_sent(objective.pairs, objective.weight, wire), objective.weight), *updates)
 
 

@@ -21,7 +21,7 @@ from ..trainable import Trainable
 from .file import needed, python_operations
 from .training import training_graph
 
-_TENSORS = ("step", "uninitialised", "save", "file_name")
+_TENSORS = ("step", "uninitialised", "finite", "save", "file_name")
 _OPERATIONS = ("initialise", "ready", "not_ready")
 
 
@@ -41,12 +41,14 @@ class VariablesGraph:
     """A finished graph, and what the chief runs of it.
 
     `save` writes the tensors `written` to `file_name`. `ready` and `not_ready` make and destroy the flag of the run.
+    `finite` says of each of the `loadings` whether all numbers of its variable are finite.
     """
 
     graph: Any
     batch: int
     step: Any
     uninitialised: Any
+    finite: Any
     initialise: Any
     ready: Any
     not_ready: Any
@@ -78,6 +80,7 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
                 built.accumulators.build_update(built.objective)
             step = tf.identity(built.global_step.read_value())
             uninitialised = tf.report_uninitialized_variables([ready, *tf.global_variables()])
+            finite = tf.stack([_finite(tf, variable) for variable in tf.global_variables()])
             initialise = tf.global_variables_initializer()
             saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
             loadings = [_loading(tf, variable) for variable in tf.global_variables()]
@@ -90,6 +93,7 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
         trainable.batch,
         step,
         uninitialised,
+        finite,
         initialise,
         ready.initializer,
         not_ready,
@@ -168,3 +172,11 @@ def _loading(tf: Any, variable: Any) -> Loading:
     placeholder = tf.placeholder(variable.dtype.base_dtype, variable.shape)
     name, part = placement.place_in_checkpoint(variable)
     return Loading(variable.assign(placeholder, read_value=False), placeholder, name, part)
+
+
+def _finite(tf: Any, variable: Any) -> Any:
+    """Whether all numbers of a variable are finite, found where the variable is."""
+    if not variable.dtype.is_floating:
+        return tf.constant(True)
+    with tf.device(variable.device):
+        return tf.reduce_all(tf.math.is_finite(variable.read_value()))

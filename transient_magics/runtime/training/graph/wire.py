@@ -8,7 +8,7 @@ the model: the graph is built as ever, and then the edges that cross are replace
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...tf.graph_mode import tensorflow
@@ -16,14 +16,16 @@ from ...tf.graph_mode import tensorflow
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 
 
-def cross_once(graph: Any, worker_device: str, wire: str) -> list[Any]:
+def cross_once(graph: Any, worker_device: str, wire: str, exact: Collection[Any] = ()) -> list[Any]:
     """Let each variable cross once per step to `worker_device`, in the width that `wire` (fp32, bf16) says.
 
     Every use of a variable makes a read of its own, and each would be sent: weight decay alone doubles the bytes. Reads
     that wait for something else keep to themselves. Call it when the graph is complete: it sees nothing added later.
+    `exact`: handles of variables that are not narrowed. A moving average would keep the rounding of each step.
     Returns the values as the worker has them.
     """
     tf, arrived = tensorflow(), []
+    kept = {handle.ref() for handle in exact}
 
     for reads in _alike(graph):
         # A read has no device of its own: TensorFlow places it beside its variable.
@@ -38,8 +40,9 @@ def cross_once(graph: Any, worker_device: str, wire: str) -> list[Any]:
         if not uses or "/job:ps" not in server:
             continue
         value = tensors[0]
+        narrowed = wire == "bf16" and value.dtype == tf.float32 and reads[0].inputs[0].ref() not in kept
         with graph.as_default(), tf.control_dependencies(None), tf.device(None):
-            if wire == "bf16" and value.dtype == tf.float32:
+            if narrowed:
                 value = _cast(tf, _cast(tf, value, tf.bfloat16, server, "narrow"), tf.float32, worker_device, "widen")
             else:
                 with tf.device(worker_device):

@@ -13,6 +13,7 @@ from ..trainable import Trainable
 from .copies import copies
 from .moments import observe
 from .noise import gradient_sum
+from .state import parts
 from .training import training_graph
 from .wire import cross_once
 
@@ -74,7 +75,8 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
         with tf.device(f"{device}/cpu:0"):
             saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
         saving = tuple(map(graph.as_graph_element, (saver.filename_tensor_name, saver.save_tensor_name)))
-    arrived = cross_once(graph, device, wire)
+    states = [part.handle for state in built.states for part, _ in parts(state.variable, state.new)]
+    arrived = cross_once(graph, device, wire, exact=states)
     with tf.device(f"{device}/cpu:0"):
         loss = tf.identity(built.objective.loss)
     kept = [gradient for gradient, _ in built.objective.pairs] if alone else []

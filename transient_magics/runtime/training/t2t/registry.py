@@ -21,7 +21,7 @@ from ....errors import DeclarationError
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import has_gpu
-from ..usercode import run_cell
+from ..usercode import run_program
 from . import bridges, hyperparameters, refused
 
 _REGISTRATION = re.compile(
@@ -68,7 +68,7 @@ def define(folder: RunFolder, spec: RunSpec, data_directory: str) -> Definition:
     """Run the cell and find what the run names. Raises CellError or DeclarationError."""
     bridges.cross()
     _look_up_all()
-    run_cell(folder.cell, folder.include, spec.line_offset)
+    run_program(folder, spec)
     model = find("model", spec.model)
     hparams = _hparams(spec, data_directory)
     problem = find("problem", spec.problem)

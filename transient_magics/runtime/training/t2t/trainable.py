@@ -36,6 +36,10 @@ class RegisteredModel:
         """Give the hparams the problem's own (vocabulary sizes, modalities). Needs the vocabulary of text problems."""
         graph.prepare(self._definition)
 
+    def fingerprint(self) -> dict[str, str]:
+        """Return nothing: all processes read the same files."""
+        return {}
+
     def has_records(self) -> bool:
         """Whether the problem's training files are in the directory (which may be a bucket)."""
         return data.has_records(self._definition, self._directory)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from ....errors import DeclarationError
@@ -105,6 +107,11 @@ def refuse_parts(model: Any, uneven: bool) -> None:
         if getattr(layer, "stateful", False) and layer is not model:
             what = f"the layer {layer.name} is stateful, but the batches of a run do not follow each other"
             raise DeclarationError(what, fix="Leave stateful out.")
+        if getattr(layer, "synchronized", False) and layer.trainable:
+            what = (
+                f"the layer {layer.name} takes its statistics over all workers (synchronized), which a run does not do"
+            )
+            raise DeclarationError(what, fix="Leave synchronized out: each worker normalizes with its own mini-batch.")
 
     for each in getattr(model._compile_loss, "_flat_losses", None) or ():
         reduction = getattr(each.loss, "reduction", "sum_over_batch_size")
@@ -114,6 +121,29 @@ def refuse_parts(model: Any, uneven: bool) -> None:
         if reduction == "sum" and uneven:
             what = f"the loss {each.loss.name} is a sum, and mini-batches of different sizes are weighted as means"
             raise DeclarationError(what, fix='Make it with reduction="sum_over_batch_size", or leave --batching out.')
+
+
+def refuse_assigned(model: Any, weight: Any, layer: Any) -> None:
+    """Raise DeclarationError if `weight`, which `layer` assigns in a training step, is trained.
+
+    Its gradient is that at the assigned value, which parameter servers do not have when a worker computes it.
+    """
+    if any(weight is each for each in model.trainable_variables):
+        what = f"the layer {layer.name} ({type(layer).__name__}) assigns {weight.path}, which is trained, in each step"
+        fix = "Leave the layer out, or let it compute with the changed value without assigning it."
+        raise DeclarationError(what, fix=fix)
+
+
+def calling_layer() -> Any:
+    """Return the innermost layer whose method is running, None if there is none. Keras itself knows the outermost."""
+    kind: Any = importlib.import_module("keras").Layer
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, kind):
+            return owner
+        frame = frame.f_back
+    return None
 
 
 def refuse_results(results: Any) -> None:

@@ -2,9 +2,9 @@
 
 Keras 3 knows no parameter servers and no graph mode, but it can compute with values that are handed to it in place of
 its variables (keras.StatelessScope). So each of the model's weights gets a version-1 variable, which is placed, sent,
-saved and restored like any other, and starts with the weight's own value. What Keras assigns (the statistics of batch
-normalisation) is added as a difference, because several workers do it at once. Seeds are no weights: each step has its
-own.
+saved and restored like any other, and starts with the weight's own value. What layers assign (the statistics of batch
+normalisation) is kept as the state of a step (graph/state.py), because several workers assign simultaneously. Seeds are
+no weights: each step has its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from ....errors import DeclarationError
 from ...tf.graph_mode import tensorflow
+from ..graph.state import keep
 from . import keras_limits
 from .data import Data
 from .keras_optimizer import KerasOptimizer
@@ -93,7 +94,8 @@ class KerasModel:
             for weight, variable in weights:
                 old, new = before[id(weight)], scope.get_current_value(weight)
                 if new is not old:
-                    tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, _added(tf, variable, new - old))
+                    keras_limits.refuse_assigned(model, weight, scope.layers[id(weight)] or model)
+                    keep(variable, old, new)
             return {"loss": loss, **self._optimizer.parts()}
         with tf.control_dependencies(self._keras.tree.flatten(features)):  # nothing is counted when no batch came
             updates = tf.group(*(state.assign(scope.get_current_value(each)) for each, state in states))
@@ -111,7 +113,16 @@ class KerasModel:
         return [(each, tf.constant(self._values[id(each)])) for each in self.model.metrics_variables]
 
     def _scope(self, values: Sequence[tuple[Any, Any]]) -> Any:
-        return self._keras.StatelessScope(state_mapping=values, collect_losses=True)
+        class Scope(self._keras.StatelessScope):
+            """A scope that knows which layer has assigned which weight last."""
+
+            def add_update(self, update: tuple[Any, Any]) -> None:
+                self.layers[id(update[0])] = keras_limits.calling_layer()
+                super().add_update(update)
+
+        scope = Scope(state_mapping=values, collect_losses=True)
+        scope.layers = {}
+        return scope
 
     def _variable(self, tf: Any, weight: Any) -> Any:
         value = self._values[id(weight)]
@@ -142,8 +153,3 @@ def _zeros(kind: Any, shape: Any) -> Any:
     import numpy
 
     return numpy.zeros([2, *(size or 1 for size in shape.as_list())], kind.as_numpy_dtype)
-
-
-def _added(tf: Any, variable: Any, difference: Any) -> Any:
-    with tf.device(variable.device):
-        return variable.assign_add(difference, read_value=False)

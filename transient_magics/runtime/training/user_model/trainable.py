@@ -33,9 +33,10 @@ from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
 from ..trainable import Drawn, EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
-from ..usercode import run_cell
+from ..usercode import run_program
 from . import constants
 from .data import Data
+from .examples import Examples
 from .keras_limits import declared_only, refuse_callbacks
 from .structure import leaves, name_of, unique
 
@@ -54,7 +55,7 @@ class OwnModel:
         os.environ["KERAS_BACKEND"] = "tensorflow"
         constants.keep_as_constants()
         with declared_only(folder):
-            module = run_cell(folder.cell, folder.include, spec.line_offset, spec.params)
+            module = run_program(folder, spec)
         if not callable(input_fn := getattr(module, "input_fn", None)):
             raise DeclarationError("the cell defines no input_fn", fix=_needed())
         _check_parameters(input_fn, "mode")
@@ -65,7 +66,8 @@ class OwnModel:
         elif model is None:
             raise DeclarationError("the cell defines neither model nor model_fn", fix=_needed())
         inputs = () if callable(model_fn) else [each.shape for each in getattr(model, "inputs", None) or ()]
-        self._data = Data(input_fn, inputs, _batch_size(getattr(module, "batch_size", None)))
+        self._examples = Examples(input_fn, vars(module), spec.program_seed)
+        self._data = Data(self._examples, inputs, _batch_size(getattr(module, "batch_size", None)))
         self.batch = self._data.batch or _BATCH
         self.keras_model: KerasModel | None = None
         if callable(model_fn):
@@ -75,6 +77,10 @@ class OwnModel:
 
     def prepare(self) -> None:
         """Nothing is missing."""
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return what the examples are like."""
+        return self._examples.fingerprint()
 
     def has_records(self) -> bool:
         """Every VM asks input_fn."""

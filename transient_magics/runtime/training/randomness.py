@@ -1,0 +1,230 @@
+"""Random numbers of a run's program: the same in every process while the cell runs, different while examples are read.
+
+Every process of a run executes the cell and calls its `input_fn`. A split that the cell draws must be the same split in
+each of them, so everything that can be seeded is seeded with the run's seed meanwhile: `random`, NumPy (also
+`default_rng()` and `RandomState()` without a seed), TensorFlow, and Keras, which draws its seeds from `random`.
+Afterwards each process draws from the system again, so that workers do not augment, shuffle or drop alike.
+
+Entropy from elsewhere (`os.urandom`, `secrets`, the clock) stays what it is: the chief compares what came of it
+(`fingerprint`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import random
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+_SEEDS_OF_NUMPY = 2**32
+
+_stream: random.Random | None = None
+"""Where unseeded generators get their seeds while a program runs; None: from the system."""
+
+
+@contextlib.contextmanager
+def seeded(seed: int, part: str = "cell") -> Iterator[None]:
+    """Seed all generators with the run's `seed` for a `part` of its program; restore their states afterwards."""
+    global _stream
+    with contextlib.suppress(ImportError):
+        importlib.import_module("numpy.random")
+    _intercept()
+    outer, restore = _stream, _states()
+    _stream = random.Random(f"{seed} {part}")
+    _seed_all(_stream.getrandbits(32))
+    try:
+        with _imports_draw_nothing(), _functions_of_datasets_unseeded():
+            yield
+    finally:
+        _stream = outer
+        restore()
+
+
+def seed_process(seed: int, part: str) -> None:
+    """Seed all generators for the rest of this process, as for a run that was declared with a seed."""
+    _intercept()
+    _seed_all(random.Random(f"{seed} {part}").getrandbits(32))
+
+
+class Generators:
+    """The generators that a cell keeps in variables: NumPy's `Generator` and `RandomState`, `random.Random`.
+
+    They have the same state in every call of `input_fn`, whichever mode it is asked for first, and a state of their own
+    in each process while examples are read.
+    """
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self._restore: list[Callable[[], None]] = []
+        self._renew: list[Callable[[], None]] = []
+        numpy: Any = sys.modules.get("numpy")
+        values: list[Any] = list({id(value): value for value in variables.values()}.values())
+        for value in values:
+            if isinstance(value, random.SystemRandom):
+                continue
+            if isinstance(value, random.Random):
+                self._add(value.getstate(), value.setstate, value.seed)
+            elif numpy is not None and isinstance(value, numpy.random.RandomState):
+                self._add(value.get_state(), value.set_state, value.seed)
+            elif numpy is not None and isinstance(value, numpy.random.Generator):
+                self._add_bits(value.bit_generator)
+
+    def restore(self) -> None:
+        """Set the states that the generators had when the cell had run."""
+        for restore in self._restore:
+            restore()
+
+    def renew(self) -> None:
+        """Give each generator a state that no other process has, or that follows from the seed of this process."""
+        for renew in self._renew:
+            renew()
+
+    def _add(self, state: Any, set_state: Callable[[Any], Any], seed: Callable[[int], Any]) -> None:
+        self._restore.append(lambda: set_state(state))
+        self._renew.append(lambda: seed(random.getrandbits(32)))
+
+    def _add_bits(self, bits: Any) -> None:
+        state = bits.state
+
+        def restore() -> None:
+            bits.state = state
+
+        def renew() -> None:
+            bits.state = type(bits)(random.getrandbits(128)).state
+
+        self._restore.append(restore)
+        self._renew.append(renew)
+
+
+@contextlib.contextmanager
+def _imports_draw_nothing() -> Iterator[None]:
+    """Restore the states of the generators after each import of a library.
+
+    Some libraries draw as they are imported (Keras). A process that has them already must draw the same as one that
+    imports them now.
+    """
+    statement, function = builtins.__import__, importlib.import_module
+
+    def of_statement(name: str, *given: Any, **options: Any) -> Any:
+        with _restored_after(name):
+            return statement(name, *given, **options)
+
+    def of_function(name: str, package: str | None = None) -> Any:
+        with _restored_after(name):
+            return function(name, package)
+
+    builtins.__import__, importlib.import_module = of_statement, of_function
+    try:
+        yield
+    finally:
+        builtins.__import__, importlib.import_module = statement, function
+
+
+@contextlib.contextmanager
+def _functions_of_datasets_unseeded() -> Iterator[None]:
+    """Let operations that draw in `Dataset.map` and the like have no seed, as without a global one.
+
+    They draw while examples are read. With a seed they would draw the same in every worker, and in every epoch.
+    """
+    structured: Any = sys.modules.get("tensorflow.python.data.ops.structured_function")
+    context: Any = sys.modules.get("tensorflow.python.eager.context")
+    if structured is None:
+        yield
+        return
+    wrapper, global_seed = structured.StructuredFunctionWrapper, context.global_seed
+    build = wrapper.__init__
+
+    def build_unseeded(self: Any, *given: Any, **options: Any) -> None:
+        context.global_seed = lambda: None
+        try:
+            build(self, *given, **options)
+        finally:
+            context.global_seed = global_seed
+
+    wrapper.__init__ = build_unseeded
+    try:
+        yield
+    finally:
+        wrapper.__init__ = build
+
+
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+@contextlib.contextmanager
+def _restored_after(name: str) -> Iterator[None]:
+    if name in sys.modules or _stream is None:
+        yield
+        return
+    numpy = sys.modules.get("numpy")
+    states = _stream.getstate(), random.getstate(), numpy.random.get_state() if numpy else None
+    yield
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None or file.startswith(_LIBRARIES) or "packages" in Path(file).parts:
+        _stream.setstate(states[0])
+        random.setstate(states[1])
+        if numpy:
+            numpy.random.set_state(states[2])
+
+
+def _seed_all(seed: int) -> None:
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % _SEEDS_OF_NUMPY)
+    if context := sys.modules.get("tensorflow.python.eager.context"):
+        context.set_global_seed(seed)  # `tensorflow.random.set_seed` would seed the graph in which examples are read
+
+
+def _states() -> Callable[[], None]:
+    """Return a function that restores the present states of all generators."""
+    state = random.getstate()
+    numpy, context = sys.modules.get("numpy"), sys.modules.get("tensorflow.python.eager.context")
+    of_numpy = numpy.random.get_state() if numpy else None
+    of_tensorflow = context.global_seed() if context else None
+
+    def restore() -> None:
+        random.setstate(state)
+        if numpy:
+            numpy.random.set_state(of_numpy)
+        if context:
+            context.set_global_seed(of_tensorflow)
+
+    return restore
+
+
+def _intercept() -> None:
+    """Let generators that are made without a seed get one from `_stream`, where there is one. Idempotent."""
+    if not hasattr(random.Random.seed, _MARK):
+        _intercept_python()
+    bits: Any = sys.modules.get("numpy.random.bit_generator")
+    if bits and not hasattr(bits.randbits, _MARK):
+        bits.randbits = _marked(_bits_or(bits.randbits))  # of NumPy's SeedSequence, when it is given no entropy
+
+
+_MARK = "_transient"
+
+
+def _marked(function: Any) -> Any:
+    setattr(function, _MARK, True)
+    return function
+
+
+def _bits_or(system: Callable[[int], int]) -> Callable[[int], int]:
+    return lambda count: _stream.getrandbits(count) if _stream else system(count)
+
+
+def _intercept_python() -> None:
+    seed = random.Random.seed
+
+    def seed_from_stream(self: random.Random, a: Any = None, version: int = 2) -> None:
+        if a is None and _stream is not None and self is not _stream:
+            a = _stream.getrandbits(256)
+        seed(self, a, version)
+
+    random.Random.seed = _marked(seed_from_stream)
+    of_module = random.seed
+    random.seed = lambda a=None, version=2: of_module(_stream.getrandbits(256) if a is None and _stream else a, version)
