@@ -54,7 +54,12 @@ def kinds(folder: Path) -> dict[str, Callable[[], Any]]:
     def generator() -> Any:
         return sets.from_generator(generated, output_signature=(one, one))
 
+    def seeded() -> Any:
+        modern.random.set_seed(1)
+        return sets.range(COUNT).map(example).batch(4)
+
     return {
+        "a seed of its own": seeded,
         "record files": lambda: modern.data.TFRecordDataset(files).map(parsed),
         "record files in parallel": lambda: (
             modern.data.TFRecordDataset(files, num_parallel_reads=2)

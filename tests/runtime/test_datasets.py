@@ -57,9 +57,8 @@ def test_an_evaluation_that_takes_too_long_is_of_a_part_drawn_once_for_the_run(t
             assert abs(mean - 1000) < 250, f"{name}: the first ones have a mean of {examples / 2}"
         if "end" in name:
             assert first["endless"], name
-    assert answer["arrays, 3 batches"][0] | {"metrics": {}} == {
-        "step": 4, "metrics": {}, "undefined": [], "batches": 3, "examples": 60, "complete": False, "of": 2000,
-    }  # fmt: skip
+    part = {"batches": 3, "examples": 60, "complete": False, "of": 2000}
+    assert {name: answer["arrays, 3 batches"][0][name] for name in part} == part
     assert answer["endless, 0 batches"][0]["batches"] == 100, "all of what has no end"
 
 

@@ -170,14 +170,8 @@ class Data:
                 self._kept[mode] = given
             return given
         example = _in_parts(checked_parts(given))
-        arrays = tuple(
-            mapped(lambda path, value, part=part: as_array(part, path, value), value)
-            for part, value in zip(PARTS, example, strict=False)
-        )
-        self._layout = self._layout or Layout(arrays)
-        found = self._layout.flat(*arrays)
-        checked_lengths(found, self._layout.names)
-        self._kept[mode] = _Arrays(found)
+        self._layout = self._layout or Layout(example)
+        self._kept[mode] = _Arrays(_as_arrays(example, self._layout))
         return self._kept[mode]
 
     def _asked(self, mode: str) -> Any:
@@ -186,6 +180,7 @@ class Data:
 
         tf = tensorflow()
         graph, before, refusals = tf.get_default_graph(), _stateful(tf), constants.refusals()
+        seed = graph.seed
         try:
             given = self._input_fn(mode)
         except Exception as error:
@@ -198,6 +193,8 @@ class Data:
                 if foreign:
                     raise
             raise
+        finally:
+            graph.seed = seed  # a seed that input_fn sets is not that of the place at which each worker begins
         values = [value for _, value in leaves(given)] if isinstance(given, tuple) else []
         symbolic = any(getattr(value, "graph", None) is graph for value in values if not hasattr(value, "numpy"))
         if _stateful(tf) == before and not symbolic:
@@ -325,6 +322,18 @@ def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int
         what = f"the cell says batch_size = {batch}, and input_fn's dataset has batches of {size}"
         raise DeclarationError(what, fix="Leave one of the two out.")
     return int(size or batch or 0)
+
+
+def _as_arrays(example: tuple[Any, ...], layout: Layout | None = None) -> dict[str, Any]:
+    """The arrays of an example's values by their keys. Raises TrainingError where they are none, or do not fit."""
+    arrays = tuple(
+        mapped(lambda path, value, part=part: as_array(part, path, value), value)
+        for part, value in zip(PARTS, example, strict=False)
+    )
+    layout = layout or Layout(example)
+    found = layout.flat(*arrays)
+    checked_lengths(found, layout.names)
+    return found
 
 
 def _in_parts(given: tuple[Any, ...]) -> tuple[Any, ...]:
