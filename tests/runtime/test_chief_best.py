@@ -47,6 +47,9 @@ def replace_variables(monkeypatch: pytest.MonkeyPatch, checkpoints: Checkpoints)
     def save(_: Keeper) -> Saved:
         return write_checkpoint(checkpoints, 50)
 
+    def no_fingerprint(_: Keeper) -> dict[str, str]:
+        return {}
+
     def no_records(_: Keeper) -> list[Path]:
         return []
 
@@ -59,6 +62,7 @@ def replace_variables(monkeypatch: pytest.MonkeyPatch, checkpoints: Checkpoints)
     monkeypatch.setattr(Keeper, "step", at_step)
     monkeypatch.setattr(Keeper, "save", save)
     monkeypatch.setattr(Keeper, "record_files", no_records)
+    monkeypatch.setattr(Keeper, "fingerprint", no_fingerprint)
     monkeypatch.setattr(Keeper, "batch", 32)
     monkeypatch.setattr(Keeper, "parameters", 650)
     monkeypatch.setattr(chiefs, "evaluate", evaluate)
