@@ -49,10 +49,10 @@ lint: $(READY)
 browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py
 
-# Five files at a time, on two cores: many tests wait more than they compute, for VMs that boot, for notices that run
+# Six files at a time, on two cores: many tests wait more than they compute, for VMs that boot, for notices that run
 # out, for steps of a declared pace. Two of the processes run what starts TensorFlow (tests/conftest.py).
 test: browser $(FRONT)
-	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
 # Neither TensorFlow nor a browser nor slow tests, and fewer examples: for after every change. Four at a time, on two
 # cores: some tests wait for programs to start, and each process more has all modules to import.

@@ -20,7 +20,7 @@ from transient_magics import client, emulator
 from transient_magics.journal import events
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 # So many that blocks are soon read again.
 LARGER = {**LIGHT, "hparams": LIGHT["hparams"].replace("batch_size=8", "batch_size=32")}
@@ -95,7 +95,6 @@ def test_checkpoints_in_a_bucket_outlive_the_cluster(home: Path, tmp_path: Path)
     assert "token" not in json.loads((fetched / "run.json").read_text())
 
 
-@pytest.mark.nightly
 def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
     cluster = client.declare(client.Declaration("k80x1", name="stored", bucket="gs://stored-results/lab"))
     run = client.train(

@@ -1,4 +1,4 @@
-"""Where workers begin to read datasets of many kinds, as JSON: `python -m tests.runtime.dataset_places FOLDER`.
+"""Where workers begin to read datasets of many kinds, as JSON: `... FOLDER some|all` kinds.
 
 Each kind is made in the graph that reads it, and some outside of graphs. For each come the first example of several
 sessions, how many different ones an epoch's length has, and the examples of an evaluation.
@@ -21,6 +21,11 @@ from transient_magics.runtime.training.user_model import constants, reading
 from transient_magics.runtime.training.user_model.data import Data
 
 COUNT, SESSIONS = 400, 4
+SOME = (
+    "a seed of its own", "record files in parallel", "a generator", "a generator, shuffled", "filtered", "zipped",
+    "one behind another", "looked up in a table",
+)  # fmt: skip
+"""The kinds of which one each is read in some way of its own."""
 OUTSIDE = ("record files in parallel", "a generator", "a generator, in batches, again and again", "kept in memory")
 """The kinds that are made outside of graphs, too."""
 tf = everything()
@@ -170,6 +175,8 @@ def main() -> None:
     reading.SECONDS = 1.0
     found: dict[str, Any] = {}
     for name, make in kinds(Path(sys.argv[1])).items():
+        if sys.argv[2] == "some" and name not in SOME:
+            continue
         found[f"in the graph: {name}"] = looked_at(lambda _, make=make: make())
         made = make()
         if name in OUTSIDE:

@@ -18,12 +18,13 @@ pytestmark = [pytest.mark.training, pytest.mark.slow]
 COUNT = 400
 
 
-def found(module: str, folder: Path) -> dict[str, Any]:
-    return json.loads(programs.run(f"tests.runtime.{module}", folder, own=True).splitlines()[-1])
+def found(module: str, *arguments: object) -> dict[str, Any]:
+    return json.loads(programs.run(f"tests.runtime.{module}", *arguments, own=True).splitlines()[-1])
 
 
-def test_whatever_a_dataset_is_built_from_each_session_begins_elsewhere_in_it(tmp_path: Path) -> None:
-    answer = found("dataset_places", tmp_path)
+@pytest.mark.parametrize("kinds", ["some", pytest.param("all", marks=pytest.mark.nightly)])
+def test_whatever_a_dataset_is_built_from_each_session_begins_elsewhere_in_it(tmp_path: Path, kinds: str) -> None:
+    answer = found("dataset_places", tmp_path, kinds)
     for name, read in answer["read"].items():
         assert len(set(read["firsts"])) > 1, f"{name}: {read['firsts']}"
         # Where the first examples are shuffled among themselves, some are in two of a session's epochs.

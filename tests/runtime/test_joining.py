@@ -97,6 +97,7 @@ def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining, ce
     assert {"tensorflow", "graph (read)", "session", "step"} <= laps(joining.come()).keys()
 
 
+@pytest.mark.nightly
 def test_with_the_graph_of_another_tensorflow_it_builds_its_own(joining: Joining):
     other = {"tensorflow": "1.15.0", "elements": {}, "features": {}, "examples": {}, "directory": "/"}
     joining.begin(DIGITS).write_text(json.dumps(other))
