@@ -142,8 +142,8 @@ def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(
 
 @pytest.fixture
 def slow(bench: client.Cluster) -> Iterator[None]:
-    """VMs take longer to boot than anybody waits here."""
-    bench.weather(boot="120s")
+    """VMs take longer to boot than anybody waits here; a deletion may have to wait for that."""
+    bench.weather(boot="20s")
     yield
     bench.weather(boot="2s")
 

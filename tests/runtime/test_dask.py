@@ -142,8 +142,8 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
         computing = client.map(_slow, range(4), workers=[known["worker-0"]], allow_other_workers=True)
         await asyncio.sleep(1.0)
         began = time.monotonic()
-        await client.scheduler.transient_leave(worker=known["worker-0"], executing=[computing[0].key], seconds=20.0)
-        assert time.monotonic() - began < 15
+        await client.scheduler.transient_leave(worker=known["worker-0"], executing=[computing[0].key], seconds=90.0)
+        assert time.monotonic() - began < 60, "it does not wait for all of its time"
         [left] = room.scheduler.told("dask.left")
         assert (left["worker"], left["lost"]) == ("worker-0", 0)
         assert left["moved_bytes"] >= 1_000_000, "those that were made there"

@@ -38,7 +38,7 @@ with tf.Graph().as_default(), tf.Session() as session:
 
     stop, rows = Stop(), []
     held = Held(graph, stop)
-    for pace in (0.6, 0.6, 30.0):
+    for pace in (0.6, 0.6, 90.0):
         if pace > 1:
             stop.set()
         began = time.monotonic()
@@ -56,4 +56,4 @@ def test_a_paced_step_pulls_at_its_beginning_and_pushes_at_its_end() -> None:
     assert weight == 102.0  # its gradient is of what it pulled, and applied to what the others made of it
     assert seconds > 0.5
     assert second[0] == 102.0
-    assert told_to_stop[5] < 25, "it does not wait for its pace"
+    assert told_to_stop[5] < 60, "it does not wait for its pace"
