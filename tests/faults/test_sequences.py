@@ -10,7 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.faults.conftest import end, processes
+
+pytestmark = pytest.mark.nightly
 
 MET = (
     "stockout", "quota (403)", "failing API (403, 429, 5xx, dropped)", "slow API", "slow operation", "revocations",

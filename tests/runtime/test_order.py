@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime import programs
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
 PROGRAM = """
 import sys

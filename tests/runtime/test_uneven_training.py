@@ -199,6 +199,7 @@ def test_gradients_of_uneven_text_are_weighted_by_tokens_and_equal_that_of_one_p
     assert max(found["differences"]) < 1e-6 < 1e-2 < found["largest"]
 
 
+@pytest.mark.nightly
 def test_unequal_workers_take_unequal_parts_and_one_whose_memory_is_exhausted_fewer_examples(room: MachineRoom) -> None:
     story = begin(room, "run-2", DIGITS + SMALL_MEMORY, ("worker-1", "worker-2"), SMALL)
     balanced = until(lambda: balanced_sizes(story, 32), "parts that follow the speeds")
