@@ -186,6 +186,26 @@ def test_a_run_ends_where_a_worker_or_the_evaluation_executes_another_program() 
     assert [each.kind for each in done if isinstance(each, events.Emit)] == ["train.failed"]
 
 
+def test_a_fingerprint_is_read_whatever_the_arrays_hold_and_nothing_else_is() -> None:
+    import numpy
+
+    odd = {
+        "infinite": numpy.array([numpy.inf, -numpy.inf, numpy.inf]),
+        "large": numpy.full(9, 1e308),
+        "missing": numpy.full((2, 3), numpy.nan),
+        "texts": numpy.array(["größe", "b"]),
+        "flags": numpy.array([True, False]),
+        "empty": numpy.zeros((2, 0)),
+    }
+    sent = {**fingerprint.of_examples("eval", odd), **fingerprint.of_examples("train", odd)}
+    assert fingerprint.parse(json.dumps(sent)) == sent
+    assert not fingerprint.difference(sent, sent)
+    assert fingerprint.parse("") == {}
+    for other in ("[]", '{"a": "b"}', '{"training": 3}', '{"evaluation": "[1]"}', '{"evaluation": "no JSON"}', "{"):
+        with pytest.raises(ValueError, match=r"."):
+            fingerprint.parse(other)
+
+
 def chief_that_saw(program: dict[str, str]) -> dict[str, Any]:
     """What a chief leaves to the one that follows."""
     before = chief()

@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
 GRACE_SECONDS = 45.0
-"""A worker that is gone without a word: for so long its successor may tell that it crashed, which the VM's agent begins
-after ten seconds at most, and whose imports take a while on a busy machine."""
+"""How long a missing worker may still be reported as crashed. Its successor reports that: the VM's agent starts it
+after ten seconds at most, and its imports take a while on a busy machine."""
 REPLACED_SECONDS = 60.0
 """A VM that was given up and is there so long after that is not replaced (the cluster ends soon): it has jobs again."""
 _ABORT_SECONDS = 3.0
@@ -237,7 +237,7 @@ class Driver:
             if each.worker in here.departed:
                 self._lost(each, "revoked", "")
             elif now - each.gone > GRACE_SECONDS:
-                self._lost(each, "lost", "its worker is gone, without a notice and without a word from its VM")
+                self._lost(each, "lost", "its worker is gone: no preemption notice and no report from its VM")
         elif limit is not None and each.done + now - each.began > limit:
             self._ended_workers.add(each.worker)
             said = ""

@@ -21,6 +21,7 @@ _DIFFERENT = {
 }
 _COMPARED_ROWS = 4096
 """Rows of a larger array that are compared, evenly spaced."""
+_LARGEST = 1e100
 _TOLERANCE = 1e-5
 """Relative deviation of two checksums of one array: machines round sums differently."""
 
@@ -30,7 +31,7 @@ def of_weights(graph: Any) -> dict[str, str]:
     variables = graph.get_collection("trainable_variables")
     if not variables:  # a graph that was read from a file
         return {}
-    described = [(each.op.name, each.shape.as_list(), each.dtype.name) for each in variables]
+    described = [(variable.op.name, variable.shape.as_list(), variable.dtype.name) for variable in variables]
     return {WEIGHTS: hashlib.sha256(json.dumps(described).encode()).hexdigest()}
 
 
@@ -73,7 +74,8 @@ def _checksum(arrays: Mapping[str, Any]) -> tuple[str, float, float]:
         described.append([name, kind, array.shape])
         rows = array[:: max(1, len(array) // _COMPARED_ROWS)]
         values = numpy.frombuffer(rows.tobytes(), numpy.uint8) if kind == "text" else rows.reshape(-1)
-        values = numpy.nan_to_num(values.astype(numpy.float64))
+        values = numpy.nan_to_num(values.astype(numpy.float64), posinf=0.0, neginf=0.0)
+        values = numpy.clip(values, -_LARGEST, _LARGEST)  # JSON has no infinite sums
         total += float(values @ numpy.cos(numpy.arange(len(values)) + len(described)))
         magnitude += float(numpy.abs(values).sum())
     return hashlib.sha256(json.dumps(described).encode()).hexdigest(), total, magnitude
