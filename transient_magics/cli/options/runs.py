@@ -131,8 +131,8 @@ def train() -> tuple[Option, ...]:
               "tells (auto)", **one_of("--adapt", choices("adapt"))),
         flag("--seed", "seed of what the cell draws in every process, and of initial values; with one worker on CPUs "
               "and a cell's own model also of examples, dropout and every loss. Several take turns as they "
-              "come; Tensor2Tensor draws its examples all the same. With it, the noise of gradients is measured only if "
-              "--gradient-noise is given (drawn)",
+              "come; Tensor2Tensor draws its examples all the same. With it, the noise of gradients is measured only "
+              "if --gradient-noise is given (drawn)",
               whole("--seed", 0), metavar="N"),
         flag("--resume", "go on from the latest checkpoint of that run; --train-steps counts its steps too", str,
               completes="run", metavar="RUN"),
