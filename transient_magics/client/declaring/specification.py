@@ -40,7 +40,7 @@ from ...spec import (
 )
 from ...spec.pricing import lines_of, with_home, worker_prices
 from .declaration import Declaration
-from .refusals import refuse, refuse_driver, refuse_far, refuse_on_demand, refuse_short
+from .refusals import refuse, refuse_far, refuse_on_demand, refuse_short
 
 _SCHEDULER = "e2-standard-2"
 """Of the VM on demand of a cluster for jobs: Dask's scheduler and what conducts bags hold no variables."""
@@ -143,8 +143,6 @@ def _priced(spec: ClusterSpec) -> ClusterSpec:
     kinds = [group.accelerator for group in spec.groups]
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
-    if not spec.emulated:  # what it was declared with, an image of the user's has a driver for
-        refuse_driver(kind for kind in kinds if kind not in spec.prices)
     refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
     known = [*spec.prices, *kinds] if "k80" in spec.prices else kinds
     lines = lines_of(spec, known)
