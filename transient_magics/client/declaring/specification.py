@@ -82,6 +82,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         max_workers=most,
         replace=declaration.replace,
         give_up=declaration.give_up,
+        notice_seconds=_notice(declaration),
         fallback_seconds=declaration.fallback_seconds,
         chief=declaration.chief,
         max_seconds=3600 * declaration.max_hours,
@@ -104,6 +105,16 @@ def specify(declaration: Declaration) -> ClusterSpec:
     refuse_short(spec)
     # As whoever reads it will: a value of another type is refused here, not by the controller.
     return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())
+
+
+def _notice(declaration: Declaration) -> int:
+    """Return the seconds of notice that Spot VMs request: by default 120 on Google, and none on the emulator."""
+    if declaration.preemption_notice is None:
+        return 120 if declaration.project and declaration.provisioning_model == "spot" else 0
+    if declaration.preemption_notice and declaration.provisioning_model != "spot":
+        what = f"Compute Engine gives no longer notice to {declaration.provisioning_model} VMs"
+        raise DeclarationError(what, where="--preemption-notice", fix="Leave it out, or rent Spot VMs.")
+    return 120 if declaration.preemption_notice else 0
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
