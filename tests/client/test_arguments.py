@@ -83,7 +83,7 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         "--idle 20 --project p --bucket none --image i --service-account s --network n --subnet u --no-external-ip "
         "--controller local --give-up ask --fallback on-demand=10m --ps-machine n2-standard-4 --no-firewall "
         "--ps-zone us-west1-a --machine-type p100=n1-standard-16 --disk 200GB:ssd "
-        "--ssh-from 203.0.113.7/32,10.0.0.0/8 --for training --dry-run --wait -o c"
+        "--ssh-from 203.0.113.7/32,10.0.0.0/8 --for training --preemption-notice none --dry-run --wait -o c"
     )
     assert unnamed("declare", line) == []
     command = parse("cluster", split(line))
@@ -94,13 +94,32 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
         max_cost=4.5, idle=1200.0, project="p", bucket="none", image="i", service_account="s", network="n", subnet="u",
         external_ip=False, controller="local", give_up="ask", fallback_seconds=600.0, ps_machine="n2-standard-4",
         firewall=False, ps_zone="us-west1-a", machine_type="p100=n1-standard-16", disk="200GB:ssd",
-        ssh_from=("203.0.113.7/32", "10.0.0.0/8"), purpose="training",
+        ssh_from=("203.0.113.7/32", "10.0.0.0/8"), purpose="training", preemption_notice=0,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("line", ["k80 x 4 + p100 --ps 1", "--ps 1 k80x4+p100", "K80x4 --ps 1 +p100"])
 def test_blanks_and_order_do_not_matter(line: str) -> None:
     assert "".join(str(declared(line)["spec"]).lower().split()) == "k80x4+p100"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("120s", 120), ("2m", 120), ("120", 120), ("none", 0), ("NONE", 0)])
+def test_a_preemption_notice_is_two_minutes_or_none(text: str, seconds: int) -> None:
+    assert declared(f"k80 --preemption-notice {text}")["preemption_notice"] == seconds
+    with pytest.raises(DeclarationError, match="Compute Engine takes 120s or none"):
+        declared("k80 --preemption-notice 60s")
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [({}, 0), ({"project": "p"}, 120), ({"project": "p", "preemption_notice": 0}, 0), ({"preemption_notice": 120}, 120),
+     ({"project": "p", "provisioning_model": "standard"}, 0)],
+)  # fmt: skip
+def test_spot_vms_on_google_request_two_minutes_of_notice(options: dict[str, Any], seconds: int) -> None:
+    fixed = {"bucket": "none", "controller": "local"} if "project" in options else {}
+    assert specify(Declaration("t4", name="n", **fixed, **options)).notice_seconds == seconds
+    with pytest.raises(DeclarationError, match="no longer notice to standard VMs"):
+        specify(Declaration("t4", name="n", provisioning_model="standard", preemption_notice=120))
 
 
 @pytest.mark.parametrize(("text", "hours"), [("3", 3.0), ("24h", 24.0), ("90m", 1.5), ("2d", 48.0)])

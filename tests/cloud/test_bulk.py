@@ -96,6 +96,20 @@ async def test_a_request_that_is_refused_as_a_whole_raises(
         await engine.insert_many(many)
 
 
+async def test_a_notice_that_is_refused_is_dropped_for_all_of_them(
+    api: Api, engine: ComputeEngine, many: list[VmRequest]
+) -> None:
+    why = "Invalid value for field 'resource.instanceProperties.scheduling.preemptionNoticeDuration': ''."
+    api.on("POST", BULK, refusal(400, "invalid", why), operation(status="RUNNING", progress=0, **GROUP))
+    api.on("POST", WAIT, operation(**GROUP))
+    api.on("GET", OPERATIONS, {"items": []})
+    api.on("GET", ALL, listed(), listed(*(instance(each.name) for each in many)))
+    made = await engine.insert_many([replace(each, notice_seconds=120) for each in many])
+    assert not [each for each in made.values() if isinstance(each, CloudError)]
+    first, second = (body["instanceProperties"]["scheduling"] for _, body in api.asked("POST", BULK))
+    assert ("preemptionNoticeDuration" in first, "preemptionNoticeDuration" in second) == (True, False)
+
+
 async def test_what_an_earlier_attempt_made_is_taken_over(
     api: Api, engine: ComputeEngine, many: list[VmRequest]
 ) -> None:

@@ -98,7 +98,8 @@ CASES = {
         (events.ClusterImageChosen(image="transient-training-1", why="it carries the stack already", gpu=False),),
     ),
     "own-network-without-external-addresses": Case(
-        f"t4 {IN_PROJECT} --name inside --network own --subnet inner --no-external-ip --no-firewall"
+        f"t4 {IN_PROJECT} --name inside --network own --subnet inner --no-external-ip --no-firewall "
+        "--preemption-notice none"
     ),
     "jobs": Case(f"cpux3 {IN_PROJECT} --for jobs"),
     "preparation": Case(

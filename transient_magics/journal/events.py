@@ -25,9 +25,11 @@ from ..protocol.share import LEAST
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
     DaskClosed,
     DaskCrashed,
+    DaskGpuUnused,
     DaskLeft,
     DaskServing,
     JobExited,
+    JobGpuUnused,
     JobPacked,
     JobStarted,
     JobUnkept,

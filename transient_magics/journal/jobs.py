@@ -32,6 +32,8 @@ class JobState:
     """By VM: how it ended there."""
     kept: e.JobKept | None = None
     """The folder as it was brought here last."""
+    gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By VM: the GPU that no process of the attempt under way has used yet, once that was reported."""
     unkept: str = ""
     """Why it is not brought here, or not all of it, a clause, while it is not; at the end, what it then is."""
     interruptions: int = 0
@@ -73,6 +75,8 @@ class DaskState:
     """Where the scheduler listens, once it does."""
     heard: Mapping[str, int] = field(default_factory=dict[str, int])
     """By VM: the moment (ns) of the last that it told. Who follows it anew hears all of it again."""
+    gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By VM: the GPU that no process has used since the worker started, once that was reported."""
     left: int = 0
     """Workers that left after a notice."""
     crashes: int = 0

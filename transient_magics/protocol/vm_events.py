@@ -373,6 +373,20 @@ class JobUnkept(Event):
     reason: str
 
 
+@event("job.gpu_unused")
+class JobGpuUnused(Event):
+    """No process of a job has used the GPU of this rank's VM (`gpu`) in the `seconds` since the command started.
+
+    Zero seconds report that a process uses it now.
+    """
+
+    job: Name
+    attempt: Count
+    rank: Count
+    gpu: str
+    seconds: Amount
+
+
 @event("job.exited")
 class JobExited(Event):
     """The command of a job ended on this rank's VM, `seconds` after it was started, with `code` (None: nobody knows;
@@ -435,6 +449,19 @@ class DaskCrashed(Event):
     dask: Name
     vm: Name
     reason: str
+
+
+@event("dask.gpu_unused")
+class DaskGpuUnused(Event):
+    """No process on a VM of a Dask cluster has used the VM's GPU (`gpu`) in the `seconds` since its worker started.
+
+    Zero seconds report that a process uses it now.
+    """
+
+    dask: Name
+    vm: Name
+    gpu: str
+    seconds: Amount
 
 
 @event("dask.closed")
@@ -525,8 +552,12 @@ _OF_CHIEF: dict[str, type[Event]] = {
         TrainFailed, TrainOrder,
     )
 }  # fmt: skip
-_OF_JOB: dict[str, type[Event]] = {each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobExited)}
-_OF_DASK: dict[str, type[Event]] = {each.kind: each for each in (DaskServing, DaskLeft, DaskCrashed, DaskClosed)}
+_OF_JOB: dict[str, type[Event]] = {
+    each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobGpuUnused, JobExited)
+}
+_OF_DASK: dict[str, type[Event]] = {
+    each.kind: each for each in (DaskServing, DaskLeft, DaskCrashed, DaskGpuUnused, DaskClosed)
+}
 _OF_AGENT: dict[str, type[AgentLine]] = {
     each.kind: each
     for each in (
@@ -564,7 +595,11 @@ def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, unti
     """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler tells of others."""
     found = taken(line, _OF_DASK, _VM, since, until)
     about = found.values
-    if about["dask"] != dask or about.get("vm", vm) != vm or not (schedules or isinstance(found, DaskCrashed)):
+    if (
+        about["dask"] != dask
+        or about.get("vm", vm) != vm
+        or not (schedules or isinstance(found, DaskCrashed | DaskGpuUnused))
+    ):
         raise ValueError(f"a {found.kind} event that is not this VM's to tell")
     return found
 

@@ -21,6 +21,7 @@ from ..option import (
     one_of,
     one_zone,
     positive,
+    preemption_notice,
     whole,
     word,
     zones,
@@ -50,6 +51,8 @@ def declare() -> tuple[Option, ...]:
         flag("--provisioning-model", "how workers are rented; Compute Engine ends preemptible ones after 24 hours, "
               "and enforces no shorter limit for them (spot)",
               **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
+        flag("--preemption-notice", "how long Spot VMs run after a preemption notice, before their shutdown of 30 s: "
+              "120s or none (120s with --project, none on the emulator)", preemption_notice, metavar="TIME"),
         flag("--max-workers", "no resize goes beyond it (twice the workers); with --finish-by others start beside "
               "those that they take over from; with --max-cost the cluster ends as early as so many workers would have "
               "spent the money", whole("--max-workers"), metavar="N"),

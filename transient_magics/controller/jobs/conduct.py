@@ -301,6 +301,8 @@ class _Part:
                 await self._take(event)
             case events.JobUnkept() if self._rank == 0 and event.reason != job.unkept:
                 self._jobs.record(event)
+            case events.JobGpuUnused() if (event.seconds > 0) != (self._vm in job.gpu_unused):
+                self._jobs.record(event)
             case events.JobExited():
                 await self._take_rest(event)
                 heard = int(now() * 1e9)  # from which on a VM under notice has its time to leave

@@ -383,6 +383,7 @@ class Fleet:
             await self._unreachable("provisioning", error)
         else:
             self._recorder.note("provisioning", "")
+            self._recorder.note("notice", self._access.engine.notice_refused)
             self._running(event.vm, vm)
 
     async def _unseen(self, name: str) -> int:

@@ -33,7 +33,7 @@ def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
         raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
     return _with_job(
         state, event.job, phase="running", attempt=event.attempt, vms=tuple(event.vms), began_at=event.at, started={},
-        exits={},
+        exits={}, gpu_unused={},
     )  # fmt: skip
 
 
@@ -59,6 +59,17 @@ def _(state: ClusterState, event: e.JobUnkept) -> ClusterState:
     return _with_job(state, event.job, unkept=event.reason)
 
 
+@rules.of(e.JobGpuUnused)
+def _(state: ClusterState, event: e.JobGpuUnused) -> ClusterState:
+    job = state.jobs[event.job]
+    if event.attempt != job.attempt or not job.vms:
+        return state
+    unused = {vm: gpu for vm, gpu in job.gpu_unused.items() if vm != job.vms[event.rank]}
+    if event.seconds:
+        unused[job.vms[event.rank]] = event.gpu
+    return _with_job(state, event.job, gpu_unused=unused)
+
+
 @rules.of(e.JobExited)
 def _(state: ClusterState, event: e.JobExited) -> ClusterState:
     job = state.jobs[event.job]
@@ -75,7 +86,7 @@ def _(state: ClusterState, event: e.JobInterrupted) -> ClusterState:
     counted = {"failures": job.failures + 1} if event.failed else {"interruptions": job.interruptions + 1}
     return _with_job(
         state, event.job, vms=(), began_at=0.0, started={}, exits={}, spent=job.ran(event.at), unkept="",
-        reason=event.reason, **counted,
+        gpu_unused={}, reason=event.reason, **counted,
     )  # fmt: skip
 
 
@@ -89,5 +100,5 @@ def _(state: ClusterState, event: e.JobEnded) -> ClusterState:
     job = state.jobs[event.job]
     return _with_job(
         state, event.job, phase=event.state, ended_at=event.at, code=event.code, reason=event.reason, tail=event.tail,
-        spent=job.ran(event.at), started={},
+        spent=job.ran(event.at), started={}, gpu_unused={},
     )  # fmt: skip

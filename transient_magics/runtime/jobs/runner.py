@@ -24,8 +24,8 @@ from ...errors import TrainingError
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob
 from ...protocol.job import JobSpec
-from ...protocol.vm_events import JobExited, JobPacked, JobStarted, JobUnkept, told
-from .. import job_record
+from ...protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
+from .. import gpu_use, job_record
 from ..children import separate_children
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
@@ -115,6 +115,9 @@ class Runner:
         self._number = max([self._begin.kept, self._begin.packed, *there])
         packages = RunFolder(self._folder)
         provide(packages)
+        installed = Path(sysconfig.get_path("purelib", vars={"base": str(packages.packages)}))
+        if why := gpu_use.refusal(installed, gpu_use.find_card()):
+            raise TrainingError(why)
         return self._environment(packages.packages)
 
     @property
@@ -161,7 +164,10 @@ class Runner:
         began = time.monotonic()
         ended = asyncio.create_task(_readable(os.pidfd_open(process.pid)))
         pump = asyncio.create_task(self._pump(process))
-        duties = [asyncio.create_task(each) for each in (self._pack_now_and_then(), self._watch_memory())]
+        duties = [
+            asyncio.create_task(duty)
+            for duty in (self._pack_now_and_then(), self._watch_memory(), gpu_use.watch(self._report_unused_gpu))
+        ]
         leaving = asyncio.create_task(self._told.wait())
         await asyncio.wait([ended, leaving], return_when=asyncio.FIRST_COMPLETED)
         for task in (*duties, leaving):
@@ -204,6 +210,13 @@ class Runner:
             if not (block := os.read(handle, 1 << 16)):
                 return
             self._output.write(block)
+
+    def _report_unused_gpu(self, card: gpu_use.Card, seconds: float) -> None:
+        begin = self._begin
+        unused = JobGpuUnused(
+            job=begin.job, attempt=begin.attempt, rank=begin.rank, gpu=card.name, seconds=round(seconds, 1)
+        )
+        self._lines.write(unused.kind, told(unused))
 
     async def _pack_now_and_then(self) -> None:
         while self._kept:
