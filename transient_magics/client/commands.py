@@ -81,8 +81,10 @@ def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, 
 
 
 def _refuse_deleted(directory: Path) -> None:
-    if kept(directory / layout.JOURNAL).read().over:
-        raise ClusterError(f"{directory.name} is deleted", fix="Declare another cluster.")
+    state = kept(directory / layout.JOURNAL).read()
+    if state.over:
+        name = state.name if directory.parent == places.past() else directory.name
+        raise ClusterError(f"{name} is deleted", fix="Declare another cluster.")
 
 
 def _line(command: Command) -> bytes:
