@@ -35,6 +35,7 @@ def start_controller(directory: Path) -> subprocess.Popen[bytes]:
     return start("", directory)
 
 
+@places.reporting()
 def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
     """Start a program of the controller's (empty: the controller itself) on `directory`; it outlives this process.
 
@@ -55,6 +56,7 @@ def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
             raise ControllerError(f"The controller of {directory.name} could not be started: {error}") from error
 
 
+@places.reporting()
 def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, Any]:
     """The controller's answer to `command`, starting a controller where none is in charge.
 
