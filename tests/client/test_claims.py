@@ -16,12 +16,12 @@ from typing import get_args
 import pytest
 
 from transient_magics import client
-from transient_magics.client import claims
+from transient_magics.client.declaring import claims
 from transient_magics.errors import ClusterError, NameTakenError
 from transient_magics.journal import Journal, events
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
-from transient_magics.protocol.namespace import FOLDERS, Kind
+from transient_magics.spec.namespace import FOLDERS, Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transient_magics.client.identity import Identity
+from transient_magics.client.following.identity import Identity
 from transient_magics.journal import ClusterState, bill, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.job import show_job

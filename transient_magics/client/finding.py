@@ -11,8 +11,8 @@ from ..journal import ClusterState
 from ..protocol import layout
 from ..spec import parse_name
 from ..spec.grammar import instead
-from . import commands, current, folders
-from .handles import Bag, Cluster, Job, Run, Study
+from . import commands, folders
+from .handles import Bag, Cluster, Job, Run, Study, current
 from .programs import ask
 from .results.comparison import Comparison, Runs
 

@@ -13,8 +13,9 @@ from ..protocol import layout
 from ..protocol.cluster_commands import Job as Begin
 from ..protocol.job import JobSpec
 from ..spec import parse_name
-from . import claims, commands, text
+from . import commands, text
 from .cell import as_declared, files_of, listed, packages
+from .declaring import claims
 from .declaring.refusals import of_option
 from .declaring.runs import fill
 from .finding import cluster as find_cluster

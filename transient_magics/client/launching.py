@@ -6,6 +6,7 @@ Everything slow happens in the controller.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -15,14 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .. import places
-from ..errors import ClusterError, NameTakenError, TransientError
+from ..errors import ClusterError, NameTakenError
 from ..journal import read, replay
 from ..journal.lock import take
 from ..protocol import layout
 from ..spec import ClusterSpec
-from . import commands, current
+from . import commands
 from .declaring import Declaration, refuse_unreachable, specify
-from .handles import Cluster
+from .handles import Cluster, current
 
 _ATTEMPTS = 20
 """Automatic names tried, where other processes take one after the other."""
@@ -30,6 +31,7 @@ _END_SECONDS, _LOOK_SECONDS = 20.0, 0.02
 """How long a controller may take to end after its cluster is deleted, and how often it is looked at."""
 
 
+@places.reporting()
 def declare(declaration: Declaration) -> Cluster:
     """Declare a cluster and return at once; its controller provisions it. Raises DeclarationError or ClusterError."""
     directory = _made(declaration)
@@ -60,21 +62,19 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
     if directory.exists():
         _make_room(spec.name)
     # Two threads have the same process id.
-    fresh = places.private(places.clusters()) / f".{spec.name}-{secrets.token_hex(4)}.{os.getpid()}"
+    fresh = places.clusters() / f".{spec.name}-{secrets.token_hex(4)}.{os.getpid()}"
     try:
-        places.private(fresh / layout.RUNS)
-        fresh.chmod(0o700)
+        with places.reporting():
+            places.private(fresh / layout.RUNS)
         (fresh / layout.SPEC).write_text(json.dumps(spec.to_dict(), indent=1))
         fill(fresh)
         fresh.rename(directory)
-    except TransientError:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
     except OSError as error:
-        shutil.rmtree(fresh, ignore_errors=True)
-        if directory.exists():
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise _taken(spec.name) from None
         raise ClusterError(f"The cluster's folder cannot be made: {error.strerror}", where=str(directory)) from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none
     return directory
 
 

@@ -15,19 +15,19 @@ from .. import places
 from ..errors import ClusterError, DeclarationError, NameTakenError, TransientError
 from ..protocol import layout
 from ..protocol.cluster_commands import Study as Begin
-from ..protocol.namespace import refusal
 from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
+from ..spec.namespace import refusal
 from ..trials.optuna_study import missing
-from . import claims, commands, current
+from . import commands
 from .cell import check_hyperparameters, listed
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
-from .declaring import Declaration, refuse_unreachable
+from .declaring import Declaration, claims, refuse_unreachable
 from .declaring.refusals import of_option
 from .declaring.runs import EVALUATIONS, fill, specified, write_record
 from .finding import cluster as find_cluster
 from .finding import clusters
-from .handles import Cluster, Study
+from .handles import Cluster, Study, current
 from .launching import is_free, make
 from .training import refuse_to_train, refuse_when_ending
 

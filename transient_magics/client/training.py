@@ -17,9 +17,9 @@ from ..protocol import layout
 from ..protocol.cluster_commands import Resize, Train
 from ..runtime.folder import RunFolder
 from ..spec import JOBS, parse_name, run_store
-from . import claims, commands
+from . import commands
 from .cell import listed
-from .declaring import widened, with_preparation
+from .declaring import claims, widened, with_preparation
 from .declaring.runs import fill, specified
 from .finding import cluster as find_cluster
 from .finding import run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import NameTakenError
 from ..journal import ClusterState
-from ..protocol.namespace import Kind
+from ..spec.namespace import Kind
 
 
 def refuse_taken(state: ClusterState, kind: Kind, name: str) -> None:

@@ -9,10 +9,10 @@ from typing import cast
 
 from ..clock import Clock
 from ..protocol.measures.objective import Objective
-from ..protocol.namespace import Kind, refusal
 from ..protocol.run import RunSpec
 from ..protocol.share import WHOLE, Share
 from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec
+from ..spec.namespace import Kind, refusal
 from ..spec.places import places, slot_of
 from . import events as e
 from .bags.state import DeclaredBag

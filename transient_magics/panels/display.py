@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..client import text
-from ..client.identity import Identity
+from ..client.following.identity import Identity
 from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..protocol import layout

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..client import Cluster, Run, follower, text
+from ..client.following.identity import Identity
 from ..client.forecaster import ending
-from ..client.identity import Identity
 from ..journal import ClusterState, bill
 from .display import Display, Feed, Followed, known, live_view
 from .snapshot.bags import bags

@@ -21,7 +21,8 @@ from ...protocol.cluster_commands import Bag as Begin
 from ...protocol.study import parse_space
 from ...spec import ClusterSpec, parse_name
 from ...spec.boot_times import usual
-from .. import cell, claims, commands, text
+from .. import cell, commands, text
+from ..declaring import claims
 from ..declaring.refusals import of_option
 from ..declaring.runs import fill
 from ..finding import cluster as find_cluster

@@ -14,8 +14,9 @@ from ...journal import ClusterState, DaskState
 from ...protocol.cluster_commands import Dask, StopDask
 from ...protocol.dask import versions
 from ...protocol.dask.spec import DaskSpec
-from .. import claims, commands, text
-from ..identity import Identity
+from .. import commands, text
+from ..declaring import claims
+from ..following.identity import Identity
 from ..training import refuse_when_ending
 
 if TYPE_CHECKING:

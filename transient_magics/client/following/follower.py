@@ -30,7 +30,7 @@ from ...journal import ClusterState, Event, follow, metrics, read, replay
 from ...protocol import layout
 from ...protocol.cluster_commands import Ping
 from .. import commands
-from ..identity import Identity
+from .identity import Identity
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from ...spec import ClusterSpec
 from ...spec.grammar import instead
 from .. import commands
 from ..following.follower import follower
+from ..following.identity import Identity
 from ..following.watch import is_of
-from ..identity import Identity
 from ..shown import Log, displayed
 from .bag import Bag
 from .job import Job

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ...journal import ClusterState, DaskState
 from ...journal.bags.state import DeclaredBag
-from ...protocol.namespace import dask_name
+from ...spec.namespace import dask_name
 
 MOST_DRIVERS = 20
 """That are begun one after the other."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from ...protocol.namespace import Kind as WorkKind
+from ...spec.namespace import Kind as WorkKind
 from ..bags.state import DeclaredBag
 from ..events import Event
 from ..jobs import DaskState, JobState

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .handles import Cluster
-from .identity import Identity
+from ..following.identity import Identity
+from .cluster import Cluster
 
 _HELD: list[Cluster] = []
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from . import layout
-from .names import LONGEST_NAME
+from ..protocol import layout
+from ..protocol.names import LONGEST_NAME
 
 Kind = Literal["run", "study", "job", "bag", "Dask cluster"]
 FOLDERS: Mapping[Kind, tuple[str, str]] = {

@@ -14,14 +14,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import files, places
-from ..errors import ClusterError, NameTakenError
-from ..protocol.names import is_name
-from ..protocol.namespace import FOLDERS, Kind, refusal
-from .declaring.runs import write_record
-from .handles import Cluster
+from ... import files, places
+from ...errors import ClusterError, NameTakenError
+from ...protocol.names import is_name
+from ...spec.namespace import FOLDERS, Kind, refusal
+from .runs import write_record
+
+if TYPE_CHECKING:
+    from ..handles import Cluster
 
 LOCK = "names.lock"
 """The file in a cluster's folder that is locked while one of its names is claimed."""
@@ -77,7 +79,8 @@ def declare(
     # Two threads have the same process id. Folders that begin with a dot are no work: their names are invalid.
     fresh = parent / f".{name or stem}-{secrets.token_hex(4)}.{os.getpid()}"
     try:
-        places.private(fresh)
+        with places.reporting():
+            places.private(fresh)
         fill(fresh)
         with _names_locked(parent.parent):
             if name is None:

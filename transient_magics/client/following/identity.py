@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self, cast
 
-from .. import places
-from ..protocol import layout
+from ... import places
+from ...protocol import layout
 
 
 class Identity(NamedTuple):

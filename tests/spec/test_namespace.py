@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.protocol import layout
-from transient_magics.protocol.namespace import FOLDERS, Kind, dask_name, refusal
+from transient_magics.spec.namespace import FOLDERS, Kind, dask_name, refusal
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 RESERVED = {
