@@ -49,6 +49,14 @@ class ClusterError(TransientError):
     """No such cluster, a name taken twice, or a command that the cluster's state does not allow."""
 
 
+class NameTakenError(ClusterError):
+    """Another cluster, or other work of the cluster, has the name already, or reserves it."""
+
+
+class HomeError(ClusterError):
+    """The folder in which everything of this user is kept cannot be read or written: it is read-only, or another's."""
+
+
 class AgreementError(ClusterError):
     """What would be done is decided by a stranger (a VM, a bucket), and this machine's user has not agreed to it."""
 

@@ -84,7 +84,9 @@ def test_its_dask_clusters_have_names_that_nothing_else_has() -> None:
     def job(name: str) -> Event:
         return events.JobDeclared(job=name, spec=JobSpec(name, "true").to_dict())
 
-    assert decided(job("bag-1-d1")) == Begin("bag-1-d2")
+    early = replay([job("bag-1-d1"), e.BagDeclared(bag="bag-1", spec=SPEC.to_dict())])
+    assert decide(early.bags["bag-1"], early, 0.0, 100.0) == Begin("bag-1-d2")
+    assert decided(job("bag-1-d1")) == Begin("bag-1-d1"), "a bag reserves these names"
     assert decided(*dask(1)[:1], job("bag-1-1")) == Begin("bag-1-d2")
     assert is_name(dask_name("a" * 40, 20))
 

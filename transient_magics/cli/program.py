@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import places
 from ..client import text
 from ..client.following.watch import watch
 from ..errors import CellError, DeclarationError, TransientError
@@ -50,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(words)
+        with places.reporting():
+            return _run(words)
     except (DeclarationError, CellError) as error:
         return _complain(error, 2)
     except TransientError as error:

@@ -75,9 +75,9 @@ def study(
     values["include"] = cell.included(values.get("include", ()))
     tried = [each.name for each in parse_space(values["over"])] if values.get("over") else []
     _check(source, values, tried, line_offset, notebook, folder)
-    before = {each.name: each.state.seq for each in client.clusters()}
+    before = {each.identity: each.state.seq for each in client.clusters()}
     answer = client.declare_study(source=source, line_offset=line_offset, dry_run=command.dry_run, **values)
-    return Begun(answer, before.get(answer.cluster.name, 0)) if isinstance(answer, client.Study) else answer
+    return Begun(answer, before.get(answer.cluster.identity, 0)) if isinstance(answer, client.Study) else answer
 
 
 def job(command: Command, source: str = "", *, line_offset: int = 0) -> Started:

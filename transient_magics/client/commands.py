@@ -35,6 +35,7 @@ def start_controller(directory: Path) -> subprocess.Popen[bytes]:
     return start("", directory)
 
 
+@places.reporting()
 def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
     """Start a program of the controller's (empty: the controller itself) on `directory`; it outlives this process.
 
@@ -55,6 +56,7 @@ def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
             raise ControllerError(f"The controller of {directory.name} could not be started: {error}") from error
 
 
+@places.reporting()
 def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, Any]:
     """The controller's answer to `command`, starting a controller where none is in charge.
 
@@ -81,8 +83,10 @@ def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, 
 
 
 def _refuse_deleted(directory: Path) -> None:
-    if kept(directory / layout.JOURNAL).read().over:
-        raise ClusterError(f"{directory.name} is deleted", fix="Declare another cluster.")
+    state = kept(directory / layout.JOURNAL).read()
+    if state.over:
+        name = state.name if directory.parent == places.past() else directory.name
+        raise ClusterError(f"{name} is deleted", fix="Declare another cluster.")
 
 
 def _line(command: Command) -> bytes:

@@ -32,7 +32,7 @@ def is_of(lock: int, directory: Path) -> bool:
 def held(directory: Path) -> bool:
     """Whether a process holds the lock of `directory`."""
     try:
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)  # also where nothing can be written
     except FileNotFoundError:
         return False
     try:

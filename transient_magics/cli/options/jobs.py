@@ -7,7 +7,7 @@ from typing import Any
 from ...spec import parse_name
 from ..option import Option, duration, environment_variable, flag, positive, whole, word
 from .runs import split_paths
-from .shared import OUTPUT
+from .shared import OUTPUT, OWN_CLUSTER
 
 
 def job() -> tuple[Option, ...]:
@@ -33,8 +33,7 @@ def job() -> tuple[Option, ...]:
               duration("--job-timeout", "m"), name="timeout_seconds", metavar="TIME"),
         flag("--memory", "it is ended when it has more than so many GB in memory (what the VM has)",
               positive("--memory"), metavar="GB"),
-        flag("--cluster", "the cluster on which it runs (default: the latest one)", str, completes="cluster",
-              metavar="NAME"),
+        flag("--cluster", f"the cluster on which it runs {OWN_CLUSTER}", str, completes="cluster", metavar="NAME"),
         flag("--name", "the job's name (job-1, job-2, ...)", lambda text: parse_name(text, "--name")),
         flag("--wait", "wait until the job is over, and show its output meanwhile"),
         OUTPUT,

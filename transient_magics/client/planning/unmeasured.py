@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError
 from ...protocol import layout
 from .. import cell
-from ..declaring.runs import specified, write
+from ..declaring.runs import fill, specified, write_record
 from ..programs import ask_model
 
 if TYPE_CHECKING:
@@ -52,7 +52,12 @@ def _counted(source: str, declared: str, paths: tuple[str, ...], ages: tuple[int
     what = "Counting what the model computes"
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         folder = Path(temporary) / "planned"
-        write(folder, layout.RUN, json.loads(declared), source, paths, {})
+        try:
+            folder.mkdir(mode=0o700)
+            fill(folder, source, paths, {})
+            write_record(folder / layout.RUN, json.loads(declared))
+        except OSError as error:
+            raise TrainingError(f"{what} failed: {error.strerror or error}", where=str(folder)) from error
         found = ask_model(what, "--run", str(folder), program="check", otherwise=_OTHERWISE, timeout=_SECONDS)
     if not isinstance(model := found.get("model"), dict):
         raise TrainingError(f"{what} failed: {found.get('note') or 'it says nothing'}")

@@ -6,15 +6,14 @@ from ...protocol.dask.spec import DaskSpec
 from .. import events as e
 from ..jobs import DaskState
 from ..state import ClusterState
-from .rules import Rules, changed
+from .rules import Rules, changed, refuse_taken
 
 rules = Rules()
 
 
 @rules.of(e.DaskDeclared)
 def _(state: ClusterState, event: e.DaskDeclared) -> ClusterState:
-    if event.dask in state.runs or event.dask in state.jobs:
-        raise ValueError(f"{event.dask} is a run or a job")
+    refuse_taken(state, "Dask cluster", event.dask)
     spec = DaskSpec.from_dict({**event.spec, "name": event.dask})
     return changed(state, dasks={**state.dasks, event.dask: DaskState(event.dask, spec, declared_at=event.at)})
 

@@ -6,15 +6,14 @@ from ...protocol.job import JobSpec
 from .. import events as e
 from ..jobs import JobState
 from ..state import ClusterState
-from .rules import Rules, changed
+from .rules import Rules, changed, refuse_taken
 
 rules = Rules()
 
 
 @rules.of(e.JobDeclared)
 def _(state: ClusterState, event: e.JobDeclared) -> ClusterState:
-    if event.job in state.runs:
-        raise ValueError(f"there is a run {event.job}")
+    refuse_taken(state, "job", event.job)
     spec = JobSpec.from_dict({**event.spec, "name": event.job})
     return changed(state, jobs={**state.jobs, event.job: JobState(event.job, spec, declared_at=event.at)})
 
