@@ -32,6 +32,8 @@ class JobState:
     """By VM: how it ended there."""
     kept: e.JobKept | None = None
     """The folder as it was brought here last."""
+    packed: Mapping[int, int] = field(default_factory=dict[int, int])
+    """By rank: the number on its VM of the last archive that was taken in the attempt under way."""
     unkept: str = ""
     """Why it is not brought here, or not all of it, a clause, while it is not; at the end, what it then is."""
     interruptions: int = 0

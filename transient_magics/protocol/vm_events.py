@@ -350,7 +350,9 @@ class JobStarted(Event):
 class JobPacked(Event):
     """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes` and SHA-256.
 
-    It is kept (`job.kept`) once the controller has it.
+    It is kept (`job.kept`) once the controller has it. Rank 0 packs its folder, other ranks what changed in theirs
+    since the attempt began. `saved`: the last change in it, in seconds since 1970 by the controller's clock as far as
+    the VM can tell (0: it counts as older than any other).
     """
 
     job: Name
@@ -359,6 +361,7 @@ class JobPacked(Event):
     files: Count
     bytes: Count
     digest: str
+    saved: Amount = 0.0
 
 
 @event("job.unkept")
