@@ -94,10 +94,13 @@ class Cluster:
         job = self.job(name)
         self.record(events.JobStarted(job=name, attempt=job.attempt, rank=job.vms.index(vm)))
 
-    def exit(self, vm: str, code: int | None = 0, name: str = "job-1", *, noticed: bool = False) -> None:
+    def exit(
+        self, vm: str, code: int | None = 0, name: str = "job-1", *, noticed: bool = False, preempted: bool = False
+    ) -> None:
         job = self.job(name)
         self.record(events.JobExited(
-            job=name, attempt=job.attempt, rank=job.vms.index(vm), code=code, noticed=noticed, seconds=1.0
+            job=name, attempt=job.attempt, rank=job.vms.index(vm), code=code, noticed=noticed, preempted=preempted,
+            seconds=1.0,
         ))  # fmt: skip
 
     def lose(self, vm: str, *, notice: bool = False, replaced: bool = True) -> None:
@@ -234,6 +237,24 @@ def test_a_rank_that_fails_for_want_of_one_under_notice_is_no_failure() -> None:
     cluster.exit("worker-1", 0, noticed=True)
     assert cluster.look() == [Interrupt("worker-1 was revoked")]
     assert cluster.job().failures == 0
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_rank_that_fails_for_want_of_one_whose_notice_is_heard_later_is_no_failure(leaves: bool) -> None:
+    """As of a controller that was started again: it reads what ranks tell before it knows of the notice."""
+    cluster = Cluster(2)
+    cluster.declare(workers=2)
+    cluster.look()
+    cluster.exit("worker-0", 1)
+    assert cluster.look() == [StopOn("worker-1")]
+    cluster.exit("worker-1", 0, noticed=True, preempted=True)
+    assert cluster.look() == []
+    if leaves:
+        cluster.lose("worker-1", notice=True, replaced=False)
+        assert cluster.look() == [Interrupt("worker-1 was revoked")]
+    else:
+        cluster.time += int(LEAVING_SECONDS)
+        assert [each.state for each in cluster.look()] == ["failed"], "it said so and stayed"
 
 
 @pytest.mark.parametrize("then", ["revoked", "stays"])

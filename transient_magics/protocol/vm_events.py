@@ -381,8 +381,8 @@ class JobExited(Event):
     """The command of a job ended on this rank's VM, `seconds` after it was started, with `code` (None: nobody knows;
     below 0: the signal).
 
-    `noticed`: after it was told to end, by the notice of a preemption or by the controller. `reason`, a clause, is why
-    it was ended, where it did not end by itself; `tail`: its last lines.
+    `noticed`: after it was told to end, by the notice of a preemption or by the controller. `preempted`: its VM had
+    such a notice. `reason`, a clause, is why it was ended, where it did not end by itself; `tail`: its last lines.
     """
 
     job: Name
@@ -391,6 +391,7 @@ class JobExited(Event):
     code: int | None
     seconds: Amount = 0.0
     noticed: bool = False
+    preempted: bool = False
     reason: str = ""
     tail: str = ""
 

@@ -131,6 +131,8 @@ def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]
     leaves = next((name for name in job.vms if name in gone or state.vms[name].state == "leaving"), "")
     if noticed and leaves:  # a rank had finished on the VM that leaves, and others were warned before they had
         return [Interrupt(f"{leaves} {_what_became(state, leaves)}")]
+    if failed and any(each.preempted and now - each.at <= LEAVING_SECONDS for each in job.exits.values()):
+        return []  # the VM of one leaves by its own word, and others may have failed for want of it
     if failed:
         why = said(failed)
         if job.failures < job.spec.retries:

@@ -335,7 +335,7 @@ class Runner:
         about = self._begin
         exited = JobExited(
             job=about.job, attempt=about.attempt, rank=about.rank, code=code, seconds=seconds, noticed=noticed,
-            reason=reason, tail=tail,
+            preempted=self._heard.own_end < math.inf, reason=reason, tail=tail,
         )  # fmt: skip
         self._lines.write(exited.kind, told(exited))
         while self._lines.waiting:  # a full disk: nobody would ever hear of the end
