@@ -203,6 +203,7 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
             ({"environment": {"LD_PRELOAD": "x"}}, "Invalid --environment: LD_PRELOAD cannot be set"),
             ({"include": ("nowhere.py",)}, "There is no nowhere.py"),
             ({"timeout_seconds": -1.0}, "Invalid --job-timeout"),
+            ({"at_notice_seconds": 40.0}, r"Invalid --at-notice: 40.0 is not from 10.0 to 30.0"),
         ):
             with pytest.raises(DeclarationError, match=why):
                 cluster.run("make all", **wrong)
@@ -231,11 +232,14 @@ def test_how_jobs_end_in_words() -> None:
 
 
 def test_a_line_of_a_job_is_read_as_its_help_says() -> None:
-    said = "'python train.py' --keep out --keep-every 5m --env A=b=c --env D= --job-timeout 2h --memory 1.5 --workers 2"
+    said = (
+        "'python train.py' --keep out --keep-every 5m --env A=b=c --env D= --job-timeout 2h --memory 1.5 --workers 2 "
+        "--at-notice 20"
+    )
     values = parse("job", split(said)).values
     assert values == {
         "command": "python train.py", "keep": "out", "keep_seconds": 300.0, "environment": {"A": "b=c", "D": ""},
-        "timeout_seconds": 7200.0, "memory_bytes": 1_500_000_000, "workers": 2,
+        "timeout_seconds": 7200.0, "memory_bytes": 1_500_000_000, "workers": 2, "at_notice_seconds": 20.0,
     }  # fmt: skip
     with pytest.raises(DeclarationError, match="TRANSIENT_JOB cannot be set"):
         parse("job", split("true --env TRANSIENT_JOB=x"))

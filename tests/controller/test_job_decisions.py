@@ -21,6 +21,7 @@ from transient_magics.controller.jobs.decisions import (
     Interrupt,
     StopOn,
     Stopping,
+    Warn,
     decide,
 )
 from transient_magics.journal import ClusterState, Event, bill, events, fold, replay, run_costs
@@ -93,19 +94,23 @@ class Cluster:
         job = self.job(name)
         self.record(events.JobStarted(job=name, attempt=job.attempt, rank=job.vms.index(vm)))
 
-    def exit(self, vm: str, code: int | None = 0, name: str = "job-1", *, noticed: bool = False) -> None:
+    def exit(
+        self, vm: str, code: int | None = 0, name: str = "job-1", *, noticed: bool = False, preempted: bool = False
+    ) -> None:
         job = self.job(name)
         self.record(events.JobExited(
-            job=name, attempt=job.attempt, rank=job.vms.index(vm), code=code, noticed=noticed, seconds=1.0
+            job=name, attempt=job.attempt, rank=job.vms.index(vm), code=code, noticed=noticed, preempted=preempted,
+            seconds=1.0,
         ))  # fmt: skip
 
-    def lose(self, vm: str, *, notice: bool = False) -> None:
+    def lose(self, vm: str, *, notice: bool = False, replaced: bool = True) -> None:
         slot = self.state.vms[vm].slot
         if notice:
             self.record(events.VmPreemptionNotice(vm=vm))
         else:
             self.record(events.VmRevoked(vm=vm, signal="api"))
-        self.rent(slot)
+        if replaced:
+            self.rent(slot)
 
 
 def test_a_job_is_done_when_its_command_ends_well() -> None:
@@ -196,9 +201,77 @@ def test_of_several_vms_one_that_goes_ends_all_and_failures_for_want_of_it_count
         cluster.start(vm)
     cluster.exit("worker-0", 1)  # it lost its peer before anybody knew
     assert cluster.look() == [StopOn("worker-1")]
-    cluster.lose("worker-1")
+    cluster.lose("worker-1", replaced=False)
     assert cluster.look() == [Interrupt("worker-1 was revoked")]
-    assert cluster.look() == [Begin(("worker-0", "worker-3"))]
+    assert cluster.look() == [Begin(("worker-0", "worker-2"))], "an idle worker is ready before a replacement"
+    cluster.rent(1)
+    cluster.look()
+    assert cluster.state.leases == {0: "job-1", 2: "job-1"}, "the replacement is free"
+
+
+@pytest.mark.parametrize("leaving", [["worker-1"], ["worker-0"], ["worker-0", "worker-1"]])
+def test_at_a_notice_every_rank_is_warned_at_the_same_moment_and_none_is_ended(leaving: list[str]) -> None:
+    cluster = Cluster(2)
+    cluster.declare(workers=2)
+    cluster.look()
+    for vm in ("worker-0", "worker-1"):
+        cluster.start(vm)
+    for vm in leaving:
+        cluster.lose(vm, notice=True, replaced=False)
+    assert cluster.look() == [Warn("worker-0", 29.0), Warn("worker-1", 29.0)]
+    cluster.time += 4
+    assert cluster.look() == [Warn("worker-0", 24.0), Warn("worker-1", 24.0)], "also by another controller"
+    cluster.exit("worker-0", 0, noticed=True)
+    assert Warn("worker-1", 23.0) in (made := cluster.look()) or made == [StopOn("worker-1")]
+    cluster.exit("worker-1", 0, noticed=True)
+    assert cluster.look() == [Interrupt(f"{leaving[0]} was revoked")], "a rank that saved and left has not finished"
+
+
+def test_a_rank_that_fails_for_want_of_one_under_notice_is_no_failure() -> None:
+    cluster = Cluster(2)
+    cluster.declare(workers=2)
+    cluster.look()
+    cluster.lose("worker-1", notice=True, replaced=False)
+    cluster.exit("worker-0", 1)  # its collective broke before the warning came
+    assert cluster.look() == [StopOn("worker-1")]
+    cluster.exit("worker-1", 0, noticed=True)
+    assert cluster.look() == [Interrupt("worker-1 was revoked")]
+    assert cluster.job().failures == 0
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_rank_that_fails_for_want_of_one_whose_notice_is_heard_later_is_no_failure(leaves: bool) -> None:
+    """As of a controller that was started again: it reads what ranks tell before it knows of the notice."""
+    cluster = Cluster(2)
+    cluster.declare(workers=2)
+    cluster.look()
+    cluster.exit("worker-0", 1)
+    assert cluster.look() == [StopOn("worker-1")]
+    cluster.exit("worker-1", 0, noticed=True, preempted=True)
+    assert cluster.look() == []
+    if leaves:
+        cluster.lose("worker-1", notice=True, replaced=False)
+        assert cluster.look() == [Interrupt("worker-1 was revoked")]
+    else:
+        cluster.time += int(LEAVING_SECONDS)
+        assert [each.state for each in cluster.look()] == ["failed"], "it said so and stayed"
+
+
+@pytest.mark.parametrize("then", ["revoked", "stays"])
+def test_a_command_that_finishes_during_the_notice_is_done_and_one_whose_rank_was_warned_is_not(then: str) -> None:
+    cluster = Cluster(2)
+    cluster.declare(workers=2)
+    cluster.look()
+    cluster.lose("worker-1", notice=True, replaced=False)
+    cluster.exit("worker-1", 0)
+    assert cluster.look() == [], "what it had to do is done, so nobody else is warned for it"
+    if then == "revoked":
+        cluster.record(events.VmRevoked(vm="worker-1", signal="api"))
+        cluster.exit("worker-0", 0, noticed=True)  # it had been warned before
+        assert cluster.look() == [Interrupt("worker-1 was revoked")]
+    else:
+        cluster.exit("worker-0", 0)
+        assert cluster.look() == [End("finished", 0)]
 
 
 def test_a_job_waits_for_as_many_workers_as_it_wants_and_one_that_wants_too_many_holds_up_nobody() -> None:

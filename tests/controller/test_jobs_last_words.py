@@ -7,6 +7,8 @@ import json
 import shutil
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,17 +69,19 @@ class Answering:
 class Journal:
     """The journal of a cluster with one VM, which has a job to itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
         self.state, self.seq = ClusterState(phase="ready", ready_at=time.time()), 0
         self.recorded: list[Event] = []
-        self.record(events.VmRequested(
-            vm="worker-0", role=WORKER, slot=0, zone="z", accelerator="", machine_type="m",
-            provisioning_model="spot", hourly=0.2, on_demand_hourly=0.6,
-        ))  # fmt: skip
-        self.record(events.VmRunning(vm="worker-0", address="127.0.0.1"))
-        self.record(events.VmReady(vm="worker-0"))
-        self.record(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true").to_dict()))
-        self.record(events.JobBegan(job="job-1", attempt=1, vms=("worker-0",)))
+        vms = tuple(f"worker-{rank}" for rank in range(ranks))
+        for slot, vm in enumerate(vms):
+            self.record(events.VmRequested(
+                vm=vm, role=WORKER, slot=slot, zone="z", accelerator="", machine_type="m",
+                provisioning_model="spot", hourly=0.2, on_demand_hourly=0.6,
+            ))  # fmt: skip
+            self.record(events.VmRunning(vm=vm, address="127.0.0.1"))
+            self.record(events.VmReady(vm=vm))
+        self.record(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", workers=ranks).to_dict()))
+        self.record(events.JobBegan(job="job-1", attempt=1, vms=vms))
 
     def record(self, event: Event) -> None:
         self.recorded.append(event)
@@ -210,7 +214,11 @@ async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_
     told = await told_to_the_vm(tmp_path, journal, bool)
     there = home / layout.job_on_vm("job-1") / layout.KEPT
     assert [path.name for path in there.iterdir()] == [layout.archive(2)]
-    assert told == [BeginJob(job="job-1", attempt=2, rank=0, addresses=("127.0.0.1",), kept=2, packed=3)]
+    [begin] = told
+    assert isinstance(begin, BeginJob)
+    assert begin.at == pytest.approx(time.time(), abs=30), "ranks compare by it when they saved"
+    begin = replace(begin, at=0.0)
+    assert begin == BeginJob(job="job-1", attempt=2, rank=0, addresses=("127.0.0.1",), kept=2, packed=3)
 
 
 async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_told(
@@ -264,7 +272,7 @@ async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_it
         lines.append({"kind": "job.packed", **line, **contents})
         if number == 1:
             shutil.copy(there / layout.KEPT / layout.archive(1), here / layout.KEPT)
-            journal.record(events.JobKept(**about, **contents))
+            journal.record(events.JobKept(**about, **contents, packed=number))
     exited = {"code": 0, "seconds": 1.0, "noticed": False, "reason": "", "tail": ""}
     lines.append({"kind": "job.exited", **line, **exited})
     (there / layout.job_events(1)).write_text("".join(f"{json.dumps(values)}\n" for values in lines))
@@ -273,3 +281,78 @@ async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_it
     brought = [event.number for event in journal.recorded if isinstance(event, events.JobKept)]
     assert brought == [1, 2], "the first one before its lines are read again"
     assert [path.name for path in (here / layout.KEPT).iterdir()] == [layout.archive(2)]
+
+
+@dataclass
+class Rank:
+    """What a rank writes in an attempt: the files, when it saved them, and whether they were taken before."""
+
+    files: dict[str, str]
+    saved: float
+    taken: bool = False
+
+
+async def kept_of(tmp_path: Path, ranks: list[Rank]) -> dict[str, str]:
+    """The folder that is kept when all ranks have ended; their VMs are told of in turn."""
+    journal = Journal(len(ranks))
+    here = tmp_path / "here" / layout.JOBS / "job-1"
+    (here / layout.OUTPUT).mkdir(parents=True)
+    (here / layout.KEPT).mkdir()
+    homes: dict[str, Path] = {}
+    for rank, wrote in enumerate(ranks):
+        there = tmp_path / f"vm-{rank}" / layout.job_on_vm("job-1")
+        homes[f"worker-{rank}"] = tmp_path / f"vm-{rank}"
+        (there / layout.KEPT).mkdir(parents=True)
+        folder = tmp_path / f"folder-{rank}"
+        folder.mkdir()
+        for name, said in wrote.files.items():
+            (folder / name).write_text(said)
+        packed = archive.pack(folder, there / layout.KEPT / layout.archive(1))
+        about: dict[str, Any] = {"job": "job-1", "attempt": 1, "time": time.time_ns()}
+        contents = {"number": 1, "files": packed.files, "bytes": packed.bytes, "digest": packed.digest}
+        exited = {"rank": rank, "code": 0, "seconds": 1.0, "noticed": True, "reason": "", "tail": ""}
+        lines = [
+            {"kind": "job.packed", **about, **contents, "saved": wrote.saved},
+            {"kind": "job.exited", **about, **exited},
+        ]
+        (there / layout.job_events(1)).write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+        if wrote.taken:
+            shutil.copy(there / layout.KEPT / layout.archive(1), here / layout.KEPT)
+            journal.record(events.JobKept(
+                job="job-1", attempt=1, **contents, rank=rank, packed=1, saved=wrote.saved
+            ))  # fmt: skip
+    async with AsyncExitStack() as stack:
+        links: dict[str, Answering] = {}
+        for vm, home in homes.items():
+            acceptor, host_key = await ssh_server.serve(home, generate_key(tmp_path / f"{vm}.key"))
+            stack.callback(acceptor.close)
+            connecting = await Vm(home, tmp_path / f"{vm}.key", acceptor.get_port(), host_key).connect()
+            links[vm] = Answering(await stack.enter_async_context(connecting))
+        jobs = Jobs(tmp_path / "here", cast("Recorder", journal), lambda vm: cast("Link", links[vm]))
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
+            while len(journal.state.jobs["job-1"].exits) < len(ranks):
+                jobs.look(tasks, time.time())
+                await asyncio.sleep(0.05)
+            tasks.cancel_all()
+    kept = journal.state.jobs["job-1"].kept
+    assert kept
+    archives_here = list((here / layout.KEPT).iterdir())
+    assert [path.name for path in archives_here] == [layout.archive(kept.number)]
+    archive.unpack(archives_here[0], tmp_path / "again")
+    return {path.name: path.read_text() for path in (tmp_path / "again").iterdir()}
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("taken", [False, True])
+async def test_of_several_ranks_the_state_is_kept_of_the_one_that_saved_last(
+    tmp_path: Path, last: int, taken: bool
+) -> None:
+    """In whatever order their words come; what a controller took before it was killed is not taken again."""
+    moment = time.time() - 100
+    ranks = [
+        Rank({"state": "step 300", "log-0": "0"}, moment + 5 * (last == 0), taken=taken),
+        Rank({"state": "step 319"}, moment + 2),
+    ]
+    kept = await kept_of(tmp_path, ranks)
+    assert kept == {"state": ("step 300", "step 319")[last], "log-0": "0"}

@@ -14,6 +14,9 @@ from emulated_cloud import PROJECT, ZONE, Cloud, dial, eventually, processes, te
 from google.api_core import exceptions
 from google.cloud import compute_v1
 
+from transient_magics.emulator.instances import Record
+from transient_magics.emulator.vms import names
+
 
 @pytest.mark.slow
 async def test_a_vm_is_a_machine_of_its_own(cloud: Cloud) -> None:
@@ -127,6 +130,14 @@ async def test_vms_see_each_other_and_nothing_else(cloud: Cloud) -> None:
             writer.close()
     assert said[0] == "yes"
     assert "yes" not in said[1:]
+    own = cloud.get("w0").network_interfaces[0].network_i_p
+    asked = ["w0", f"w1.{ZONE}.c.{PROJECT}.internal", "w1", "localhost"]
+    resolve = f"import socket; print(socket.gethostname(), *(socket.gethostbyname(name) for name in {asked!r}))"
+    async with await cloud.ssh("w0") as connection:
+        named = str((await connection.run("transient-python -", input=resolve)).stdout).split()
+        assert named == ["w0", own, other, other, "127.0.0.1"], "collectives bind to what their own name means"
+        cloud.delete("w1")
+        assert (await connection.run("getent hosts w1")).exit_status != 0
     # The machine itself has no way to that address (whatever a gateway outside may pretend).
     try:
         with socket.create_connection((other, 22), 0.5) as pretended:
@@ -134,6 +145,29 @@ async def test_vms_see_each_other_and_nothing_else(cloud: Cloud) -> None:
             assert not pretended.recv(7).startswith(b"SSH")
     except OSError:
         pass
+
+
+def test_a_vm_resolves_the_vms_of_its_network_and_by_their_short_names_those_of_its_zone(tmp_path: Path) -> None:
+    def record(name: str, address: str, zone: str = "z-a", project: str = "p", network: str = "default") -> Record:
+        resource = {"networkInterfaces": [{"network": network}]}
+        return Record(project, zone, name, resource, 1, address, name, name)
+
+    own = record("own", "10.0.0.1")
+    others = [
+        own, record("peer", "10.0.0.2"), record("far", "10.0.0.3", zone="z-b"),
+        record("theirs", "10.0.0.4", project="q"), record("apart", "10.0.0.5", network="other"),
+    ]  # fmt: skip
+    content = names.hosts_file(own, others)
+    assert content.splitlines() == [
+        "127.0.0.1 localhost", "10.0.0.1 own.z-a.c.p.internal own", names.METADATA,
+        "10.0.0.2 peer.z-a.c.p.internal peer", "10.0.0.3 far.z-b.c.p.internal",
+    ]  # fmt: skip
+    path = tmp_path / "hosts"
+    names.replace_content(path, content)
+    inode = path.stat().st_ino
+    names.replace_content(path, names.hosts_file(own, []))
+    assert path.read_text().split("\n\n")[0] == names.hosts_file(own, []).rstrip("\n")
+    assert path.stat().st_ino == inode, "it is mounted in the VM"
 
 
 def test_the_relay_reaches_vms_only(cloud: Cloud) -> None:

@@ -209,7 +209,9 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     ),
     (agent_commands.read, agent_commands.BeginJob(job="job-1", attempt=2, rank=0, addresses=("10.0.0.5",), kept=3),
      {"do": "begin job", "job": "job-1", "attempt": 2, "rank": 0, "addresses": ["10.0.0.5"], "kept": 3,
-      "packed": 0}),
+      "packed": 0, "at": 0.0}),
+    (agent_commands.read, agent_commands.WarnJob(job="job-1", attempt=2, seconds=28.5),
+     {"do": "warn job", "job": "job-1", "attempt": 2, "seconds": 28.5}),
     (agent_commands.read, agent_commands.EndJob(job="job-1", attempt=2),
      {"do": "end job", "job": "job-1", "attempt": 2}),
     (agent_commands.read, agent_commands.BeginDask(

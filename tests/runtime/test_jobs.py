@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -33,6 +34,7 @@ from transient_magics.runtime import job_record
 from transient_magics.runtime.agent.jobs import AgentJobs
 from transient_magics.runtime.jobs import archive, runner
 from transient_magics.runtime.jobs.family import Family
+from transient_magics.runtime.jobs.notice import Heard
 from transient_magics.runtime.jobs.output import Output
 
 PATIENCE = 60.0
@@ -173,9 +175,9 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
             killed_at.append(seconds)
             super().kill()
 
-    def record_and_pack(folder: Path, target: Path) -> archive.Packed:
+    def record_and_pack(folder: Path, target: Path, since: int) -> archive.Packed:
         packed_at.append(seconds)
-        return archive.pack(folder, target)
+        return archive.pack(folder, target, since)
 
     async def notice_once_it_runs(notice: Callable[[], None]) -> None:
         await asyncio.to_thread(ready.read_text)
@@ -255,6 +257,60 @@ async def test_a_job_that_cannot_be_started_is_told(tmp_path: Path) -> None:
         ended = await job.until("job.exited")
     assert ended["code"] is None
     assert "could not be started" in ended["reason"]
+
+
+@pytest.mark.parametrize(
+    ("at_notice", "own", "warned", "due"),
+    [
+        (30.0, 0.0, None, 2.0),  # the others know within seconds, or nobody can tell them
+        (30.0, 0.0, 0.4, 0.9),  # when the warning has arrived everywhere
+        (30.0, 0.0, 5.0, 2.0),
+        (30.0, None, 0.4, 0.9),
+        (30.0, 7.0, 0.4, 0.9),  # two VMs leave, another one first
+        (20.0, 0.0, None, 10.0),
+        (20.0, 0.0, 0.4, 10.4),
+        (20.0, None, 0.4, 10.4),
+        (20.0, None, None, math.inf),
+    ],
+)
+def test_ranks_are_told_at_the_same_moment_before_the_first_of_their_vms_ends(
+    at_notice: float, own: float | None, warned: float | None, due: float
+) -> None:
+    """Moments in seconds: of the VM's own notice, and of one that the controller warned of."""
+    heard = Heard(at_notice, several=True)
+    heard.own_end = math.inf if own is None else own + 30
+    heard.warned_end = math.inf if warned is None else warned + 30
+    assert heard.due == pytest.approx(due)
+    if own is not None:
+        alone = Heard(at_notice, several=False, own_end=own + 30)
+        assert alone.due == own + 30 - at_notice, "a job on one VM waits for nobody"
+
+
+@pytest.mark.slow
+async def test_a_warned_rank_works_on_until_it_is_told_and_packs_what_it_changed(tmp_path: Path) -> None:
+    command = (
+        "cat kept/base; trap 'echo last > kept/state; exit 0' TERM; "
+        "until [ -s $TRANSIENT_NOTICE ]; do sleep 0.05; done; echo warned; while :; do sleep 0.05; done"
+    )
+    job = OneJob(tmp_path, command, keep="kept", keep_seconds=5.0, at_notice_seconds=29.0)
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "base").write_text("base\n")
+    (job.folder / layout.KEPT).mkdir()
+    archive.pack(tmp_path / "base", job.folder / layout.KEPT / layout.archive(4))
+    addresses = ("10.0.0.5", "10.0.0.6")
+    job.begin = BeginJob(job="job-1", attempt=1, rank=1, addresses=addresses, kept=4, at=time.time() + 100)
+    path = job.folder / layout.OUTPUT / layout.output(1, 1)
+    async with running(job) as agent:
+        await until(lambda: path.exists() and "base" in path.read_text())
+        agent.warn("job-1", 1, 30.0)
+        agent.warn("job-1", 1, 3.0)
+        await until(lambda: "warned" in path.read_text())
+        assert not job.told("job.exited"), "it is told a second later"
+        ended = await job.until("job.exited")
+    assert (ended["noticed"], ended["rank"]) == (True, 1)
+    [packed] = job.told("job.packed")
+    assert (packed["number"], packed["files"]) == (5, 1), "what the attempt began with is here already"
+    assert packed["saved"] == pytest.approx(time.time() + 100, abs=20), "by the controller's clock"
 
 
 # --- archives --------------------------------------------------------------------------------------------------------
@@ -354,6 +410,28 @@ def test_a_log_that_grows_all_the_time_is_packed_as_it_was(tmp_path: Path, monke
     monkeypatch.setattr(archive, "_write", growing)
     monkeypatch.setattr(archive, "_PAUSE", 0.0)
     assert archive.pack(folder, tmp_path / "1.tar").files == 1
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_of_what_several_ranks_kept_nothing_is_lost_and_files_of_one_moment_stay_together(
+    tmp_path: Path, newer: bool
+) -> None:
+    first = {"model": "1", "optimizer": "1", "log-0": "0", "sub/shard-0": "0", "part": "file"}
+    second = {"model": "2", "optimizer": "2", "log-1": "1", "sub/shard-1": "1", "part/of": "folder"}
+    for name, files in (("below", first), ("above", second)):
+        for path, said in files.items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_text(said)
+        archive.pack(tmp_path / name, tmp_path / f"{name}.tar")
+    packed = archive.overlay(tmp_path / "below.tar", tmp_path / "above.tar", tmp_path / "both.tar", newer=newer)
+    archive.unpack(tmp_path / "both.tar", tmp_path / "both")
+    both = tmp_path / "both"
+    found = {path.relative_to(both).as_posix(): path.read_text() for path in both.rglob("*") if path.is_file()}
+    newest, oldest = (second, first) if newer else (first, second)
+    expected = {**oldest, **newest}
+    del expected["part" if newer else "part/of"]
+    assert found == expected
+    assert (packed.files, packed.bytes) == (len(expected), sum(map(len, expected.values())))
 
 
 _NAMES = ["../out", "/etc/passwd", "a/../../b", "a\\b", "two\nlines", "", ".", "a//b", "x" * 300]

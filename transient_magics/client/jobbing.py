@@ -25,7 +25,10 @@ from .training import refuse_when_ending
 OF_A_CELL = f"python {layout.CELL}"
 """The command of a job whose code stands in a cell."""
 _STEM = "job"
-_ITS_OPTION = {"timeout_seconds": "job-timeout", "keep_seconds": "keep-every", "memory_bytes": "memory"}
+_ITS_OPTION = {
+    "timeout_seconds": "job-timeout", "keep_seconds": "keep-every", "memory_bytes": "memory",
+    "at_notice_seconds": "at-notice",
+}  # fmt: skip
 
 
 def declare_job(
@@ -42,8 +45,8 @@ def declare_job(
     """Declare a job and return at once: a `command` for a shell, or the Python code in `source`.
 
     It runs in a folder in which what `include` names lies, on `workers` VMs at once; `options` are fields of JobSpec:
-    `keep`, `keep_seconds`, `workers`, `retries`, `timeout_seconds`, `memory_bytes`. Raises DeclarationError or
-    ClusterError.
+    `keep`, `keep_seconds`, `at_notice_seconds`, `workers`, `retries`, `timeout_seconds`, `memory_bytes`. Raises
+    DeclarationError or ClusterError.
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     refuse_when_ending(chosen)

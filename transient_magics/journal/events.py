@@ -642,7 +642,11 @@ class JobBegan(Event):
 
 @_event("job.kept")
 class JobKept(Event):
-    """The folder of a job is here, as a VM packed it: the archive of that `number`, with its SHA-256."""
+    """The folder of a job is here: the archive of that `number`, with its SHA-256.
+
+    It has what the VM of that `rank` packed under the number `packed` in the attempt. `saved`: the last change in it,
+    in seconds since 1970 (0: unknown).
+    """
 
     job: Name
     attempt: Count
@@ -650,6 +654,9 @@ class JobKept(Event):
     files: Count
     bytes: Count
     digest: str
+    rank: Count = 0
+    packed: Count = 0
+    saved: Amount = 0.0
 
 
 @_event("job.interrupted")

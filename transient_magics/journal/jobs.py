@@ -34,6 +34,8 @@ class JobState:
     """The folder as it was brought here last."""
     gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
     """By VM: the GPU that no process of the attempt under way has used yet, once that was reported."""
+    packed: Mapping[int, int] = field(default_factory=dict[int, int])
+    """By rank: the number on its VM of the last archive that was taken in the attempt under way."""
     unkept: str = ""
     """Why it is not brought here, or not all of it, a clause, while it is not; at the end, what it then is."""
     interruptions: int = 0

@@ -167,7 +167,8 @@ class BeginJob(Message):
 
     `kept` is the number of the archive with which its folder begins (0: there is none), `packed` that of the last one
     that was told of, behind which those of this attempt are numbered: it is another one where that was lost with its
-    machine. The same again changes nothing, another attempt takes the place of the one before.
+    machine. `at` is the controller's clock, in seconds since 1970 (0: not told); ranks compare by it when they saved.
+    The same again changes nothing, another attempt takes the place of the one before.
     """
 
     job: Name
@@ -176,6 +177,17 @@ class BeginJob(Message):
     addresses: tuple[str, ...]
     kept: Count = 0
     packed: Count = 0
+    at: Amount = 0.0
+
+
+@message("warn job")
+class WarnJob(Message):
+    """A VM of the job ends by preemption in `seconds`: this rank ends when all do. The first warning of an attempt
+    counts."""
+
+    job: Name
+    attempt: Count
+    seconds: Amount
 
 
 @message("end job")
@@ -211,7 +223,9 @@ class EndDask(Message):
     dask: Name
 
 
-Command = Ping | Warm | Assign | MakeReady | Stop | Save | Evaluate | Fork | BeginJob | EndJob | BeginDask | EndDask
+Command = (
+    Ping | Warm | Assign | MakeReady | Stop | Save | Evaluate | Fork | BeginJob | WarnJob | EndJob | BeginDask | EndDask
+)
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 

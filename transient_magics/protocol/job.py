@@ -18,6 +18,10 @@ MOST_WORKERS, MOST_RETRIES = 100, 100
 LEAST_KEEP_SECONDS = 5.0
 MOST_KEPT_BYTES, MOST_KEPT_FILES = 8 * 2**30, 10_000
 """Of the folder that is kept: what is larger, or has more files, is not shipped."""
+NOTICE_SECONDS = 30.0
+"""Time from a preemption notice to the end of the VM that Compute Engine grants."""
+LEAST_AT_NOTICE_SECONDS = 10.0
+"""Shorter than this, a command could not save and its folder could not be packed and copied."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 RESERVED = ("TRANSIENT_", "LD_")
 """How no variable of a job may begin: the first are ours, with the others nothing of ours would start."""
@@ -65,10 +69,12 @@ class JobSpec:
     """A declared job: `command`, for a shell, on `workers` VMs at once; with `cell` it runs the `cell.py` beside it.
 
     `keep` is a folder below the one in which the command runs; it is there again on the next VM, as it was last
-    shipped: every `keep_seconds` where it has changed, at the notice, and at the end. Of several VMs that of rank 0 is.
-    A revocation is no failure; a command that fails is begun again `retries` times. `timeout_seconds` bounds the time
-    for which it runs, over all VMs that it has had one after the other (None: no bound), `memory_bytes` what it and all
-    it starts may have in memory (0: what the VM has). `pip` and `include` are what a run's are.
+    shipped: every `keep_seconds` where it has changed, at the notice, and at the end. Of several VMs that of rank 0 is,
+    and at the end of an attempt what the other ranks wrote in theirs. The command receives SIGTERM `at_notice_seconds`
+    before a preemption ends its VM, or that of another rank. A revocation is no failure; a command that fails is begun
+    again `retries` times. `timeout_seconds` bounds the time for which it runs, over all VMs that it has had one after
+    the other (None: no bound), `memory_bytes` what it and all it starts may have in memory (0: what the VM has). `pip`
+    and `include` are what a run's are.
     """
 
     name: Name
@@ -76,6 +82,7 @@ class JobSpec:
     cell: bool = False
     keep: Annotated[str, folder_or_none] = ""
     keep_seconds: Annotated[float, at_least(LEAST_KEEP_SECONDS)] = 180.0
+    at_notice_seconds: Annotated[float, within(LEAST_AT_NOTICE_SECONDS, NOTICE_SECONDS)] = NOTICE_SECONDS
     workers: Annotated[int, within(1, MOST_WORKERS)] = 1
     retries: Annotated[int, within(0, MOST_RETRIES)] = 0
     timeout_seconds: Amount | None = None

@@ -350,7 +350,9 @@ class JobStarted(Event):
 class JobPacked(Event):
     """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes` and SHA-256.
 
-    It is kept (`job.kept`) once the controller has it.
+    It is kept (`job.kept`) once the controller has it. Rank 0 packs its folder, other ranks what changed in theirs
+    since the attempt began. `saved`: the last change in it, in seconds since 1970 by the controller's clock as far as
+    the VM can tell (0: it counts as older than any other).
     """
 
     job: Name
@@ -359,6 +361,7 @@ class JobPacked(Event):
     files: Count
     bytes: Count
     digest: str
+    saved: Amount = 0.0
 
 
 @event("job.unkept")
@@ -392,8 +395,8 @@ class JobExited(Event):
     """The command of a job ended on this rank's VM, `seconds` after it was started, with `code` (None: nobody knows;
     below 0: the signal).
 
-    `noticed`: after it was told to end, by the notice of a preemption or by the controller. `reason`, a clause, is why
-    it was ended, where it did not end by itself; `tail`: its last lines.
+    `noticed`: after it was told to end, by the notice of a preemption or by the controller. `preempted`: its VM had
+    such a notice. `reason`, a clause, is why it was ended, where it did not end by itself; `tail`: its last lines.
     """
 
     job: Name
@@ -402,6 +405,7 @@ class JobExited(Event):
     code: int | None
     seconds: Amount = 0.0
     noticed: bool = False
+    preempted: bool = False
     reason: str = ""
     tail: str = ""
 

@@ -8,8 +8,10 @@ that was killed has left is found by the mark that all processes of a job have i
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,7 @@ from .role_record import start_time
 
 MARK = "TRANSIENT_JOB_FOLDER"
 """The variable with which all processes of a job are started; its value is the job's folder on this VM."""
+_RIGHT_SECONDS = 30.0
 
 
 def wanted(folder: Path) -> BeginJob | None:
@@ -36,6 +39,39 @@ def wanted(folder: Path) -> BeginJob | None:
 def want(folder: Path, begin: BeginJob) -> None:
     """Have it wanted from now on."""
     write_atomically(folder / "wanted.json", begin.encoded)
+
+
+def clock_behind(folder: Path, begin: BeginJob) -> float:
+    """Seconds by which the clock of this VM is behind the controller's; 0 where it is right, as far as can be told.
+
+    The command may have waited on its way, so only a clock that is wrong by more than that counts.
+    """
+    with suppress(OSError):
+        behind = begin.at - (folder / "wanted.json").stat().st_mtime
+        return behind if begin.at and abs(behind) > _RIGHT_SECONDS else 0.0
+    return 0.0
+
+
+def notice_file(folder: Path, attempt: int) -> Path:
+    """The file in which the command reads when a VM of its job ends."""
+    return folder / f"notice-{attempt}"
+
+
+def warning_file(folder: Path, attempt: int) -> Path:
+    """The file with the same moment, as the controller has warned of it."""
+    return folder / f"warned-{attempt}"
+
+
+def write_end(path: Path, seconds: float) -> None:
+    """Write the moment `seconds` from now, in seconds since 1970, to one of these two files. Raises OSError."""
+    write_atomically(path, f"{time.time() + seconds:.3f}\n", durable=False)
+
+
+def seconds_left(path: Path) -> float:
+    """Seconds to the moment in one of these two files; infinite where there is no such file."""
+    with suppress(OSError, ValueError):
+        return float(path.read_text()) - time.time()
+    return math.inf
 
 
 def all_wanted(root: Path) -> Iterator[tuple[Path, BeginJob]]:

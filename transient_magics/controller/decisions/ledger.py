@@ -6,8 +6,10 @@ where that cannot delay the head, whichever of the runs before it end first (`_d
 their least, and what is left goes to them in order, up to the most of each.
 
 What is leased is the place of a worker (its slot), not the VM in it: so a replacement goes to whoever lost a VM. A
-place changes hands only where its run has too many. A VM has one place, or several for trials of one study that share
-it (`sharing`): these are one claim. A further one of them begins at once, unless somebody waits for a worker.
+place changes hands only where its run has too many, or where a job waits for a VM, as between two attempts, while
+another one is ready and free: it takes that one, and the place that it leaves is free. A VM has one place, or several
+for trials of one study that share it (`sharing`): these are one claim. A further one of them begins at once, unless
+somebody waits for a worker.
 
 A run that has its steps (`made`) needs no worker any more: while its last checkpoint is evaluated, the next one has
 them. The head begins ahead, some seconds before those that it waits for have their steps, by the speeds that were told
@@ -283,6 +285,7 @@ def _handed_out(
         had[name] = _kept(own, pool, shares[name], named.get(name), wanted)
         if name in named and shares[name]:
             wanted += named[name] - Counter(pool.gpus[slot] for slot in had[name])
+    _exchange(state, pool, going, had, readiness)
     taken = {slot for owned in had.values() for slot in owned}
     free = [slot for slot in order if slot not in taken]
     for name, owned in had.items():
@@ -297,6 +300,21 @@ def _handed_out(
         gone = set(more)
         free = [slot for slot in free if slot not in gone]
     return {slot: name for name in shares for slot in sorted(had[name])}
+
+
+def _exchange(
+    state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapping[str, list[int]], readiness: Mapping[int, int]
+) -> None:
+    """Have jobs that wait to begin leave places without a ready VM for free ones that have one."""
+    fit = {vm.slot for vm in state.serving if vm.role == WORKER and vm.state == "ready" and not vm.failure}
+    taken = {slot for owned in had.values() for slot in owned}
+    spare = [slot for slot in sorted(pool.gpus) if slot in fit and readiness.get(slot) == 0 and slot not in taken]
+    for job in going:
+        if isinstance(job, JobState) and not job.vms:
+            owned = had[job.name]
+            for place, slot in enumerate(owned):
+                if slot not in fit and spare:
+                    owned[place] = spare.pop(0)
 
 
 def _waiting(begun: Sequence[Claim], workers: Mapping[int, str], pool: Pool) -> dict[str, int]:

@@ -9,38 +9,79 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ...errors import ForeignError, RoomError
 from ...journal.events import JobKept, JobPacked
 from ...protocol.job import MOST_KEPT_BYTES
 from ...remote import room
-from ...runtime.jobs.archive import look_through, numbers, path_of
+from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
 
+Get = Callable[[Path], Awaitable[bool]]
 MOST_BYTES = MOST_KEPT_BYTES + 64 * 2**20
 """Of an archive: what is kept, and the names of its files."""
 
 
-async def bring(folder: Path, told: JobPacked | JobKept, get: Callable[[Path], Awaitable[bool]]) -> bool:
+async def bring(folder: Path, told: JobPacked | JobKept, get: Get) -> bool:
     """Have the archive that was told of in the folder of its job; False where `get`, which writes it to a path, finds
     none.
 
     Raises ForeignError or ValueError where it is not what was told, and RoomError where this machine has no room.
     """
     target = path_of(folder, told.number)
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if told.bytes > room(target.parent):
-        what = f"this machine's disk has no room for {told.bytes:,} bytes more"
-        raise RoomError(what, where=str(target.parent), fix="Free some of it.")
-    arriving = target.with_name(f".{target.name}")
+    arrived = target.with_name(f".{target.name}")
     try:
-        if not await get(arriving):
+        if not await fetch(arrived, told, get):
             return False
-        await asyncio.to_thread(_look_at, arriving, told.digest)
-        arriving.replace(target)
+        arrived.replace(target)
     finally:
-        arriving.unlink(missing_ok=True)
+        arrived.unlink(missing_ok=True)
     return True
+
+
+async def fetch(arrived: Path, told: JobPacked | JobKept, get: Get) -> bool:
+    """Have the archive that was told of at the path `arrived`, where it does not count yet. As `bring`."""
+    arrived.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_room(arrived.parent, told.bytes)
+    if not await get(arrived):
+        return False
+    await asyncio.to_thread(_look_at, arrived, told.digest)
+    return True
+
+
+async def combine(
+    folder: Path, arrived: Path, told: JobPacked, kept: JobKept | None, rank: int, alone: bool
+) -> JobKept:
+    """Have what a rank packed, which is at `arrived`, in the folder of its job, together with what is kept there.
+
+    The folder of rank 0 replaces the one before where it is `alone`: no other rank's is in it. Else it and what other
+    ranks changed are laid over each other, and a file that both have comes from the one that saved last. Raises
+    ValueError where that is too much, RoomError where this machine has no room.
+    """
+    number = max(told.number, kept.number + 1 if kept else 0)
+    target = path_of(folder, number)
+    before = newest(folder, kept.number) if kept else 0
+    about = JobKept(
+        job=told.job, attempt=told.attempt, number=number, files=told.files, bytes=told.bytes, digest=told.digest,
+        rank=rank, packed=told.number, saved=told.saved,
+    )  # fmt: skip
+    if not before or (rank == 0 and alone):
+        arrived.replace(target)
+        return about
+    assert kept is not None
+    below = path_of(folder, before)
+    _check_room(target.parent, below.stat().st_size + arrived.stat().st_size)
+    newer = told.saved > kept.saved
+    both = await asyncio.to_thread(overlay, below, arrived, target, newer=newer)
+    saved = max(told.saved, kept.saved)
+    return replace(about, files=both.files, bytes=both.bytes, digest=both.digest, saved=saved)
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    if needed > room(folder):
+        what = f"this machine's disk has no room for {needed:,} bytes more"
+        raise RoomError(what, where=str(folder), fix="Free some of it.")
 
 
 def forget_older(folder: Path, number: int) -> None:

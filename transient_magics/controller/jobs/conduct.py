@@ -12,13 +12,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ...errors import ClusterError, ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import ClusterState, JobState, events, metrics, now
 from ...journal.declared import declared_below
 from ...protocol import checks, layout
-from ...protocol.agent_commands import BeginJob, EndJob
+from ...protocol.agent_commands import BeginJob, EndJob, WarnJob
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
 from ...remote import Allowance, Connection, follow_across
@@ -33,7 +34,7 @@ from ..runs.sending import is_plain
 from ..tasks import Tasks
 from ..vms.link import Link
 from . import archives
-from .decisions import Begin, End, Interrupt, StopOn, Stopping, decide
+from .decisions import Begin, End, Interrupt, StopOn, Stopping, Warn, decide
 from .last_words import add_tail
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Jobs:
         self._directory, self._recorder, self._link = directory, recorder, link
         self._gathered: set[str] = set()
         self._allowances: dict[tuple[str, int, str], Allowance] = {}
+        self._keeping: dict[str, asyncio.Lock] = {}
 
     @property
     def _state(self) -> ClusterState:
@@ -111,6 +113,8 @@ class Jobs:
                     case StopOn():
                         vm = decision.vm
                         tasks.do(f"end {name} on {vm}", lambda job=job, vm=vm: self.end(job, vm))
+                    case Warn():
+                        tasks.do(f"warn {name} on {decision.vm}", partial(self.warn, job, decision))
                     case Interrupt():
                         over = events.JobInterrupted(
                             job=name, attempt=job.attempt, reason=decision.reason, failed=decision.failed
@@ -157,6 +161,13 @@ class Jobs:
                 await link.ask(EndJob(job=job.name, attempt=job.attempt))
         await asyncio.sleep(_TRY_AGAIN_SECONDS)
 
+    async def warn(self, job: JobState, warning: Warn) -> None:
+        """Warn a rank that a VM of the job leaves. Sent again at each look: the first warning counts on the VM."""
+        if link := self._link(warning.vm):
+            with suppress(RemoteError, TrainingError, OSError):  # decided again at the next look
+                await link.ask(WarnJob(job=job.name, attempt=job.attempt, seconds=warning.seconds))
+        await asyncio.sleep(_TRY_AGAIN_SECONDS)
+
     # What parts of attempts take of it
 
     def folder(self, name: str) -> Path:
@@ -170,6 +181,10 @@ class Jobs:
     def allowance(self, job: str, attempt: int, vm: str) -> Allowance:
         """How much is taken of what the VM tells about the attempt, over all who follow it."""
         return self._allowances.setdefault((job, attempt, vm), Allowance(_MOST_EVENTS))
+
+    def keeping(self, job: str) -> asyncio.Lock:
+        """Held while what one rank packed is laid over what is kept: another one does the same at that moment."""
+        return self._keeping.setdefault(job, asyncio.Lock())
 
     def addresses(self, job: JobState) -> tuple[str, ...]:
         """Those of its VMs, rank 0 first."""
@@ -239,6 +254,7 @@ class _Part:
                 addresses=self._addresses,
                 kept=self._kept,
                 packed=self._packed,
+                at=now(),
             )
             await link.ask(given)
 
@@ -297,9 +313,9 @@ class _Part:
         match event:
             case events.JobStarted() if self._vm not in job.started:
                 self._jobs.record(event)
-            case events.JobPacked() if self._rank == 0 and (not job.kept or event.number > job.kept.number):
-                await self._take(event)
-            case events.JobUnkept() if self._rank == 0 and event.reason != job.unkept:
+            case events.JobPacked() if event.number > job.packed.get(self._rank, 0):
+                await self._take(replace(event, saved=min(event.saved, now())))
+            case events.JobUnkept() if event.reason != job.unkept and (self._rank == 0 or event.reason):
                 self._jobs.record(event)
             case events.JobGpuUnused() if (event.seconds > 0) != (self._vm in job.gpu_unused):
                 self._jobs.record(event)
@@ -323,25 +339,31 @@ class _Part:
             await connection.get(there, arriving, most=archives.MOST_BYTES)
             return True
 
+        arrived = path_of(self._folder, told.number).with_name(f".{told.number}-{self._rank}.tar")
         try:
             while True:
                 try:
-                    if not await archives.bring(self._folder, told, get):
+                    if not await archives.fetch(arrived, told, get):
                         return  # a newer one follows
-                    break
+                    await self._keep(told, arrived)
+                    return
                 except RoomError as error:  # its end is not heard before: the VM goes with that, and so would the work
                     self._jobs.note(self._name, f"The folder of {self._name} is not here yet: {error}")
                     await asyncio.sleep(_ROOM_SECONDS)
         except (ForeignError, ValueError) as error:
             self._jobs.note(self._name, f"The folder of {self._name} was not taken from {self._vm}: {error}")
-            return
-        kept = events.JobKept(
-            job=self._name, attempt=self._attempt, number=told.number, files=told.files, bytes=told.bytes,
-            digest=told.digest,
-        )  # fmt: skip
-        self._jobs.record(kept)
-        self._jobs.note(self._name, "")
-        archives.forget_older(self._folder, told.number)
+        finally:
+            arrived.unlink(missing_ok=True)
+
+    async def _keep(self, told: events.JobPacked, arrived: Path) -> None:
+        """Have the archive that came kept, with what other ranks packed in the attempt."""
+        async with self._jobs.keeping(self._name):
+            job = self._jobs.now(self._name)
+            alone = not any(job.packed[rank] for rank in job.packed if rank)
+            kept = await archives.combine(self._folder, arrived, told, job.kept, self._rank, alone)
+            self._jobs.record(kept)
+            self._jobs.note(self._name, "")
+            archives.forget_older(self._folder, kept.number)
 
     async def _follow_output(self) -> None:
         path = self._folder / layout.OUTPUT / layout.output(self._attempt, self._rank)

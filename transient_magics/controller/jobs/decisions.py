@@ -1,18 +1,21 @@
 """What is to be done about a job: a pure function of the cluster's state and the time.
 
 An attempt begins once as many VMs as the job wants are ready in the places that it has (the ledger says which), and is
-over when its command has ended on all of them. If one of them goes, all end and the next attempt begins: a command on
-several VMs does not go on without one of its ranks. Whatever ends by a revocation is no failure; a command that fails
-is tried again as often as its user said. That it was told to end is a VM's own word: it counts once the VM leaves.
+over when its command has ended on all of them. A command on several VMs does not continue without one of its ranks. At
+the preemption notice of one VM all ranks are warned, so that each can save while the others still answer; the next
+attempt begins when all have ended. Whatever ends by a revocation is no failure; a command that fails is tried again as
+often as its user said. That it was told to end is a VM's own word: it counts once the VM leaves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from ...journal import ClusterState, JobState, VmState
 from ...journal.events import JobExited
+from ...protocol.job import NOTICE_SECONDS
 from ...spec import ClusterSpec, render_duration
 
 END_AHEAD_SECONDS = 60.0
@@ -37,6 +40,14 @@ class StopOn:
     """The command is told to end on this VM."""
 
     vm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """The rank on this VM is warned that a VM of the job ends in `seconds`."""
+
+    vm: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +76,7 @@ class End:
     tail: str = ""
 
 
-Decision = Begin | StopOn | Interrupt | Stopping | End
+Decision = Begin | StopOn | Warn | Interrupt | Stopping | End
 
 
 def decide(job: JobState, state: ClusterState, now: float) -> list[Decision]:
@@ -109,20 +120,39 @@ def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]
     if runs:
         if job.stop and now - job.stopping_at > STOP_SECONDS:
             return [_stopped(job)]
-        # Those under notice know of it themselves; the rest is told to end when the first one has.
-        return [StopOn(name) for name in runs] if job.stop or taken or failed else []
-    if job.stop and (taken or failed or any(each.noticed for each in job.exits.values())):
+        if job.stop or taken or failed:
+            return [StopOn(name) for name in runs]
+        return list(_warned(job, runs, state, now))
+    noticed = any(each.noticed for each in job.exits.values())
+    if job.stop and (taken or failed or noticed):
         return [_stopped(job)]
     if taken:  # before any failure: where one rank goes, the others may fail for want of it
         return [Interrupt(f"{taken[0]} {_what_became(state, taken[0])}")]
+    leaves = next((name for name in job.vms if name in gone or state.vms[name].state == "leaving"), "")
+    if noticed and leaves:  # a rank had finished on the VM that leaves, and others were warned before they had
+        return [Interrupt(f"{leaves} {_what_became(state, leaves)}")]
+    if failed and any(each.preempted and now - each.at <= LEAVING_SECONDS for each in job.exits.values()):
+        return []  # the VM of one leaves by its own word, and others may have failed for want of it
     if failed:
         why = said(failed)
         if job.failures < job.spec.retries:
             return [Interrupt(why, failed=True)]
         return [End("failed", failed.code, why, failed.tail)]
-    if any(each.noticed for each in job.exits.values()):
+    if noticed:
         return []  # its VM is to leave now
     return [End("finished", 0)]
+
+
+def _warned(job: JobState, runs: list[str], state: ClusterState, now: float) -> Iterator[Warn]:
+    """Warn every rank where the VM of one leaves: a collective fails as soon as the first of them has ended.
+
+    The rank on that VM reads the notice itself; the warning has it told at the same moment as the others.
+    """
+    leaving = [state.vms[name].noticed_at for name in runs if state.vms[name].state == "leaving"]
+    if leaving and len(job.vms) > 1:
+        left = NOTICE_SECONDS - (now - min(leaving))
+        for name in runs:
+            yield Warn(name, min(max(left, 0.0), NOTICE_SECONDS))
 
 
 def _counts_as_failure(exit: JobExited, now: float) -> bool:

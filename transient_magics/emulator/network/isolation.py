@@ -29,7 +29,8 @@ _TRY_SECONDS = 10
 
 
 class Isolation(enum.Enum):
-    """How VMs are separated: FULL has namespaces for network and processes, NETWORK only the first, NONE neither."""
+    """How VMs are separated: FULL has namespaces for network, processes, mounts and names, NETWORK only the first, NONE
+    none of them."""
 
     FULL = "full"
     NETWORK = "network"
@@ -43,7 +44,7 @@ def available() -> Isolation:
         return Isolation.NONE
     if not sys.platform.startswith("linux") or not all(map(shutil.which, ("unshare", "nsenter"))):
         return Isolation.NONE
-    if asked != "network" and _works("unshare", "-Urn", "unshare", "-npm", "--fork", "--mount-proc", "true"):
+    if asked != "network" and _works("unshare", "-Urn", "unshare", "-npmu", "--fork", "--mount-proc", "true"):
         return Isolation.FULL
     return Isolation.NETWORK if _works("unshare", "-Urn", "unshare", "-n", "true") else Isolation.NONE
 

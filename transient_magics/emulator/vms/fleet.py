@@ -260,6 +260,7 @@ class Fleet:
         try:
             await self.prepare(record)
             await host.power_on()
+            self._name_all()
             await self._links.settle()
             if not takes.booting and takes.answers:
                 await host.serve()
@@ -337,6 +338,7 @@ class Fleet:
             await host.power_off()
             self._hosts.pop(record.identity, None)
             self._on_gone(record.address)
+            self._name_all()
             self._links.stir()
             self.shares.stir()
 
@@ -373,6 +375,7 @@ class Fleet:
             lives = False
         if lives:
             self._hosts[record.identity] = host
+            self._name_all()
         else:
             await host.power_off()
         if record.refusal:
@@ -486,6 +489,16 @@ class Fleet:
         record.show_end(None)  # a VM that runs is given its end anew
         self._save(record)
         self._revoker.stir()
+
+    def _name_all(self) -> None:
+        """Have all VMs resolve each other's names: one has come or gone."""
+        running = [host.record for host in self._hosts.values()]
+        for host in self._hosts.values():
+            try:
+                host.resolve(running)
+            except OSError:
+                # A full disk must not keep VMs from starting or ending; the next one that does writes it again.
+                _LOG.exception("the names of VMs cannot be written for %s", host.record.name)
 
     def _save(self, record: Record) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ... import catalog
 from ..instances import Record
 from ..network.isolation import Isolation, alive
 from ..rest import wire
+from . import names
 from .machine import Machine, Plan
 from .metadata_server import Beside, MetadataServer, Tree
 from .secure_shell import SecureShell
@@ -105,6 +106,10 @@ class Host:
         """Its processes and its network."""
         return self._machine
 
+    def resolve(self, running: Iterable[Record]) -> None:
+        """Have it resolve its own name and those of the VMs that run."""
+        self._machine.write_hosts(names.hosts_file(self.record, running))
+
     async def shut_down_script(self) -> None:
         """Run the shutdown-script, if there is one."""
         await self._run_script("shutdown-script")
@@ -167,7 +172,7 @@ class Host:
         return {
             "instance": {
                 "id": record.identity, "name": record.name,
-                "hostname": f"{record.name}.{record.zone}.c.{record.project}.internal",
+                "hostname": names.full_name(record),
                 "zone": f"projects/{number}/zones/{record.zone}",
                 "machine-type": f"projects/{number}/machineTypes/{wire.last(record.resource['machineType'])}",
                 "preempted": "TRUE" if record.preempted else "FALSE",

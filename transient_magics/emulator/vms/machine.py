@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shlex
 import shutil
@@ -23,6 +24,9 @@ from ... import places
 from ..network import delay_line, isolation, netlink
 from ..network.isolation import Isolation
 from .descriptors import readable
+from .names import replace_content
+
+_LOG = logging.getLogger(__name__)
 
 BRIDGE, BRIDGE_ADDRESS, PREFIX = "transient0", "10.128.0.1", 20
 METADATA_ADDRESS = "169.254.169.254"
@@ -35,7 +39,9 @@ all of them wait for each other: with one worker on two cores a step takes half 
 _READY_SECONDS = 30
 _DEATH_SECONDS = 10
 # The first process of a VM only has to stay, and to let the kernel reap what is orphaned: ignoring SIGCHLD does that.
-_FIRST = """echo ready; exec >/dev/null
+# With mounts of its own, a VM has a name and a hosts file of its own, too.
+_FIRST = """[ -z "$1" ] || { mount --bind "$2" /etc/hosts && hostname "$1"; } || echo nameless
+echo ready; exec >/dev/null
 env --ignore-signal=CHLD true 2>/dev/null && exec env --ignore-signal=CHLD sleep 2147483647
 exec sleep 2147483647"""
 
@@ -126,6 +132,11 @@ class Machine:
         self._watch_over()
         self._on = True
 
+    def write_hosts(self, content: str) -> None:
+        """Have programs in the VM resolve these names, where it has mounts of its own."""
+        if self._isolation is Isolation.FULL and self._hosts.parent.is_dir():
+            replace_content(self._hosts, content)
+
     async def power_off(self) -> None:
         """End everything that runs in the VM, at once."""
         self._on = False
@@ -179,7 +190,7 @@ class Machine:
         go_home = ["/bin/sh", "-c", script, "sh", *command]
         if self._isolation is Isolation.NONE:
             return go_home
-        namespaces = ["-n", "-p", "-m"] if full else ["-n"]
+        namespaces = ["-n", "-p", "-m", "-u"] if full else ["-n"]
         return [shutil.which("nsenter") or "nsenter", "-t", str(self._first), *namespaces, "--", *go_home]
 
     def environment(self) -> dict[str, str]:
@@ -198,6 +209,7 @@ class Machine:
     def _furnish(self) -> None:
         for part in ("home", "bin", "tmp"):
             places.private(self.plan.directory / part)
+        replace_content(self._hosts, f"127.0.0.1 localhost\n{self.plan.address} {self.plan.name}\n")
         wrapper = self.plan.directory / "bin" / "transient-python"
         wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         wrapper.chmod(0o700)
@@ -207,12 +219,13 @@ class Machine:
 
     async def _start_first(self) -> int:
         prefix = {
-            Isolation.FULL: ["unshare", "-n", "-p", "-m", "--fork", "--mount-proc", "--"],
+            Isolation.FULL: ["unshare", "-n", "-p", "-m", "-u", "--fork", "--mount-proc", "--"],
             Isolation.NETWORK: ["unshare", "-n", "--"],
             Isolation.NONE: [],
         }[self._isolation]
+        named = [self.plan.name, str(self._hosts)] if self._isolation is Isolation.FULL else []
         process = await asyncio.create_subprocess_exec(
-            *prefix, "/bin/sh", "-c", _FIRST, cwd="/", start_new_session=True,
+            *prefix, "/bin/sh", "-c", _FIRST, "sh", *named, cwd="/", start_new_session=True,
             env={"PATH": os.environ.get("PATH", os.defpath), MARK: self.plan.identity},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
@@ -220,6 +233,9 @@ class Machine:
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 said = await process.stdout.readline()
+                if said == b"nameless\n":
+                    _LOG.warning("VM %s has the name and the hosts file of this machine", self.plan.name)
+                    said = await process.stdout.readline()
         except (TimeoutError, asyncio.CancelledError):
             _kill_tree(process.pid)
             raise
@@ -231,6 +247,11 @@ class Machine:
         if first is None:
             raise OSError(f"the first process of {self.plan.name} ended at once")
         return first
+
+    @property
+    def _hosts(self) -> Path:
+        """The file that is mounted in the VM as /etc/hosts."""
+        return self.plan.directory / "hosts"
 
     @property
     def _cable(self) -> str:

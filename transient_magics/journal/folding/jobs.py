@@ -32,7 +32,7 @@ def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
         raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
     return _with_job(
         state, event.job, phase="running", attempt=event.attempt, vms=tuple(event.vms), began_at=event.at, started={},
-        exits={}, gpu_unused={},
+        exits={}, packed={}, gpu_unused={},
     )  # fmt: skip
 
 
@@ -47,10 +47,13 @@ def _(state: ClusterState, event: e.JobStarted) -> ClusterState:
 
 @rules.of(e.JobKept)
 def _(state: ClusterState, event: e.JobKept) -> ClusterState:
-    kept = state.jobs[event.job].kept
-    if kept and event.number <= kept.number:
-        raise ValueError(f"archive {event.number} is no newer than {kept.number}")
-    return _with_job(state, event.job, kept=event)
+    job = state.jobs[event.job]
+    if job.kept and event.number <= job.kept.number:
+        raise ValueError(f"archive {event.number} is no newer than {job.kept.number}")
+    packed = job.packed
+    if event.attempt == job.attempt:
+        packed = {**packed, event.rank: event.packed}
+    return _with_job(state, event.job, kept=event, packed=packed)
 
 
 @rules.of(e.JobUnkept)

@@ -39,6 +39,7 @@ from ...protocol.agent_commands import (
     Save,
     Stop,
     Warm,
+    WarnJob,
     read,
 )
 from ...protocol.messages import encode
@@ -221,7 +222,7 @@ class Agent:
         except ValueError as error:
             return {"ok": False, "error": f"the agent does not know this command: {error}"}
         try:
-            if isinstance(command, Ping | Fork):  # answered at once, also while a chief takes its time to end
+            if isinstance(command, Ping | Fork | WarnJob):  # answered at once, also while a chief takes its time to end
                 return {"ok": True, **await self._do(command)}
             async with self._changing:
                 return {"ok": True, **await self._do(command)}
@@ -257,6 +258,8 @@ class Agent:
                 return {"pid": await self._fork(command)}
             case BeginJob():
                 await self._begin_job(command)
+            case WarnJob():
+                self._jobs.warn(command.job, command.attempt, command.seconds)
             case EndJob():
                 self._jobs.end(command.job, command.attempt)
             case BeginDask():

@@ -66,6 +66,14 @@ class AgentJobs:
             if begin.job != job:
                 self.end(folder.name, begin.attempt)
 
+    def warn(self, job: str, attempt: int, seconds: float) -> None:
+        """Have what looks after that attempt know that a VM of the job ends in `seconds`. The first warning counts."""
+        folder = self._root / layout.JOBS / job
+        begin = job_record.wanted(folder)
+        path = job_record.warning_file(folder, attempt)
+        if begin and begin.attempt == attempt and not path.exists():
+            job_record.write_end(path, seconds)
+
     def end(self, job: str, attempt: int) -> None:
         """Have what looks after that attempt end it in an orderly way."""
         found = job_record.runner(self._root / layout.JOBS / job)

@@ -15,8 +15,9 @@ import stat
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self, cast
 
 from ...protocol import layout
@@ -50,24 +51,35 @@ class Packed:
 class _Found:
     entries: _Listing = field(default_factory=_Listing)
     left_out: list[str] = field(default_factory=list[str])
+    newest: int = 0
+    """The last change of an entry, in ns."""
 
 
-def signature(folder: Path) -> object:
-    """What changes when anything in the folder does. Raises OSError."""
-    return _listed(folder).entries
+def signature(folder: Path, since: int = 0) -> object:
+    """What changes when anything in the folder does, of what changed after `since` (ns). Raises OSError."""
+    return _listed(folder, since).entries
 
 
-def pack(folder: Path, target: Path) -> Packed:
-    """Write the archive of a folder to `target`, which is there once all of it is on disk.
+def last_change(folder: Path, since: int = 0) -> float:
+    """When anything in the folder changed last, in seconds since 1970, of what changed after `since` (ns).
+
+    By the kernel's time of change, which no program sets, as one sets that of a copied file. Raises OSError.
+    """
+    return max(folder.stat().st_ctime_ns, _listed(folder, since).newest) / 1e9
+
+
+def pack(folder: Path, target: Path, since: int = 0) -> Packed:
+    """Write the archive of a folder to `target`, which is there once all of it is on disk: all of it, or what changed
+    after `since` (ns).
 
     Links, devices and names that are none are left out. Raises ValueError, a clause, where the folder is too large, has
     too many files, or does not hold still; OSError where it cannot be read, or the archive written.
     """
     for last in [False] * (_TRIES - 1) + [True]:
-        before = _listed(folder)
+        before = _listed(folder, since)
         _check_size(before.entries)
         digest = _write(folder, before.entries, target, grown=last)
-        after = _listed(folder).entries
+        after = _listed(folder, since).entries
         if digest and (before.entries == after or (last and _only_grew(before.entries, after))):
             sizes = [size for mode, size, *_ in before.entries.values() if stat.S_ISREG(mode)]
             return Packed(len(sizes), sum(sizes), digest, tuple(before.left_out))
@@ -127,6 +139,40 @@ def unpack(archive: Path, folder: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+def overlay(below: Path, above: Path, target: Path, *, newer: bool) -> Packed:
+    """Write to `target` what is in two archives. A file in both, and what cannot be beside it, comes from `above` where
+    that is the `newer` one, else from `below`. Raises ValueError, a clause, or OSError."""
+    with _opened(below) as lower, _opened(above) as upper:
+        first, second = (upper, lower) if newer else (lower, upper)
+        chosen = _members(first)
+        names = {member.name for member in chosen}
+        files = {member.name for member in chosen if member.isreg()}
+        folders = {parent for name in names for parent in _parents(name)}
+        added = [
+            member for member in _members(second)
+            if member.name not in names
+            and not files.intersection(_parents(member.name))
+            and not (member.isreg() and member.name in folders)
+        ]  # fmt: skip
+        together = [*chosen, *added]
+        sizes = [member.size for member in together if member.isreg()]
+        if sum(sizes) > MOST_KEPT_BYTES or len(together) > MOST_KEPT_FILES:
+            raise ValueError("the folders of several ranks have too much in them together")
+        with _hashed(target) as hashed, _written(hashed) as tar:
+            for archive, members in ((first, chosen), (second, added)):
+                for member in members:
+                    fresh = tarfile.TarInfo(member.name)
+                    fresh.mtime, fresh.mode = member.mtime, member.mode
+                    fresh.type, fresh.size = member.type, member.size
+                    tar.addfile(fresh, archive.extractfile(member) if member.isreg() else None)
+    return Packed(len(sizes), sum(sizes), hashed.digest.hexdigest())
+
+
+def _parents(name: str) -> list[str]:
+    """The folders in which a file is, by their names in an archive."""
+    return [str(parent) for parent in PurePosixPath(name).parents][:-1]
+
+
 class _Member(tarfile.TarInfo):
     """What stands before a file in an archive: its header, and before that one more where its name or its time has no
     room in the first. Others would have tarfile take as much memory as they say, or call itself without end."""
@@ -184,12 +230,14 @@ def _members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
     return list(found.values())
 
 
-def _listed(folder: Path) -> _Found:
+def _listed(folder: Path, since: int = 0) -> _Found:
     found = _Found()
     for entry, name in _walk(folder, ""):
         try:
             known = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
+            continue
+        if known.st_ctime_ns <= since:
             continue
         if not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
             found.left_out.append(f"{name!r:.80} is no file")
@@ -199,6 +247,7 @@ def _listed(folder: Path) -> _Found:
             changed = 0 if stat.S_ISDIR(known.st_mode) else known.st_mtime_ns
             size = 0 if stat.S_ISDIR(known.st_mode) else known.st_size
             found.entries[name] = known.st_mode, size, changed, known.st_ino
+            found.newest = max(found.newest, known.st_ctime_ns)
     return found
 
 
@@ -247,35 +296,49 @@ class _Hashed:
         return self._file.write(block)
 
 
-def _write(folder: Path, entries: _Listing, target: Path, *, grown: bool) -> str:
-    """The digest of the archive; empty where a file went or shrank meanwhile."""
+@contextmanager
+def _hashed(target: Path) -> Iterator[_Hashed]:
+    """A file that becomes `target` once all of it is on disk; after an error nothing is there."""
     part = target.with_name(f".{target.name}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-            hashed = _Hashed(file)
-            with tarfile.open(fileobj=cast("BinaryIO", hashed), mode="w|", format=tarfile.PAX_FORMAT) as tar:
-                for name, (mode, size, changed, _) in entries.items():
-                    member = tarfile.TarInfo(name)
-                    member.mtime, member.mode = changed // 10**9, 0o700 if mode & 0o100 else 0o600
-                    if stat.S_ISDIR(mode):
-                        member.type = tarfile.DIRTYPE
-                        tar.addfile(member)
-                        continue
-                    member.size = size
-                    with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
-                        now = os.fstat(source.fileno())
-                        if not stat.S_ISREG(now.st_mode) or now.st_size < size or (now.st_size > size and not grown):
-                            return ""
-                        tar.addfile(member, source)
+            yield _Hashed(file)
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-    except (FileNotFoundError, tarfile.TarError):
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _written(hashed: _Hashed) -> tarfile.TarFile:
+    return tarfile.open(fileobj=cast("BinaryIO", hashed), mode="w|", format=tarfile.PAX_FORMAT)
+
+
+class _Gone(Exception):
+    """A file went or shrank while it was packed."""
+
+
+def _write(folder: Path, entries: _Listing, target: Path, *, grown: bool) -> str:
+    """The digest of the archive; empty where a file went or shrank meanwhile."""
+    try:
+        with _hashed(target) as hashed, _written(hashed) as tar:
+            for name, (mode, size, changed, _) in entries.items():
+                member = tarfile.TarInfo(name)
+                member.mtime, member.mode = changed // 10**9, 0o700 if mode & 0o100 else 0o600
+                if stat.S_ISDIR(mode):
+                    member.type = tarfile.DIRTYPE
+                    tar.addfile(member)
+                    continue
+                member.size = size
+                with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
+                    now = os.fstat(source.fileno())
+                    if not stat.S_ISREG(now.st_mode) or now.st_size < size or (now.st_size > size and not grown):
+                        raise _Gone
+                    tar.addfile(member, source)
+    except (FileNotFoundError, tarfile.TarError, _Gone):
         return ""
     except OSError as error:
         if error.errno in (None, errno.ELOOP):  # it ended too early, or is a link by now
             return ""
         raise
-    finally:
-        part.unlink(missing_ok=True)
     return hashed.digest.hexdigest()

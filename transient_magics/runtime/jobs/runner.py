@@ -1,8 +1,12 @@
 """The process that looks after one attempt of a job on its VM: prepare, start, watch, pack, end, tell.
 
-It watches for the preemption notice itself, so that a job is told in time while there is no agent. Whoever is to end
-(by the notice, or by SIGTERM to this process) is sent SIGTERM and has `GRACE_SECONDS`; then the folder is packed as it
-is, and once more if it ends before `LAST_SECONDS` are over. All that the command has started ends with it.
+It watches for the preemption notice itself, so that a job is told in time while there is no agent. `notice` says when
+the command receives SIGTERM for it; by SIGTERM to this process it receives one immediately. It then has
+`GRACE_SECONDS`, or its share of what the notice leaves; then the folder is packed as it is, and once more if it ends
+before `LAST_SECONDS` are over. All that the command has started ends with it.
+
+Rank 0 packs its folder now and then, and at its end. The other ranks pack at their end what changed in theirs since the
+attempt began: what the rank that saved last wrote outlives the attempt, whichever rank that is.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import math
 import os
 import shutil
 import signal
@@ -23,21 +28,23 @@ from pathlib import Path
 from ...errors import TrainingError
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob
-from ...protocol.job import JobSpec
+from ...protocol.job import NOTICE_SECONDS, JobSpec
 from ...protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
 from .. import gpu_use, job_record
 from ..children import separate_children
 from ..folder import Lines, RunFolder
 from ..metadata import watch_preemption
 from ..training.packages import provide
-from .archive import pack, signature, unpack
+from . import notice
+from .archive import last_change, pack, signature, unpack
 from .family import Family, adopt_orphans, in_child, machine_memory
 from .output import Output
 
 GRACE_SECONDS, LAST_SECONDS = 15.0, 24.0
-"""After the notice: until the folder is packed in any case, and until all of the job has ended. 30 s are sure."""
+"""After SIGTERM: until the folder is packed in any case, and until all of the job has ended, of `NOTICE_SECONDS`. Where
+less of the notice is left, the same share of it."""
 MASTER_PORT = 29_500
-_LOOK_SECONDS, _CLOSE_SECONDS = 1.0, 2.0
+_LOOK_SECONDS, _CLOSE_SECONDS, _HEED_SECONDS = 1.0, 2.0, 0.1
 _FREE_SHARE, _BLAMED_SHARE = 0.02, 0.5
 """A VM with less memory left than this share of its own ends a job that has more than that one."""
 _TAIL = 2000
@@ -55,12 +62,15 @@ class Runner:
         self._work = folder / f"work-{begin.attempt}"
         self._family = Family(folder)
         self._told = asyncio.Event()
-        self._noticed_at = 0.0
+        self._heard = notice.Heard(NOTICE_SECONDS, several=len(begin.addresses) > 1)
+        self._told_at = 0.0
+        self._end = 0.0
         self._why = ""
         self._packing = asyncio.Lock()
         self._packed: object = None
         self._unkept = ""
         self._number = begin.kept
+        self._since = 0
         self._spec: JobSpec
         self._output: Output
 
@@ -71,10 +81,11 @@ class Runner:
         loop.add_signal_handler(signal.SIGTERM, self._tell)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a VM that shuts down sends it along
         adopt_orphans()
-        watching = asyncio.create_task(watch_preemption(self._tell))
+        duties = [asyncio.create_task(each) for each in (watch_preemption(self._on_notice), self._heed_notices())]
         try:
             try:
                 self._spec = self._declared()
+                self._heard.at_notice = self._spec.at_notice_seconds
                 environment = await asyncio.to_thread(self._prepare)
                 process = await self._start(environment)
             except (OSError, ValueError, TrainingError, subprocess.SubprocessError) as error:
@@ -82,11 +93,43 @@ class Runner:
                 return
             await self._see_through(process)
         finally:
-            watching.cancel()
+            for duty in duties:
+                duty.cancel()
+
+    def _on_notice(self) -> None:
+        """This VM is taken back. A process that looked after the job before may have written that already."""
+        left = job_record.seconds_left(job_record.notice_file(self._folder, self._begin.attempt))
+        self._heard.own_end = time.monotonic() + min(left, NOTICE_SECONDS)
+        self._heed()
+
+    async def _heed_notices(self) -> None:
+        """Take the controller's warning about another rank's VM, and do what is due."""
+        warned = job_record.warning_file(self._folder, self._begin.attempt)
+        while not self._told.is_set():
+            if self._heard.several and self._heard.warned_end == math.inf:
+                self._heard.warned_end = time.monotonic() + job_record.seconds_left(warned)
+            self._heed()
+            until_due = max(self._heard.due - time.monotonic(), 0.0)
+            await asyncio.sleep(min(until_due, _HEED_SECONDS))
+
+    def _heed(self) -> None:
+        """Write down the end that was announced, for the command to read, and tell it to end once that is due."""
+        moment = time.monotonic()
+        if self._heard.end == math.inf:
+            return
+        path = job_record.notice_file(self._folder, self._begin.attempt)
+        if not path.exists():
+            try:
+                job_record.write_end(path, self._heard.end - moment)
+            except OSError as error:  # a full disk: SIGTERM comes all the same
+                print(f"the notice cannot be written: {error}", file=sys.stderr, flush=True)
+        if moment >= self._heard.due:
+            self._tell()
 
     def _tell(self) -> None:
         if not self._told.is_set():
-            self._noticed_at = time.monotonic()
+            self._told_at = time.monotonic()
+            self._end = min(self._heard.end, self._told_at + NOTICE_SECONDS)
             self._told.set()
 
     def _declared(self) -> JobSpec:
@@ -110,6 +153,8 @@ class Runner:
             elif self._kept:
                 self._kept.mkdir(parents=True, exist_ok=True, mode=0o700)
             ready.touch()
+        if self._begin.rank and self._begin.kept:
+            self._since = ready.stat().st_mtime_ns
         (self._folder / layout.KEPT).mkdir(exist_ok=True, mode=0o700)
         there = [int(each.stem) for each in (self._folder / layout.KEPT).glob("*.tar") if each.stem.isdecimal()]
         self._number = max([self._begin.kept, self._begin.packed, *there])
@@ -135,6 +180,7 @@ class Runner:
             "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": begin.addresses[0], "MASTER_PORT": str(MASTER_PORT),
             "TRANSIENT_ADDRESSES": ",".join(begin.addresses), "TRANSIENT_JOB": begin.job,
             "TRANSIENT_ATTEMPT": str(begin.attempt), "TRANSIENT_KEEP": str(self._kept or ""),
+            "TRANSIENT_NOTICE": str(job_record.notice_file(self._folder, begin.attempt)),
         }  # fmt: skip
         if packages.exists():
             found["PYTHONPATH"] = sysconfig.get_path("purelib", vars={"base": str(packages)})
@@ -144,7 +190,8 @@ class Runner:
     async def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         self._output = Output(self._folder / layout.OUTPUT / layout.output(self._begin.attempt, self._begin.rank))
         if self._kept:
-            self._packed = await asyncio.to_thread(signature, self._kept) if self._begin.kept else {}
+            known = self._begin.kept and not self._begin.rank
+            self._packed = await asyncio.to_thread(signature, self._kept) if known else {}
         process = self._spawn(environment)  # here: it is to end with this thread
         self._family.command = process.pid
         about = self._begin
@@ -181,7 +228,7 @@ class Runner:
         code = process.wait()
         await asyncio.wait([pump], timeout=_CLOSE_SECONDS)
         pump.cancel()
-        await self._pack()
+        await self._pack(finished=code == 0 and not noticed)
         self._output.close()
         self._exited(code, time.monotonic() - began, self._why, self._output.tail(_TAIL), noticed=noticed)
 
@@ -189,12 +236,13 @@ class Runner:
         """Have it end: told once, packed in any case before its VM may be gone."""
         self._family.tell(signal.SIGTERM)
         self._family.tell(signal.SIGCONT)
-        if not await self._gone_by(GRACE_SECONDS):
+        last = self._end - (NOTICE_SECONDS - LAST_SECONDS)
+        if not await self._gone_by(self._told_at + (last - self._told_at) * GRACE_SECONDS / LAST_SECONDS):
             await self._pack()
-            await self._gone_by(LAST_SECONDS)
+            await self._gone_by(last)
 
-    async def _gone_by(self, seconds: float) -> bool:
-        while time.monotonic() - self._noticed_at < seconds:
+    async def _gone_by(self, moment: float) -> bool:
+        while time.monotonic() < moment:
             if not await asyncio.to_thread(self._family.members):
                 return True
             self._family.reap()
@@ -219,17 +267,21 @@ class Runner:
         self._lines.write(unused.kind, told(unused))
 
     async def _pack_now_and_then(self) -> None:
-        while self._kept:
+        while self._kept and not self._begin.rank:
             await asyncio.sleep(self._spec.keep_seconds)
             await asyncio.shield(self._pack())
 
-    async def _pack(self) -> None:
-        """Pack the folder that is kept, if anything in it is new; what stands in the way is told once."""
-        if self._kept is None or self._begin.rank:
+    async def _pack(self, *, finished: bool = False) -> None:
+        """Pack the folder that is kept, if anything in it is new; what stands in the way is told once.
+
+        Where the command has `finished`, what other ranks wrote is laid beside the files of rank 0, and replaces none.
+        """
+        if self._kept is None:
             return
+        aside = finished and self._begin.rank > 0
         async with self._packing:
             try:
-                why = await asyncio.to_thread(self._packed_anew, self._kept)
+                why = await asyncio.to_thread(self._packed_anew, self._kept, aside)
             except ValueError as error:
                 why = str(error)
             except OSError as error:
@@ -239,25 +291,28 @@ class Runner:
                 unkept = JobUnkept(job=self._begin.job, attempt=self._begin.attempt, reason=why)
                 self._lines.write(unkept.kind, told(unkept))
 
-    def _packed_anew(self, folder: Path) -> str:
+    def _packed_anew(self, folder: Path, aside: bool) -> str:
         """What of it was left out, a clause. Raises ValueError or OSError where all of it was."""
         if folder.is_symlink():
             raise ValueError("it is a link now")
-        seen = signature(folder)
+        seen = signature(folder, self._since)
         if seen == self._packed or (not seen and not self._packed):
             return self._unkept
         kept = self._folder / layout.KEPT
         number = self._number + 1
         try:
-            packed = pack(folder, kept / layout.archive(number))
+            packed = pack(folder, kept / layout.archive(number), self._since)
         except OSError as error:
             if error.errno != errno.ENOSPC or not self._drop_archives(self._number - 1):
                 raise
-            packed = pack(folder, kept / layout.archive(number))  # in the room of those that a newer one follows
+            packed = pack(
+                folder, kept / layout.archive(number), self._since
+            )  # in the room of those that a newer one follows
         self._number, self._packed = number, seen
+        saved = 0.0 if aside else last_change(folder, self._since) + job_record.clock_behind(self._folder, self._begin)
         told_of = JobPacked(
             job=self._begin.job, attempt=self._begin.attempt, number=number, files=packed.files, bytes=packed.bytes,
-            digest=packed.digest,
+            digest=packed.digest, saved=max(saved, 0.0),
         )  # fmt: skip
         self._lines.write(told_of.kind, told(told_of))
         self._drop_archives(number - _ARCHIVES)
@@ -293,7 +348,7 @@ class Runner:
         about = self._begin
         exited = JobExited(
             job=about.job, attempt=about.attempt, rank=about.rank, code=code, seconds=seconds, noticed=noticed,
-            reason=reason, tail=tail,
+            preempted=self._heard.own_end < math.inf, reason=reason, tail=tail,
         )  # fmt: skip
         self._lines.write(exited.kind, told(exited))
         while self._lines.waiting:  # a full disk: nobody would ever hear of the end
