@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -150,6 +151,29 @@ async def test_a_line_without_an_end_is_passed_over(tmp_path: Path) -> None:
         with pytest.raises(ForeignError, match="more than the 1 MiB"):
             async for _ in connection.follow("lines", allowance=Allowance(2**20)):
                 pass
+
+
+async def test_lines_that_are_taken_one_by_one_leave_the_event_loop_its_turns(tmp_path: Path) -> None:
+    (tmp_path / "vm").mkdir()
+    (tmp_path / "vm" / "lines").write_bytes(b"\n" * 100_000 + b"last\n")
+    turn, lines_of_turn = 0, Counter[int]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with a_vm(tmp_path) as connection:
+        counting = asyncio.create_task(count_turns())
+        async with aclosing(connection.follow("lines")) as lines:
+            async for _, line in lines:
+                lines_of_turn[turn] += 1
+                if line == b"last":
+                    break
+        counting.cancel()
+    assert lines_of_turn.total() == 100_001
+    assert max(lines_of_turn.values()) <= 2_000
 
 
 async def test_a_file_that_is_replaced_again_and_again_brings_no_more_than_one(tmp_path: Path) -> None:

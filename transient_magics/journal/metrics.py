@@ -54,6 +54,11 @@ def append(path: Path, lines: bytes) -> None:
         file.write(lines)
 
 
+def joined(block: Iterable[tuple[int, bytes]]) -> bytes:
+    """The lines of a block of a followed file as they are in that file, for one `append`."""
+    return b"".join(line + b"\n" for _, line in block)
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """All lines as dicts, oldest first; none where there is no file. A torn line is passed over."""
     try:
