@@ -142,14 +142,17 @@ def _tensorboard(run: str, cluster: str | None = None, **how: Any) -> Path:
 
 
 def _list(all: bool = False) -> Listing:
-    return Listing(client.clusters(all=all), client.unreadable())
+    found = client.clusters(all=all)
+    return Listing(found, client.unreadable(), client.revive(found))
 
 
 def _status(name: str | None = None) -> Snapshot:
     cluster = client.cluster(name)
     state = cluster.state
+    unattended = " ".join(client.revive([cluster]))
     run = foreground.run(state)
-    return Snapshot(state, forecast_line(cluster.run(run.name)) if run and not run.over else "")
+    forecast = forecast_line(cluster.run(run.name)) if run and not run.over else ""
+    return Snapshot(state, forecast, unattended)
 
 
 def _resize(name: str, spec: str = "", ps: int | None = None, give_up: GiveUp | None = None) -> Sentence:
@@ -205,8 +208,10 @@ def _logs(name: str, worker: str, lines: int = 200) -> Sentence:
 
 def _events(name: str | None = None, kind: str | None = None, follow: bool = False) -> Iterator[Sentence]:
     cluster = client.cluster(name)
+    before = cluster.events(kind)
+    yield from map(Sentence, client.revive([cluster]))
     event = None
-    for event in watch(cluster, kind) if follow else cluster.events(kind):
+    for event in watch(cluster, kind) if follow else before:
         yield Sentence(text.event_line(event, dated=True))
     if event is None:
         yield Sentence("No events.")
