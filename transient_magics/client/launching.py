@@ -21,6 +21,7 @@ from ..protocol import layout
 from ..spec import ClusterSpec
 from . import commands
 from .declaring import Declaration, refuse_unreachable, specify
+from .folders import remove_abandoned
 from .handles import Cluster
 
 _END_SECONDS, _LOOK_SECONDS = 20.0, 0.02
@@ -43,6 +44,7 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
     directory = places.cluster(spec.name)
     if directory.exists():
         _make_room(spec.name)
+    remove_abandoned(places.clusters())
     fresh = places.private(places.clusters()) / f".{spec.name}.{os.getpid()}"
     shutil.rmtree(fresh, ignore_errors=True)
     try:

@@ -19,7 +19,8 @@ def job() -> tuple[Option, ...]:
               "it is there again on the next VM", str, metavar="FOLDER"),
         flag("--keep-every", "how often it is, where it has changed (3m)", duration("--keep-every", "m"),
               name="keep_seconds", metavar="TIME"),
-        flag("--include", "files and folders to send along; it runs beside them", str, completes="path", many="extend",
+        flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "
+              ".env, and what links in it lead to; it runs beside them", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this job, by name or file", str, completes="path",
               many="extend", metavar="PACKAGE"),

@@ -17,7 +17,9 @@ from ...runtime.training.t2t import hyperparameters
 from ...spec import ClusterSpec, RunSpec, check_run, make_run, parse_records, parse_workers, run_store
 from .. import text
 from ..cell import as_declared, check_hyperparameters, files_of, packages
+from ..folders import remove_abandoned
 from ..programs import fetch
+from .including import copy
 
 if TYPE_CHECKING:
     from ..handles import Run
@@ -80,20 +82,17 @@ def write(
 ) -> None:
     """Write the folder of a run, whole or not at all; its declaration into the file called `record`, `more` beside it.
 
-    With the checkpoints of `earlier`, which it resumes. Raises ClusterError or CloudError.
+    With the checkpoints of `earlier`, which it resumes. Raises ClusterError, CloudError, or DeclarationError where the
+    files to include cannot be copied.
     """
+    remove_abandoned(folder.parent)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         (fresh / layout.INCLUDE).mkdir(parents=True, mode=0o700)
         fresh.chmod(0o700)
         (fresh / layout.CELL).write_text(source)
-        for each in include:
-            path = Path(each).expanduser()
-            if path.is_dir():
-                shutil.copytree(path, fresh / layout.INCLUDE / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(path, fresh / layout.INCLUDE / path.name)
+        copy(include, fresh / layout.INCLUDE)
         (fresh / layout.PIP).mkdir(mode=0o700)
         for name, path in packages.items():
             shutil.copyfile(path, fresh / layout.PIP / name)
@@ -107,7 +106,7 @@ def write(
         with os.fdopen(handle, "w") as file:
             json.dump(declaration, file, indent=1)
         fresh.rename(folder)
-    except CloudError:
+    except (CloudError, DeclarationError):
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     except OSError as error:
