@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import stat
@@ -91,6 +92,36 @@ async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None
     with pytest.raises(OSError, match="symbolic link"):
         metrics.append(tmp_path / "metrics.jsonl", b"{}\n")
     assert secret.read_text() == "mine"
+
+
+class Endless(asyncssh.SFTPServer):
+    """Lists entries of one kind without end, and in each folder another one."""
+
+    entry, together = b"", True
+
+    async def scandir(self, path: bytes) -> AsyncIterator[asyncssh.SFTPName]:
+        kind = {b"folder": stat.S_IFDIR, b"link": stat.S_IFLNK}.get(self.entry, stat.S_IFREG)
+        for number in itertools.count() if self.together else range(1):
+            yield asyncssh.SFTPName(b"%d" % number + self.entry, attrs=asyncssh.SFTPAttrs(permissions=kind | 0o600))
+
+
+@pytest.mark.parametrize(
+    ("entry", "together", "said"),
+    [
+        (b"folder", False, "in more than 64 levels"),
+        (b"folder", True, "more than 500 files and folders"),
+        (b"link", True, "more than 500 files and folders"),
+        (b".part", True, "more than 500 files and folders"),
+    ],
+)
+async def test_a_listing_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: bytes, together: bool, said: str
+) -> None:
+    monkeypatch.setattr(transfer, "MOST_FILES", 500)
+    listing = type("Listing", (Endless,), {"entry": entry, "together": together})
+    async with asyncio.timeout(60), a_vm(tmp_path, listing) as connection:
+        with pytest.raises(ForeignError, match=said):
+            await connection.get_tree("run-1", tmp_path / "here")
 
 
 @pytest.mark.slow

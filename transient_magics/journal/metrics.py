@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..files import replacing
-from ..protocol.checks import plain
+from ..protocol.checks import LONGEST_LINE, plain
 from ..protocol.measures.step_parts import StepParts, step_parts
 from ..protocol.names import LONGEST_NAME
 from .follow import follow_lines
@@ -109,6 +109,8 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 def _parsed(content: bytes) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for line in content.splitlines():
+        if len(line) > LONGEST_LINE:  # no worker writes one, and its values would take a multiple of its bytes
+            continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
