@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import client
 from ..client import cell, foreground, text
 from ..client.declaring.including import included
+from ..client.following.reviving import present
 from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
@@ -149,7 +150,7 @@ def _list(all: bool = False) -> Listing:
 
 def _status(name: str | None = None) -> Snapshot:
     cluster = client.cluster(name)
-    state = cluster.state
+    state = present(cluster)
     unattended = " ".join(client.revive([cluster]))
     run = foreground.run(state)
     forecast = forecast_line(cluster.run(run.name)) if run and not run.over else ""

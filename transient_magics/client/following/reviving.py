@@ -1,7 +1,8 @@
 """Clusters whose controller died while no process followed them: reported, and given another controller.
 
 A notebook's follower restarts the controllers of the clusters that it follows. A command in a terminal reads the
-journal once: without this report it would show the last recorded state of a cluster as its present one.
+journal once: without this report it would show the last recorded state of a cluster as its present one. For the same
+reason `status` asks a controller for its present trouble, which a journal on a full disk does not have.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import subprocess
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import ControllerError
+from ...journal import ClusterState
 from ...journal.declared import ATTACHED, unreadable
 from ...journal.lock import LOCK
 from ...protocol import layout
@@ -88,6 +90,14 @@ def revive(clusters: Iterable[Cluster]) -> list[str]:
         time.sleep(_POLL_SECONDS)
     now = time.time()
     return [dead.report(now) for dead in found]
+
+
+def present(cluster: Cluster) -> ClusterState:
+    """The state of a cluster as its journal has it, with the trouble that its controller has now."""
+    state = cluster.state
+    if state.over or not commands.in_charge(cluster.directory):
+        return state
+    return replace(state, trouble=commands.trouble(cluster.directory) or state.trouble)
 
 
 def _unattended(cluster: Cluster) -> _Unattended | None:
