@@ -176,6 +176,11 @@ def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dic
         ("", "at least one group of workers"),
         ("delete", "needs the cluster's name, or --all"),
         ("revoke demo", "it needs WORKER"),
+        (
+            "status a --follow",
+            "transient cluster status has no option '--follow'. It has none; transient cluster events has it.",
+        ),
+        ("status a --fallow", "transient cluster status has no option '--fallow'. It has none."),
         ("status a b", "'b' is one word too many for transient cluster status. -h shows what it takes."),
         ("resize demo k80y", "unknown GPU 'k80y'"),
         ("resize demo", "takes SPEC or --ps N"),

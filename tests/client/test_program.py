@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from transient_magics import client
 from transient_magics.cli.program import main
+from transient_magics.journal.lock import LOCK, held
 
 PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 
@@ -127,6 +130,7 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "worker-0  4 vCPU" in said("cluster", "status", "demo")
     assert "worker-0 is ready" in said("cluster", "events", "demo", "--kind", "vm.ready")
     assert said("cluster", "logs", "demo", "worker-0") == "worker-0 has logged nothing yet.\n"
+    a_dead_controller_is_reported_and_another_one_started(client.cluster("demo"))
     following = subprocess.Popen([*PROGRAM, "cluster", "events", "demo", "--follow"], stdout=subprocess.PIPE)
     attached = subprocess.Popen([*PROGRAM, "cluster", "attach", "demo"], stdout=subprocess.PIPE, text=True)
     assert attached.stdout is not None
@@ -150,6 +154,34 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "worker-0 will be taken back in 30 s" in told, "what happens follows the status"
     assert "demo is deleted" in said("cluster", "delete", "demo")
     assert "demo  deleted" in said("cluster", "list", "--all")
+
+
+def wait_until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def a_dead_controller_is_reported_and_another_one_started(cluster: client.Cluster) -> None:
+    """By each command that reads the journal, once."""
+    reports = re.compile(
+        r"No controller of demo has been running since \d\d:\d\d:\d\d\. What follows is of that time\. "
+        r"Another controller is in charge now\."
+    )
+    for words in (("status", "demo"), ("list",), ("events", "demo", "--kind", "vm.ready")):
+        assert not reports.match(said("cluster", *words))
+        wait_until((cluster.directory / LOCK).read_text)  # it is locked first, and written then
+        os.kill(int((cluster.directory / LOCK).read_text()), signal.SIGKILL)
+        wait_until(lambda: not held(cluster.directory))
+        with (cluster.directory / "journal.jsonl").open("ab") as journal:
+            journal.write(bytes(100) + b"\n")  # as a power cut leaves one
+        assert reports.match(said("cluster", *words))
+    wait_until((cluster.directory / LOCK).read_text)
+    successor = (cluster.directory / LOCK).read_text()
+    assert not reports.match(said("cluster", *words)), "no other one is started"
+    wait_until(lambda: "; 3 lines of the journal cannot be read" in said("cluster", "events", "demo"))
+    assert (cluster.directory / LOCK).read_text() == successor
 
 
 @pytest.mark.slow

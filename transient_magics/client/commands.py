@@ -19,7 +19,7 @@ from ..journal import kept
 from ..journal.declared import unreadable
 from ..journal.lock import held
 from ..protocol import layout
-from ..protocol.cluster_commands import Command
+from ..protocol.cluster_commands import Command, Ping
 
 _START_SECONDS, _START_AGAIN_SECONDS = 20.0, 5.0
 SWEPT = "`transient cluster sweep` finds its VMs."
@@ -80,6 +80,19 @@ def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, 
                 what = f"The controller of {directory.name} does not answer"
                 raise ControllerError(what, fix=f"Its log: {directory / layout.CONTROLLER_LOG}") from None
             time.sleep(0.05)
+
+
+def trouble(directory: Path, timeout: float = 2.0) -> str:
+    """The present trouble as the controller itself reports it, in a sentence; empty where no controller can be reached.
+
+    A journal on a full disk does not have it, nor that the controller stands still.
+    """
+    try:
+        return str(_ask(places.command_socket(directory.name), Ping(), timeout).get("trouble", ""))
+    except ControllerError:
+        return f"the controller of {directory.name} has not answered within {timeout:.0f} s"
+    except OSError:  # it starts, or has just ended
+        return ""
 
 
 def _refuse_deleted(directory: Path) -> None:

@@ -23,6 +23,7 @@ from ..protocol import layout
 from ..spec import ClusterSpec
 from . import commands
 from .declaring import Declaration, refuse_unreachable, specify
+from .folders import remove_abandoned
 from .handles import Cluster, current
 
 _ATTEMPTS = 20
@@ -61,6 +62,7 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
     directory = places.cluster(spec.name)
     if directory.exists():
         _make_room(spec.name)
+    remove_abandoned(places.clusters())
     # Two threads have the same process id.
     fresh = places.clusters() / f".{spec.name}-{secrets.token_hex(4)}.{os.getpid()}"
     try:

@@ -7,13 +7,16 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from .. import places
 from ..imports import uncollected
-from ..journal.lock import is_of, take
+from ..journal.lock import is_of, mark, take
 from ..protocol import layout
 from . import watchdog
+
+_MARK_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> int:
@@ -36,12 +39,22 @@ async def _take_charge(directory: Path, lock: int) -> None:
         # Ending the controller does not end the cluster: whoever follows the journal starts another.
         loop.add_signal_handler(number, task.cancel)
     alive = asyncio.create_task(watchdog.keep_telling(os.environ))
+    marking = asyncio.create_task(_mark(lock))
     try:
         await task
     except asyncio.CancelledError:
         logging.getLogger(__name__).info("asked to end; the cluster goes on")
     finally:
         alive.cancel()
+        marking.cancel()
+
+
+async def _mark(lock: int) -> None:
+    """Mark the lock, so that clients can report since when a dead controller has been gone. Lives until cancelled."""
+    while True:
+        with suppress(OSError):  # a disk that cannot be written is reported by the journal
+            mark(lock)
+        await asyncio.sleep(_MARK_SECONDS)
 
 
 async def _look_after(directory: Path, lock: int) -> None:

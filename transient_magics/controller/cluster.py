@@ -136,6 +136,7 @@ class Controller:
         path = self._directory / layout.JOURNAL
         with Journal(path) as journal:
             history = read(path)
+            unreadable = max(path.read_bytes().count(b"\n") - len(history), 0)
             self._take_up(Recorder(journal, replay(history)))
             if self._state.over:
                 return
@@ -145,7 +146,8 @@ class Controller:
                 self._hold_to_what_was_declared(agreed(self._directory, history))
             async with serve(command_socket(self._directory), self._command):
                 if any(event.kind == "controller.started" for event in history):
-                    self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=len(self._state.living)))
+                    vms = len(self._state.living)
+                    self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=vms, unreadable=unreadable))
                 elif await self._turn_comes():
                     self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=VERSION))
                 else:

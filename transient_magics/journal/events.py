@@ -750,10 +750,14 @@ class ControllerStarted(Event):
 
 @_event("controller.recovered")
 class ControllerRecovered(Event):
-    """A controller took charge after another one ended; it found `vms` living VMs."""
+    """A controller took charge after another one ended; it found `vms` living VMs.
+
+    `unreadable` lines of the journal, torn or damaged, do not count.
+    """
 
     pid: int
     vms: int
+    unreadable: int = 0
 
 
 @_event("controller.moved")

@@ -20,6 +20,11 @@ def take(directory: Path) -> int | None:
     return lock
 
 
+def mark(lock: int) -> None:
+    """Note in the lock's file that its holder is alive now: its time of modification tells when a holder died."""
+    os.utime(lock)
+
+
 def is_of(lock: int, directory: Path) -> bool:
     """Whether this lock is still that of the folder: another one may bear its name by now."""
     try:

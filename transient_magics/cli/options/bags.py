@@ -40,7 +40,8 @@ def bag() -> tuple[Option, ...]:
               metavar="DOLLARS"),
         flag("--max-hours", "it ends after that time", hours("--max-hours"), metavar="TIME"),
         flag("--seed", "from it follow the points, and each job's own seed (0)", whole("--seed", 0), metavar="N"),
-        flag("--include", "files and folders to send along; the function imports them", str, completes="path",
+        flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "
+              ".env, and what links in it lead to; the function imports them", str, completes="path",
               many="extend", metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this bag, by name or file", str, completes="path",
               many="extend", metavar="PACKAGE"),

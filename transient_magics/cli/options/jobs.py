@@ -22,7 +22,8 @@ def job() -> tuple[Option, ...]:
         flag("--at-notice", "how long before a preemption ends a VM the command receives SIGTERM, 10s to 30s; before "
              "that the file TRANSIENT_NOTICE tells the end (default: 30s, at the notice)",
              duration("--at-notice", "s"), name="at_notice_seconds", metavar="TIME"),
-        flag("--include", "files and folders to send along; it runs beside them", str, completes="path", many="extend",
+        flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "
+              ".env, and what links in it lead to; it runs beside them", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this job, by name or file", str, completes="path",
               many="extend", metavar="PACKAGE"),

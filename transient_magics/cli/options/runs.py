@@ -66,7 +66,8 @@ def train() -> tuple[Option, ...]:
               "(none: the workers do)", preparation, metavar="cpuxN"),
         flag("--param", "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
               parameter, name="params", many="extend", metavar="NAME=VALUE"),
-        flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
+        flag("--include", "local modules or folders to send along, 200 MB at most; of a folder all files, such as .git "
+              "and .env, and what links in it lead to", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this run, by name or file", str, completes="path",
               many="extend", metavar="PACKAGE"),

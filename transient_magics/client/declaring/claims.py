@@ -2,7 +2,7 @@
 
 The folder is filled under a temporary name that no other thread or process uses. Then, under a lock on all names of the
 cluster, the name is chosen or checked, the declaration written, and the folder renamed. The kernel releases the lock
-when its process ends, so a killed declaration holds no name. It leaves its temporary folder, which nothing reads.
+when its process ends, so a killed declaration holds no name. The next declaration removes its temporary folder.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ... import files, places
 from ...errors import ClusterError, NameTakenError
 from ...protocol.names import is_name
 from ...spec.namespace import FOLDERS, Kind, refusal
+from ..folders import remove_abandoned
 from .runs import write_record
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def declare(
     """
     place, file = FOLDERS[kind]
     parent = cluster.directory / place
+    remove_abandoned(parent)
     # Two threads have the same process id. Folders that begin with a dot are no work: their names are invalid.
     fresh = parent / f".{name or stem}-{secrets.token_hex(4)}.{os.getpid()}"
     try:

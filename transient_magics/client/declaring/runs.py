@@ -18,6 +18,7 @@ from ...spec import ClusterSpec, RunSpec, check_run, make_run, parse_records, pa
 from .. import text
 from ..cell import as_declared, check_hyperparameters, files_of, packages
 from ..programs import fetch
+from .including import copy
 
 if TYPE_CHECKING:
     from ..handles import Run
@@ -78,7 +79,9 @@ def fill(
     from_store: bool = False,
     more: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write everything of new work but its declaration into its folder. Raises OSError or CloudError.
+    """Write everything of new work but its declaration into its folder.
+
+    Raises OSError, CloudError, or DeclarationError where the files to include cannot be copied.
 
     Parameters
     ----------
@@ -91,12 +94,7 @@ def fill(
     """
     (folder / layout.INCLUDE).mkdir(mode=0o700)
     (folder / layout.CELL).write_text(source, encoding="utf-8")
-    for name in include:
-        path = Path(name).expanduser()
-        if path.is_dir():
-            shutil.copytree(path, folder / layout.INCLUDE / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(path, folder / layout.INCLUDE / path.name)
+    copy(include, folder / layout.INCLUDE)
     (folder / layout.PIP).mkdir(mode=0o700)
     for name, path in packages.items():
         shutil.copyfile(path, folder / layout.PIP / name)

@@ -214,7 +214,8 @@ def _words(event: Event) -> str:
         case events.ControllerStarted():
             return "the controller started"
         case events.ControllerRecovered():
-            return f"a new controller took over {count(event.vms, 'VM')}"
+            damage = f"; {count(event.unreadable, 'line')} of the journal cannot be read" if event.unreadable else ""
+            return f"a new controller took over {count(event.vms, 'VM')}{damage}"
         case events.StudyDeclared():
             return f"study {event.study} was declared"
         case events.StudyAsked():

@@ -22,7 +22,7 @@ from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob, EndJob, WarnJob
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
-from ...remote import Allowance, Connection, follow_across
+from ...remote import Allowance, Connection, follow_across, follow_blocks_across
 from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
 from ...spec.grammar import instead
@@ -371,10 +371,12 @@ class _Part:
         there = f"{self._there}/{layout.OUTPUT}/{path.name}"
         offset = path.stat().st_size if path.exists() else 0
         allowance = Allowance(MOST_OUTPUT, offset)
-        async for _, line in follow_across(self._connection, there, offset, allowance=allowance):
-            if (offset := offset + len(line) + 1) > MOST_OUTPUT:
+        async for block in follow_blocks_across(self._connection, there, offset, allowance=allowance):
+            lines = metrics.joined(block)
+            offset += len(lines)
+            if offset > MOST_OUTPUT:
                 raise ForeignError(f"{self._name} has said more on {self._vm} than is taken from a VM")
-            metrics.append(path, line + b"\n")
+            metrics.append(path, lines)
 
     async def _take_rest(self, exited: events.JobExited) -> None:
         """The last of what it said, which the follower may not have seen yet."""
