@@ -11,11 +11,11 @@ import asyncio
 import collections
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ..errors import JournalError
-from ..journal import ClusterState, Event, Journal, events, fold, now
+from ..journal import ClusterState, Event, Journal, events, fold, now, replay
 from ..spec import ClusterSpec
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,20 @@ class Recorder:
 
     def _cannot(self, error: JournalError | OSError) -> None:
         self._troubles["journal", ""], self._failed = str(error), time.monotonic()
+
+    def rewrite(self, history: Sequence[Event]) -> bool:
+        """Make the state what these events add up to, and the journal consist of them.
+
+        Return False where the journal could not be written. The state holds all the same.
+        """
+        self.state = replay(history)
+        self.changed.set()
+        try:
+            self._journal.rewrite(history)
+        except JournalError as error:
+            self._cannot(error)
+            return False
+        return True
 
     async def change(self, seconds: float) -> None:
         """Wait until the state is another one, at most so long."""

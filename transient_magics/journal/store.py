@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from .. import files
 from ..errors import JournalError
 from .events import Event, encode
 from .folding import MOST_LOST
@@ -63,6 +64,19 @@ class Journal:
     def extend(self, events: Iterable[Event]) -> list[Event]:
         """Append several."""
         return [self.append(event) for event in events]
+
+    def rewrite(self, events: Iterable[Event]) -> None:
+        """Make the journal consist of these events, which keep their numbers and times: all of it or nothing.
+
+        Readers find another file under its name, and begin at its first line. Raises JournalError.
+        """
+        try:
+            files.write_atomically(self.path, b"".join(map(encode, events)))
+            fresh = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise JournalError(f"The journal cannot be written: {error.strerror}", where=str(self.path)) from error
+        os.close(self._file)
+        self._file = fresh
 
     def sync(self) -> None:
         """Make what was appended survive a power cut. Blocks for some milliseconds: call it in a thread."""
