@@ -439,9 +439,9 @@ class Mirror:
 
 
 def _seat(history: Sequence[Event]) -> VmState:
-    """Return the VM of the controller as it was when it got the cluster: what it writes of itself since is its own word.
+    """Return the controller's VM as it was when it got the cluster: what it writes of itself since is its own word.
 
-    By its id in there this machine knows whether Compute Engine still has it.
+    By the id in there this machine knows whether Compute Engine still has it.
     """
     moves = [place for place, event in enumerate(history) if isinstance(event, events.ControllerMoved) and event.vm]
     state = replay(history[: moves[-1] + 1])
