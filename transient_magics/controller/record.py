@@ -137,6 +137,8 @@ class Recorder:
         while True:
             await asyncio.sleep(_SYNC_SECONDS)
             try:
+                if self._journal.hold_name():
+                    log.warning("the journal was removed, and is written again: %s", self._journal.path)
                 while self._kept:
                     # Folded already, so only the count goes on.
                     self.state = replace(self.state, seq=self._journal.append(self._kept[0]).seq)

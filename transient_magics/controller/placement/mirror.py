@@ -47,6 +47,7 @@ from ...journal import (
     replay,
 )
 from ...journal.declared import ATTACHED, agree, agreed, note_asked, resized
+from ...journal.store import name_twice, restore
 from ...protocol import layout
 from ...protocol.cluster_commands import (
     Bag,
@@ -202,6 +203,7 @@ class Mirror:
             if state.seat not in state.vms:
                 raise ControllerError(f"{seat.name} does not say that it is in charge of {name}", fix="Try again.")
             (Path(fresh) / layout.JOURNAL).replace(self._journal)
+            name_twice(self._journal)
         self.state, self._vm = state, replace(state.vms[state.seat], vm_id=str(seat.id))
 
     async def _complete_journal(self) -> None:
@@ -222,6 +224,7 @@ class Mirror:
         ours, theirs = self._journal.read_bytes(), whole.read_bytes()
         if theirs.startswith(ours) and not any(map(_is_forged, theirs[len(ours) :].splitlines())):
             whole.replace(self._journal)
+            name_twice(self._journal)
             self.state = replay(read(self._journal))
         whole.unlink(missing_ok=True)
 
@@ -375,6 +378,7 @@ class Mirror:
 
     async def _follow_journal(self, connection: Connection) -> None:
         """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
+        restore(self._journal)
         cut_torn_line(self._journal)
         there = f"{Seat.folder(self.state.name)}/{layout.JOURNAL}"
         content = self._journal.read_bytes()
@@ -408,7 +412,8 @@ class Mirror:
         for path, lines in ((kept, content[begin:]), (common, content[:begin])):
             path.unlink(missing_ok=True)
             metrics.append(path, lines)
-        common.replace(self._journal)  # another file: whoever follows it begins anew
+        common.replace(self._journal)  # another file: its readers begin at its first line
+        name_twice(self._journal)
         self.state = state
         self._parted = (
             f"The journal on {self._vm.name} has lost its end, and the cluster goes on from what is left: "
