@@ -39,8 +39,9 @@ def test_a_new_writer_goes_on_counting(tmp_path: Path) -> None:
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(1, 60))
 def test_a_torn_last_line_is_survived(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / f"{cut}.jsonl"
-    path.unlink(missing_ok=True)
+    path = tmp_path / "journal.jsonl"
+    for each in tmp_path.iterdir():
+        each.unlink()
     with Journal(path) as journal:
         journal.append(events.VmReady(vm="worker-0"))
         journal.append(events.VmRevoked(vm="worker-0", signal="ssh"))

@@ -7,13 +7,14 @@ on. Such an intention is made again from those files. All others are left out of
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from ..errors import ClusterError, DeclarationError, JournalError
+from ..errors import JournalError, TransientError
 from ..journal import ClusterState, Event, events, fold, unknown_run
 from ..journal.bags.events import BagDeclared
 from ..journal.declared import declared_run, is_brought, was_asked
@@ -26,6 +27,8 @@ from ..trials.points import point
 from .decisions.restarting import asked
 from .studies.trial_folder import declared as declared_study
 from .studies.trial_folder import trial_of
+
+log = logging.getLogger(__name__)
 
 LEFT_OUT = "journal.left-out.jsonl"
 """What controllers on VMs wrote that does not count, in the cluster's folder."""
@@ -67,7 +70,7 @@ class Sifted:
 def sifted_until(history: Sequence[Event]) -> int:
     """Return how many events of a journal need no sifting: all of them where no VM was in charge since then.
 
-    What is behind a `cluster.taken_back` of this machine was sifted when that was written.
+    All that stands before a `cluster.taken_back` of this machine was sifted when that was written.
     """
     end, elsewhere, pending = 0, False, False
     for place, event in enumerate(history, 1):
@@ -126,7 +129,19 @@ class _Sieve:
         """Count what a VM wrote if it is a fact, or agrees with the files of this machine."""
         found: Event | None = event
         if rule := _RULES.get(type(event)):
-            found = rule(self, event)
+            try:
+                found = rule(self, event)
+            except (
+                OSError,
+                ValueError,
+                TypeError,
+                LookupError,
+                AttributeError,
+                ArithmeticError,
+                TransientError,
+            ) as error:
+                log.warning("a %s event of a VM makes no sense: %s", event.kind, error)  # as `fold` has it
+                found = None
         elif event.provenance != FACT:
             found = None
         if found is None:
@@ -150,7 +165,8 @@ def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
 
 @_rule(events.VmRequested)
 def _(sieve: _Sieve, event: events.VmRequested) -> Event:
-    """A fact, but for its prices: those of this machine hold."""
+    """A fact, but for its prices and its end: those of this machine hold."""
+    event = replace(event, ends=min(event.ends, sieve.agreed.ends_at))
     line = sieve.agreed.known_price(price_kind(event.role, event.accelerator), event.zone)
     if line is None:
         return event
@@ -161,10 +177,7 @@ def _(sieve: _Sieve, event: events.VmRequested) -> Event:
 @_rule(events.VmMachineAsked)
 def _(sieve: _Sieve, event: events.VmMachineAsked) -> Event | None:
     """A change to a machine that this machine would allow counts, at this machine's prices."""
-    try:
-        own = asked(sieve.state, event.vm, event.machine_type, event.at)
-    except (ClusterError, DeclarationError):
-        return None
+    own = asked(sieve.state, event.vm, event.machine_type, event.at)
     return replace(own, seq=event.seq, time=event.time) if own else None
 
 
@@ -174,10 +187,7 @@ def _(sieve: _Sieve, event: events.TrainDeclared) -> Event | None:
         return None
     if is_brought(sieve.directory, event.run) and trial_of(sieve.state, event.run):
         return None
-    try:
-        own = declared_run(sieve.directory, unknown_run(event.run)).spec
-    except ClusterError:
-        return None
+    own = declared_run(sieve.directory, unknown_run(event.run)).spec
     return replace(event, spec=own.without_token())
 
 
@@ -216,8 +226,6 @@ def _(sieve: _Sieve, event: events.DaskDeclared) -> Event | None:
         own = DaskSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": event.dask})
     except FileNotFoundError:
         return event
-    except (OSError, ValueError):
-        return None
     return replace(event, spec=own.to_dict())
 
 
@@ -225,10 +233,7 @@ def _(sieve: _Sieve, event: events.DaskDeclared) -> Event | None:
 def _(sieve: _Sieve, event: events.StudyDeclared) -> Event | None:
     if event.study in sieve.state.studies:
         return None
-    try:
-        return replace(event, spec=declared_study(sieve.directory, event.study).to_dict())
-    except ClusterError:
-        return None
+    return replace(event, spec=declared_study(sieve.directory, event.study).to_dict())
 
 
 @_rule(events.StudyAsked)
@@ -239,10 +244,7 @@ def _(sieve: _Sieve, event: events.StudyAsked) -> Event | None:
         return None
     if event.runs != study.spec.run_names(event.trial) or not study.spec.tries(event.params):
         return None
-    try:
-        own = point(study.spec, event.trial)
-    except ValueError:
-        return None
+    own = point(study.spec, event.trial)
     return event if own is None or own == dict(event.params) else None
 
 
