@@ -32,7 +32,7 @@ from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
-from transient_magics.journal import Journal, RunState, declared, events, fold, read, replay, unknown_run
+from transient_magics.journal import Journal, RunState, bill, declared, events, fold, read, replay, unknown_run
 from transient_magics.journal.bags.events import BagDeclared
 from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
@@ -486,6 +486,27 @@ def test_a_cluster_whose_journal_was_removed_is_what_it_was(home: Path) -> None:
     assert (state.vms, state.runs, state.seat) == (before.vms, before.runs, "ps-0")
     assert client.Cluster("one").cost().total > 0
     assert waiting_runs(home, state) == []
+
+
+def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothing_again(home: Path) -> None:
+    declared.agree(home, replace(SPEC, max_cost=1.0, declared_at=time.time() - 1800))
+    write = {"jobs/job-1/job.json": {"name": "job-1", "command": "true", "declared_at": 1.0}}
+    for name, content in write.items():
+        (home / name).parent.mkdir(parents=True)
+        (home / name).write_text(json.dumps(content))
+    for path in home.glob("*journal.jsonl*"):
+        path.unlink()
+    controller = Controller(home)
+    with Journal(home / "journal.jsonl") as journal:
+        controller._take_up(Recorder(journal, replay(read(journal.path))))
+        controller._begin_journal()
+        state = controller._state
+    assert bill(state, time.time()).total == pytest.approx(SPEC.most_hourly / 2, rel=0.01)
+    assert f"its bill begins with ${SPEC.most_hourly / 2:.2f}" in state.trouble
+    assert (state.runs["run-1"].phase, state.jobs["job-1"].phase) == ("failed", "failed")
+    assert not state.active_run
+    assert not state.active_jobs
+    assert "was removed" in state.jobs["job-1"].reason
 
 
 @pytest.mark.parametrize("other", [True, False])

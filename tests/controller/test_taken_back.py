@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from transient_magics.client.text import screens
+from transient_magics.controller.agreement.provenance import sifted_until
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import RequestVm, Situation, decide
-from transient_magics.controller.provenance import sifted_until
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.access import Access

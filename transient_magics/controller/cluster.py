@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import ClusterError, RemoteError
 from ..files import write_atomically
 from ..journal import ClusterState, Journal, encode, events, metrics, now, read, replay
-from ..journal.declared import agree, agree_to_move, agreed, differences, resized
+from ..journal.declared import agree, agree_to_move, agreed, differences, resized, was_governed
 from ..protocol import agent_commands, layout
 from ..protocol.agent_commands import DISPATCHER, INPUT
 from ..protocol.cluster_commands import (
@@ -51,6 +51,7 @@ from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, Pr
 from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store, run_store
 from ..version import VERSION
 from . import skew
+from .agreement.provenance import LEFT_OUT, sift, sifted_until
 from .bags.conduct import Bags
 from .commands import PATIENCE, serve, still_looking
 from .dask.conduct import Dasks
@@ -71,13 +72,13 @@ from .decisions.core import (
 )
 from .decisions.giving_up import MEASURES, leaving
 from .decisions.restarting import asked
+from .forgotten import begin_without_journal
 from .jobs.conduct import Jobs
 from .metering import Metering
 from .opening import Opening
 from .place import command_socket, here
 from .placement.copies import EVERY_SECONDS, Copies, keep_copies
 from .placement.seat import Seat
-from .provenance import LEFT_OUT, sift, sifted_until
 from .reclaiming import Reclaims, measured
 from .record import Recorder
 from .relocation import Mover
@@ -140,8 +141,8 @@ class Controller:
             self._take_up(Recorder(journal, replay(history)))
             if self._state.over:
                 return
-            if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
-                self._recorder.record(events.ClusterDeclared(spec=self._declared.to_dict()))
+            if self._state.spec is None:
+                self._begin_journal()
             if not here() and sifted_until(history) < len(history):
                 self._hold_to_what_was_declared(agreed(self._directory, history))
             async with serve(command_socket(self._directory), self._command):
@@ -174,6 +175,12 @@ class Controller:
         self._deadlines = Deadlines(recorder, self._runs.save_run, partial(self._runs.stop_trial, save=True))
         self._mover = Mover(self._directory, recorder, self._runs)
         self._reclaims = Reclaims(self._directory, recorder)
+
+    def _begin_journal(self) -> None:
+        """Write its first lines: at the very begin, or where nothing of it can be read any more."""
+        spec = agreed(self._directory) if was_governed(self._directory) else self._declared
+        self._recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
+        begin_without_journal(self._directory, self._recorder, self._runs, self._jobs, self._bags, self._studies)
 
     async def _turn_comes(self) -> bool:
         """Wait until the clusters of a study that come before this one are done; False where that is never.

@@ -53,6 +53,11 @@ def agree(directory: Path, spec: ClusterSpec) -> None:
     write_atomically(directory / AGREED, json.dumps(spec.to_dict(), indent=1), durable=False)
 
 
+def was_governed(directory: Path) -> bool:
+    """Return whether a controller has ever been in charge of the cluster, whatever its journal says."""
+    return (directory / AGREED).exists()
+
+
 def agree_to_move(directory: Path, spec: ClusterSpec | None) -> None:
     """Note where the cluster moves to, by a command of this machine's user; None: the move is over."""
     if spec is None:

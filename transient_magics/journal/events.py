@@ -757,6 +757,13 @@ class ControllerMoved(Event):
     vm: NameOrNone
 
 
+@_event("cluster.forgotten", INTENTION)
+class ClusterForgotten(Event):
+    """The journal of the cluster was removed. It counts with these US `dollars`, the most that it can have cost."""
+
+    dollars: Amount
+
+
 @_event("cluster.taken_back", INTENTION)
 class ClusterTakenBack(Event):
     """This machine is in charge again, after a controller on a VM was. `left_out`: by kind, how many lines of that

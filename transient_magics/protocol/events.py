@@ -6,7 +6,7 @@ fields that are not known are passed over, so that an old notebook can read a ne
 Each kind is a fact or an intention. A fact says what has happened, or gives something up; whoever writes it cannot make
 a cluster rent, run or spend more by it. An intention says what is wanted from now on: what is declared, rented, tried,
 or in charge. When a machine takes its cluster back from a controller on a VM, the facts that the VM wrote count and its
-intentions do not, unless the files of this machine say the same (`controller/provenance.py`).
+intentions do not, unless the files of this machine say the same (`controller/agreement/provenance.py`).
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from ...protocol.vm_events import AgentLine
 from ...remote import Connection, generate_key
 from ...runtime.files.manifest import split
 from ...spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
+from ..agreement.wall import agreed_spec, compare
 from ..decisions.admission import Server, server
 from ..decisions.capacity import ACCESS, QUOTA, QUOTA_EVERYWHERE, STOCKOUT
 from ..decisions.core import RequestVm
@@ -52,7 +53,6 @@ from .login import Login
 from .machines import instance_name, labels, requested, vm_name, vm_request
 from .owner import noted
 from .restarts import Restarts
-from .wall import agreed_spec, compare
 
 log = logging.getLogger(__name__)
 

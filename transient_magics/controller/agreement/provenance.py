@@ -14,19 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from ..errors import JournalError, TransientError
-from ..journal import ClusterState, Event, events, fold, unknown_run
-from ..journal.bags.events import BagDeclared
-from ..journal.declared import declared_run, is_brought, was_asked
-from ..protocol import checks, layout
-from ..protocol.cluster_commands import ExtendStudy, Move
-from ..protocol.dask.spec import DaskSpec
-from ..protocol.events import FACT
-from ..spec import ClusterSpec, price_kind
-from ..trials.points import point
-from .decisions.restarting import asked
-from .studies.trial_folder import declared as declared_study
-from .studies.trial_folder import trial_of
+from ...errors import JournalError, TransientError
+from ...journal import ClusterState, Event, events, fold, unknown_run
+from ...journal.bags.events import BagDeclared
+from ...journal.declared import declared_run, is_brought, was_asked
+from ...protocol import checks, layout
+from ...protocol.cluster_commands import ExtendStudy, Move
+from ...protocol.dask.spec import DaskSpec
+from ...protocol.events import FACT
+from ...spec import ClusterSpec, price_kind
+from ...trials.points import point
+from ..decisions.restarting import asked
+from ..studies.trial_folder import declared as declared_study
+from ..studies.trial_folder import trial_of
 
 log = logging.getLogger(__name__)
 
