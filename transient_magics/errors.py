@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .protocol.checks import all_plain
+from .protocol.checks import all_plain, clipped
 
 
 class TransientError(Exception):
@@ -164,8 +164,11 @@ def told(error: Exception) -> dict[str, str]:
 
 
 def heard(values: Mapping[str, Any], otherwise: type[TransientError]) -> TransientError:
-    """The error that another process told; one of a class that is none of these is `otherwise`."""
-    what, where, fix = (str(values.get(part) or "") for part in ("error", "where", "fix"))
+    """The error that another process told; one of a class that is none of these is `otherwise`.
+
+    Each part is as long as a text of an event may be: the process may run on a VM.
+    """
+    what, where, fix = (clipped(str(values.get(part) or "")) for part in ("error", "where", "fix"))
     return named(values.get("kind"), otherwise)(what, where=where, fix=fix)
 
 

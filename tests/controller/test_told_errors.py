@@ -119,6 +119,14 @@ async def test_a_controller_is_asked_for_its_present_trouble(tmp_path: Path, mon
     assert told == ["the disk is full", "the controller of frozen has not answered within 0 s", ""]
 
 
+def test_an_error_of_another_process_is_as_long_as_a_sentence_may_be() -> None:
+    answer = {"ok": False, "error": "x" * 10**6, "where": "y" * 10**6, "fix": "\x1b[2J" * 10**6, "kind": "ClusterError"}
+    with pytest.raises(ClusterError) as raised:
+        granted(answer)
+    assert len(str(raised.value)) < 13_000
+    assert "\x1b" not in str(raised.value)
+
+
 def test_what_cannot_be_sent_is_refused_here(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot be sent"):
         commands._line(Revoke(vm="worker-0", seconds=float("nan")))

@@ -13,11 +13,11 @@ import collections
 import logging
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from ..errors import JournalError
-from ..journal import ClusterState, Event, Journal, events, fold, now
+from ..journal import ClusterState, Event, Journal, events, fold, now, replay
 from ..spec import ClusterSpec
 
 log = logging.getLogger(__name__)
@@ -100,6 +100,20 @@ class Recorder:
         self._troubles[_JOURNAL] = str(error)
         self._failed = time.monotonic()
 
+    def rewrite(self, history: Sequence[Event]) -> bool:
+        """Make the state what these events add up to, and the journal consist of them.
+
+        Return False where the journal could not be written. The state holds all the same.
+        """
+        self.state = replay(history)
+        self.changed.set()
+        try:
+            self._journal.rewrite(history)
+        except JournalError as error:
+            self._cannot(error)
+            return False
+        return True
+
     async def change(self, seconds: float) -> None:
         """Wait until the state is another one, at most so long."""
         try:
@@ -177,6 +191,8 @@ class Recorder:
             await asyncio.sleep(_SYNC_SECONDS)
             self.record_late_troubles()
             try:
+                if self._journal.hold_name():
+                    log.warning("the journal was removed, and is written again: %s", self._journal.path)
                 while self._kept:
                     # Folded already, so only the count goes on.
                     self.state = replace(self.state, seq=self._journal.append(self._kept[0]).seq)

@@ -73,11 +73,14 @@ def bill(state: ClusterState, now: float) -> Bill:
         sum(moved.values()) + followed,
         sum(vm.traffic_rate * 3600 * per_byte(vm) for vm in running),
     )
-    total, hourly = sum(by_vm.values()) + followed, sum(vm.hourly for vm in running) + transfer_hourly
+    total = sum(by_vm.values()) + followed + state.forgotten_dollars
+    hourly = sum(vm.hourly for vm in running) + transfer_hourly
     return Bill(
         total=total,
         hourly=hourly,
-        on_demand=sum(hours * each.on_demand_hourly for of in paid.values() for hours, each in of) + transfer,
+        on_demand=sum(hours * each.on_demand_hourly for of in paid.values() for hours, each in of)
+        + transfer
+        + state.forgotten_dollars,
         by_vm=by_vm,
         source="; ".join(sorted(sources)),
         transfer=transfer,

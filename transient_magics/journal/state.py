@@ -334,6 +334,8 @@ class ClusterState:
     """What the provider wants back, as long as it does."""
     transferred_dollars: float = 0.0
     """What checkpoints and data cost that followed the cluster when it moved."""
+    forgotten_dollars: float = 0.0
+    """The most that it can have cost before its journal was removed."""
     recent: tuple[Event, ...] = ()
     seq: int = 0
     passed_over: int = 0

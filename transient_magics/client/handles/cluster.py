@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from ...errors import ClusterError, DeclarationError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
+from ...journal.store import restore
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
 from ...protocol.names import is_name
@@ -80,7 +81,10 @@ class Cluster:
     @property
     def state(self) -> ClusterState:
         """What the journal says now; what was declared, until its first line is written."""
-        state = kept(self.directory / layout.JOURNAL).read()
+        journal = self.directory / layout.JOURNAL
+        state = kept(journal).read()
+        if not state.seq and restore(journal):
+            state = kept(journal).read()
         return state if state.seq else replay(self._declared())
 
     def _declared(self) -> list[Event]:

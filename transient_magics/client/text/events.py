@@ -209,6 +209,11 @@ def _words(event: Event) -> str:
             return f"{event.by} takes the place of {event.worker}"
         case events.ControllerMoved():
             return f"the controller moved to {event.vm or 'the machine that declared the cluster'}"
+        case events.ClusterForgotten():
+            return f"its journal was removed; it counts with ${event.dollars:.2f}, the most that it can have cost"
+        case events.ClusterTakenBack():
+            lines = ", ".join(sorted(event.left_out))
+            return f"this machine took the cluster back{f', without what its VM wrote: {lines}' if lines else ''}"
         case events.ControllerTrouble():
             return f"trouble: {event.what}" if event.what else "the trouble is over"
         case events.ControllerStarted():
