@@ -20,6 +20,7 @@ from transient_magics.client.declaring import claims
 from transient_magics.errors import ClusterError, NameTakenError
 from transient_magics.journal import Journal, events
 from transient_magics.protocol import layout
+from transient_magics.protocol.cluster_commands import Command
 from transient_magics.protocol.job import JobSpec
 from transient_magics.spec.namespace import FOLDERS, Kind
 
@@ -93,6 +94,18 @@ def test_every_public_way_to_declare_work_claims_its_name(cluster: client.Cluste
         ways["job"]("study-2-0")
     with pytest.raises(NameTakenError, match="a bag bag-2, which reserves the name bag-2-d1 for its Dask clusters"):
         ways["run"]("bag-2-d1")
+
+
+def test_work_that_the_controller_refuses_for_its_name_leaves_nothing(
+    cluster: client.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(directory: Path, command: Command) -> None:
+        raise NameTakenError("lab has a run night already")
+
+    monkeypatch.setattr("transient_magics.client.commands.send", send)
+    with pytest.raises(NameTakenError):
+        client.declare_job("make all", cluster=cluster, name="night")
+    assert not list((cluster.directory / layout.JOBS).iterdir())
 
 
 def test_threads_that_declare_at_once_have_names_of_their_own(cluster: client.Cluster) -> None:

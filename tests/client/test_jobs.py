@@ -14,7 +14,7 @@ import pytest
 from tests.homes import own_home
 from transient_magics import client, places
 from transient_magics.cli.arguments import parse, split
-from transient_magics.client import Cluster, Job, jobbing, text
+from transient_magics.client import Cluster, Job, commands, text
 from transient_magics.client.declaring import specify
 from transient_magics.client.following import home
 from transient_magics.errors import ClusterError, DeclarationError
@@ -191,7 +191,7 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
         with pytest.raises(ClusterError, match="one has no run make"):
             cluster.run("make")
         sent: list[object] = []
-        monkeypatch.setattr(jobbing.commands, "send", lambda _, command: sent.append(command) or {})
+        monkeypatch.setattr(commands, "send", lambda _, command: sent.append(command) or {})
         job = cluster.run("make", workers=2)
         assert (job.name, cluster.run("make all", keep="out/").name) == ("job-2", "job-3")
         assert JobSpec.from_dict(_declaration(job)).workers == 2
