@@ -72,7 +72,11 @@ def test_what_only_the_journal_has_is_taken_too(cluster: client.Cluster) -> None
     assert declared(cluster, "run") == "work-2"
 
 
-def test_every_public_way_to_declare_work_claims_its_name(cluster: client.Cluster) -> None:
+def test_every_public_way_to_declare_work_claims_its_name(
+    cluster: client.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A bag asks an emulator for its weather, which would be started for that.
+    monkeypatch.setattr("transient_magics.client.planning.forecasts.weather_of", lambda cluster: "none")
     cell = "def job(x, seed): return {'y': x}"
     ways: dict[str, Callable[[str | None], object]] = {
         "job": lambda name: client.declare_job("make all", cluster=cluster, name=name),
