@@ -130,7 +130,7 @@ def _name_or_error(cluster: client.Cluster, kind: Kind) -> str:
 
 
 _PROGRAM = """
-from tests.client.test_claims import KINDS, declared
+from tests.client.test_names_of_work import KINDS, declared
 from transient_magics.client import Cluster
 print(*(declared(Cluster("lab"), kind) for kind in KINDS * 3))
 """
