@@ -16,7 +16,7 @@ import pytest
 from tests.homes import own_home
 from transient_magics import client, places
 from transient_magics.cli.arguments import parse, split
-from transient_magics.client import Cluster, Job, jobbing, text
+from transient_magics.client import Cluster, Job, commands, text
 from transient_magics.client.declaring import specify
 from transient_magics.client.following import home
 from transient_magics.errors import ClusterError, DeclarationError
@@ -193,7 +193,7 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
         with pytest.raises(ClusterError, match="one has no run make"):
             cluster.run("make")
         sent: list[object] = []
-        monkeypatch.setattr(jobbing.commands, "send", lambda _, command: sent.append(command) or {})
+        monkeypatch.setattr(commands, "send", lambda _, command: sent.append(command) or {})
         jobs, ended = first.directory.parent, subprocess.Popen(["true"])
         ended.wait()
         for name in (f".job-9.{ended.pid}", f".job-9.{ended.pid}.1a2b", f".job-8.{os.getpid()}"):

@@ -13,7 +13,7 @@ from ..protocol import layout
 from ..protocol.cluster_commands import Job as Begin
 from ..protocol.job import JobSpec
 from ..spec import parse_name
-from . import commands, text
+from . import text
 from .cell import as_declared, files_of, listed, packages
 from .declaring import claims
 from .declaring.refusals import of_option
@@ -81,5 +81,5 @@ def declare_job(
         record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
         fill=lambda folder: fill(folder, source, include, files),
     )
-    commands.send(chosen.directory, Begin(job=name))
+    claims.announce(chosen, "job", name, Begin(job=name))
     return Job(name, chosen)

@@ -169,7 +169,7 @@ def declare_study(
             shutil.rmtree(directory, ignore_errors=True)
         raise
     if chosen and not found[0].own:
-        commands.send(chosen.directory, Begin(study=name))
+        claims.announce(chosen, "study", name, Begin(study=name))
     for part, _ in own:
         commands.start_controller(places.cluster(part.spec.name))
         current.hold(Cluster(part.spec.name))

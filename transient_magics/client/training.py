@@ -103,7 +103,7 @@ def train(
         record=record,
         fill=lambda folder: fill(folder, source, include, files, earlier, from_store=bool(spec.resume_store)),
     )
-    commands.send(chosen.directory, Train(run=name))
+    claims.announce(chosen, "run", name, Train(run=name))
     return Run(name, chosen)
 
 

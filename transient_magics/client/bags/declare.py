@@ -21,7 +21,7 @@ from ...protocol.cluster_commands import Bag as Begin
 from ...protocol.study import parse_space
 from ...spec import ClusterSpec, parse_name
 from ...spec.boot_times import usual
-from .. import cell, commands, text
+from .. import cell, text
 from ..declaring import claims
 from ..declaring.refusals import of_option
 from ..declaring.runs import fill
@@ -98,7 +98,7 @@ def declare_bag(
         record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
         fill=lambda folder: fill(folder, placed, include, files, more={layout.LIFETIMES: lifetimes}),
     )
-    commands.send(chosen.directory, Begin(bag=name))
+    claims.announce(chosen, "bag", name, Begin(bag=name))
     return Bag(name, chosen)
 
 

@@ -100,7 +100,7 @@ def _declare(cluster: Cluster, workers: int | None, options: Mapping[str, int]) 
         record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
         fill=lambda folder: None,
     )
-    commands.send(cluster.directory, Dask(dask=name))
+    claims.announce(cluster, "Dask cluster", name, Dask(dask=name))
     return name
 
 

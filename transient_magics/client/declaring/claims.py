@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from ... import files, places
 from ...errors import ClusterError, NameTakenError
+from ...protocol.cluster_commands import Command
 from ...protocol.names import is_name
 from ...spec.namespace import FOLDERS, Kind, refusal
+from .. import commands
 from ..folders import remove_abandoned
 from .runs import write_record
 
@@ -98,6 +100,19 @@ def declare(
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none
     return chosen
+
+
+def announce(cluster: Cluster, kind: Kind, name: str, command: Command) -> None:
+    """Send the controller the command that begins declared work.
+
+    Raises what `commands.send` does. NameTakenError, where another machine has declared work of that name meanwhile:
+    then this declaration is removed, or it would wait without end.
+    """
+    try:
+        commands.send(cluster.directory, command)
+    except NameTakenError:
+        shutil.rmtree(cluster.directory / FOLDERS[kind][0] / name, ignore_errors=True)
+        raise
 
 
 def _taken(cluster: Cluster) -> dict[str, Kind]:

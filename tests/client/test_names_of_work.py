@@ -20,6 +20,7 @@ from transient_magics.client.declaring import claims
 from transient_magics.errors import ClusterError, NameTakenError
 from transient_magics.journal import Journal, events
 from transient_magics.protocol import layout
+from transient_magics.protocol.cluster_commands import Command
 from transient_magics.protocol.job import JobSpec
 from transient_magics.spec.namespace import FOLDERS, Kind
 
@@ -71,7 +72,11 @@ def test_what_only_the_journal_has_is_taken_too(cluster: client.Cluster) -> None
     assert declared(cluster, "run") == "work-2"
 
 
-def test_every_public_way_to_declare_work_claims_its_name(cluster: client.Cluster) -> None:
+def test_every_public_way_to_declare_work_claims_its_name(
+    cluster: client.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A bag asks an emulator for its weather, which would be started for that.
+    monkeypatch.setattr("transient_magics.client.planning.forecasts.weather_of", lambda cluster: "none")
     cell = "def job(x, seed): return {'y': x}"
     ways: dict[str, Callable[[str | None], object]] = {
         "job": lambda name: client.declare_job("make all", cluster=cluster, name=name),
@@ -95,6 +100,18 @@ def test_every_public_way_to_declare_work_claims_its_name(cluster: client.Cluste
         ways["run"]("bag-2-d1")
 
 
+def test_work_that_the_controller_refuses_for_its_name_leaves_nothing(
+    cluster: client.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(directory: Path, command: Command) -> None:
+        raise NameTakenError("lab has a run night already")
+
+    monkeypatch.setattr("transient_magics.client.commands.send", send)
+    with pytest.raises(NameTakenError):
+        client.declare_job("make all", cluster=cluster, name="night")
+    assert not list((cluster.directory / layout.JOBS).iterdir())
+
+
 def test_threads_that_declare_at_once_have_names_of_their_own(cluster: client.Cluster) -> None:
     with ThreadPoolExecutor(8) as pool:
         names = list(pool.map(lambda number: declared(cluster, KINDS[number % len(KINDS)]), range(40)))
@@ -113,7 +130,7 @@ def _name_or_error(cluster: client.Cluster, kind: Kind) -> str:
 
 
 _PROGRAM = """
-from tests.client.test_claims import KINDS, declared
+from tests.client.test_names_of_work import KINDS, declared
 from transient_magics.client import Cluster
 print(*(declared(Cluster("lab"), kind) for kind in KINDS * 3))
 """
