@@ -126,7 +126,7 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     mend("cloudresourcemanager.googleapis.com", "iam.googleapis.com")
     rights = (await said())[f"rights in {PROJECT}"]
     assert not rights.good
-    assert "lack compute.networks.updatePolicy, compute.firewalls.create" in rights.said
+    assert "lack compute.firewalls.create, compute.networks.updatePolicy" in rights.said
     assert re.findall(r"--role (\S+)`", rights.fix) == ["roles/compute.securityAdmin", "roles/storage.admin"]
     assert f"rights in {PROJECT}" not in found(await engine.examine([new], firewall=False))
     with pytest.raises(AccessError, match=r"compute\.firewalls\.create.*roles/compute\.securityAdmin"):

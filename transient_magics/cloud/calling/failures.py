@@ -9,6 +9,7 @@ known here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from ...errors import (
@@ -36,7 +37,8 @@ from .mending import ACT_AS, LOGIN, NAMES, grant, let_use, role_of
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
-_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "insufficientCapacity", "STOCKOUT", "VM_MIN_COUNT_NOT_REACHED")
+_TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
+_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "insufficientCapacity", "STOCKOUT", _TOO_FEW)
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 _RATE = ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED")
 _DISABLED = ("accessNotConfigured", "SERVICE_DISABLED")
@@ -111,7 +113,7 @@ def explain_operation(operation: compute_v1.Operation, *, where: str, project: s
 
     Google's client reports a failure only if the operation carries an HTTP status, and calls it a success otherwise.
     """
-    for error in operation.error.errors:
+    for error in _telling_first(operation.error.errors):
         quota = next((detail.quota_info.metric_name for detail in error.error_details if detail.quota_info), "")
         hints = [detail.error_info.metadatas.get("zonesAvailable", "") for detail in error.error_details]
         sentences = [detail.localized_message.message for detail in error.error_details]
@@ -151,6 +153,11 @@ def permission_in(message: str) -> str:
         if found := pattern.search(message):
             return found[1]
     return ""
+
+
+def _telling_first(errors: Iterable[compute_v1.Errors]) -> list[compute_v1.Errors]:
+    """Return the errors of an operation, that of a bulk request (which only counts VMs) behind those of its VMs."""
+    return sorted(errors, key=lambda error: error.code == _TOO_FEW)
 
 
 def _by_code(
