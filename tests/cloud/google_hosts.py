@@ -20,6 +20,7 @@ from requests.adapters import HTTPAdapter
 
 QUOTA_PROJECT = "project-of-another-day"
 TOKEN = "ya29.of-the-login"
+_HERE = "127.0.0.1"
 _LOGIN_HOST = "oauth2.googleapis.com"
 _SERVED = ("compute", "storage", "sts", "cloudresourcemanager", "iam", "orgpolicy", "cloudbilling", "openidconnect")
 SERVED = tuple(f"{name}.googleapis.com" for name in _SERVED)
@@ -63,13 +64,12 @@ def mounted(
         parts = urlsplit(str(request.url))
         if parts.hostname == _LOGIN_HOST:
             return _answer(request, {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"})
-        if parts.hostname not in SERVED:
-            if parts.hostname != "127.0.0.1":
-                hosts.unknown.append(str(parts.hostname))
-            return real(adapter, request, **options)
-        hosts.sent.append((parts.hostname, parts.path, request.headers.get("x-goog-user-project")))
+        if parts.hostname not in (*SERVED, _HERE):
+            hosts.unknown.append(str(parts.hostname))
         forwarded = request.copy()
-        forwarded.url = f"{hosts.url}{parts.path}?{parts.query}"
+        if parts.hostname in SERVED:
+            hosts.sent.append((parts.hostname, parts.path, request.headers.get("x-goog-user-project")))
+            forwarded.url = f"{hosts.url}{parts.path}?{parts.query}"
         if forwarded.headers.get("Authorization") == f"Bearer {TOKEN}":
             del forwarded.headers["Authorization"]  # the emulator serves every user of this machine
         response = real(adapter, forwarded, **{**options, "proxies": {}})
