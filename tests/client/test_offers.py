@@ -111,7 +111,7 @@ def test_a_dry_run_names_what_a_zone_does_not_have() -> None:
 
 
 def test_a_gpu_whose_kernels_debians_driver_cannot_compile_takes_an_image_of_ones_own() -> None:
-    real = {"project": "p", "zone": ("us-central1-a",), "controller": "local", "bucket": "none"}
+    real = {"project": "my-own", "zone": ("us-central1-a",), "controller": "local", "bucket": "none"}
     with pytest.raises(DeclarationError, match=r"driver 555 or newer.*Debian 12 has 535.*--image"):
         specify(Declaration("t4+h100", **real))
     assert specify(Declaration("h100", image="mine", **real)).image == "mine"

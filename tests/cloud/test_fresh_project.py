@@ -291,13 +291,19 @@ def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -
         assert "roles that nobody has: roles/compute.instanceAdmin.v1" in typed("fresh")[1]
         code, told = typed("mend", "role/compute.securityAdmin")
         assert (code, "roles/compute.securityAdmin" in told) == (1, True), "the nearest is named"
+        code, told = typed("role", "transientUsr")
+        assert (code, "transientUser" in told) == (1, True)
+        assert typed("role", "transientController")[1].endswith("the permissions of transientController alone.\n")
     finally:
         program.terminate()
         assert program.wait(60) == 0
     program = started()
     try:
         every = [each for each in STEPS if each != "nat"]
-        assert "network: nat\n" in typed("mend", *every)[1]
+        told = typed("mend", *every)[1]
+        assert "network: nat\n" in told
+        assert "the permissions of transientController alone" in told, "the role is kept, too"
+        assert "alone" not in typed("role", "all")[1]
     finally:
         program.terminate()
         assert program.wait(60) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..option import flag, variable, word
+from ..option import flag, project, variable, word
 
 LITERALS = (
     "Values are Python literals: True, None, 0x10, 1e-3, nan, 'a, b', [64,32]; a word without quotes is a text. Other "
@@ -15,5 +15,5 @@ ANY_CLUSTER = word("name", "NAME", "the cluster (default: the latest one)", comp
 RUN = word("run", "RUN", "the run, by its name", completes="run")
 OF_CLUSTER = flag("--cluster", "the cluster that it ran on (the latest with a run of that name)", str,
                     completes="cluster", metavar="NAME")  # fmt: skip
-PROJECT = flag("--project", "a Google Cloud project; without one it is about the emulator", str)
+PROJECT = flag("--project", "the ID of a Google Cloud project; without one it is about the emulator", project)
 WORKER = word("worker", "WORKER", "one of its VMs, as worker-1 or ps-0", completes="worker")
