@@ -307,3 +307,29 @@ def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -
     finally:
         program.terminate()
         assert program.wait(60) == 0
+
+
+async def test_a_documented_role_is_enforced_permission_by_permission(
+    url: str, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    ask(url, {"whole": True})
+    plain = replace(wanted, name="c1-role", request_id=request_id("role"))
+    try:
+        ask(url, {"role": "transientController"})
+        await engine.endings(ZONE)  # operations may be listed
+        with pytest.raises(AccessError, match=r"Required 'compute\.firewalls\.create' permission"):
+            await engine.firewall.ensure(RULES)
+        with pytest.raises(AccessError, match=r"Required 'compute\.images\.list' permission"):
+            await engine.images.list()
+        with pytest.raises(AccessError, match=r"Required 'compute\.instances\.setServiceAccount' permission"):
+            await engine.insert(replace(plain, service_account="default"))
+        rights = found(await engine.examine([plain]))[f"rights in {PROJECT}"]
+        assert "lack compute.zones.get, compute.regions.get" in rights.said
+        ask(url, {"role": "transientUser"})
+        assert await engine.images.list() == []
+        await engine.firewall.ensure(RULES)
+        assert found(await engine.examine([plain], bucket="a-bucket-of-mine")) == {}
+        with pytest.raises(AccessError, match=r"Required 'compute\.images\.create' permission"):
+            await engine.images.make("mine", disk=f"zones/{ZONE}/disks/d", description="", labels={}, family="own")
+    finally:
+        ask(url, {"whole": True})

@@ -53,7 +53,7 @@ def test_a_mixed_cluster_does_not_even_ask_in_a_zone_that_advice_calls_sold_out(
         witness.weather(stockout="none")
 
 
-@pytest.mark.parametrize("role", [USER_ROLE, CONTROLLER_ROLE])
+@pytest.mark.parametrize("role", [pytest.param(USER_ROLE, marks=pytest.mark.nightly), CONTROLLER_ROLE])
 def test_under_each_documented_role_workers_are_rented_on_demand_where_spot_has_no_capacity(
     witness: client.Cluster, role: str
 ) -> None:
