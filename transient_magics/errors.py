@@ -101,6 +101,10 @@ class AccessError(CloudError):
     """The credentials do not allow it, or the API is not enabled."""
 
 
+class ConsumerError(AccessError):
+    """The project that a request is charged to does not serve it: no API, no billing, no right to use the project."""
+
+
 class CredentialsError(AccessError):
     """There are no credentials, or Google does not accept them (any more). A login mends it."""
 

@@ -110,7 +110,7 @@ def test_a_dry_run_names_what_a_zone_does_not_have() -> None:
 
 
 def test_an_h100_boots_from_the_default_image_and_old_gpus_are_said_to_lack_cuda_13() -> None:
-    real = {"project": "p", "zone": ("us-central1-a",), "controller": "local", "bucket": "none"}
+    real = {"project": "my-own", "zone": ("us-central1-a",), "controller": "local", "bucket": "none"}
     assert specify(Declaration("t4+h100", **real)).worker_count == 2
     assert "CUDA 13" in " ".join(str(catalog("v100")).split())
     assert "CUDA 13" not in str(catalog("t4"))

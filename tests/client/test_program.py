@@ -41,7 +41,7 @@ def said(*words: str, code: int = 0) -> str:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         exit_code = main(words)
     assert exit_code == code, errors.getvalue()
-    if code == 0:
+    if code == 0 or "--dry-run" in words:
         return output.getvalue()
     assert output.getvalue() == ""
     assert errors.getvalue().startswith("transient: ")
@@ -111,12 +111,18 @@ def test_a_dry_run_meets_what_a_new_project_refuses(home: Path) -> None:
         try:
             assert emulator.stdout
             assert emulator.stdout.readline().startswith(b"ready ")
-            said("emulator", "project", "mend", "compute.googleapis.com", "roles/compute.instanceAdmin.v1")
-            refused = said("cluster", "t4x2", "--dry-run")
+            said("emulator", "project", "mend", "compute.googleapis.com", "billing", "roles/compute.instanceAdmin.v1")
+            refused = said("cluster", "t4x2", "--dry-run", code=1)
             assert "NOT TOLD: organization policies: The API cloudresourcemanager.googleapis.com is not" in refused
+            said("emulator", "project", "mend", "cloudresourcemanager.googleapis.com", "roles/orgpolicy.policyViewer")
+            asked = said("cluster", "t4x2", "--dry-run", code=1)
+            assert "NOT TOLD: managed organization policies: compute.managed.requireOsLogin" in asked
             assert "NOT GOOD: quotas of the project: The quota GPUS_ALL_REGIONS" in refused
             said("emulator", "project", "whole")
             assert "NOT" not in said("cluster", "t4x2", "--dry-run")
+            assert "the permissions of transientUser alone" in said("emulator", "project", "role", "transientUser")
+            assert "NOT GOOD" not in said("cluster", "t4x2", "--dry-run")
+            assert "alone" not in said("emulator", "project", "role", "all")
         finally:
             emulator.terminate()
 

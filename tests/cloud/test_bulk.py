@@ -169,3 +169,27 @@ async def test_a_list_that_is_refused_later_takes_those_that_run_along_no_more(
     api.on("GET", ALL, started, refusal(403, "forbidden", "Required 'compute.instances.list' permission"))
     made = await engine.insert_many(many)
     assert [type(each) for each in made.values()] == [Vm, Vm, AccessError]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_who_may_not_list_operations_still_learns_what_became_of_the_vms(
+    api: Api, engine: ComputeEngine, many: list[VmRequest], whole: bool
+) -> None:
+    """`whole`: none could be had, which the operation of the request says itself."""
+    errors = [
+        {"code": "VM_MIN_COUNT_NOT_REACHED", "message": "Requested minimum count of 1 VMs could not be created."},
+        {"code": "QUOTA_EXCEEDED", "message": "Quota 'CPUS' exceeded.  Limit: 8.0 in region us-central1."},
+    ]
+    api.on("POST", BULK, operation(**GROUP))
+    api.on("POST", WAIT, operation(**GROUP, **({"error": {"errors": errors}} if whole else {})))
+    api.on("GET", OPERATIONS, refusal(403, "forbidden", "Required 'compute.zoneOperations.list' permission"))
+    api.on("GET", ALL, listed() if whole else listed(instance("c1-worker-1")))
+    made = await engine.insert_many(many)
+    if whole:
+        assert {type(outcome) for outcome in made.values()} == {QuotaError}
+        return
+    assert isinstance(made["c1-worker-1"], Vm)
+    for name in ("c1-worker-2", "c1-worker-3"):
+        assert type(made[name]) is CloudError, "a right would not bring the VM"
+        assert "the reason may not be asked" in str(made[name])
+        assert "compute.zoneOperations.list" in str(made[name])

@@ -257,6 +257,13 @@ def address_ranges(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def project(text: str) -> str:
+    """The ID of a project."""
+    from ..spec import parse_project
+
+    return parse_project(text)
+
+
 def bucket(text: str) -> str:
     """The name of a bucket, with a folder in it or without."""
     from ..spec import parse_bucket

@@ -1,7 +1,8 @@
 """The `transient` program: the magics' sub-commands and options in a terminal.
 
 Exit codes: 0 done, 1 the tool's or the cloud's failure (one line on stderr), 2 a mistake in what was typed, 130 an
-interrupt. An interrupt ends the waiting only: clusters and runs go on.
+interrupt. `--dry-run` and the doctor end with 1 where a line says NOT GOOD. An interrupt ends the waiting only:
+clusters and runs go on.
 """
 
 from __future__ import annotations
@@ -113,15 +114,16 @@ def _obey(command: Command) -> int:
     return 0
 
 
-def _declare(command: Command) -> None:
+def _declare(command: Command) -> int:
     answer = verbs.act(command)
     if command.dry_run:
         print(answer)
-        return
+        return 0 if answer.well else 1
     print(f"{answer.name} is declared. It goes on by itself: `transient cluster status {answer.name}`.", flush=True)
     if command.wait:
         _show_until(answer, lambda state: state.phase in ("ready", "deleting", "deleted"))
         answer.wait(timeout=5.0)
+    return 0
 
 
 def _of_file(command: Command) -> tuple[Command, str, Path]:

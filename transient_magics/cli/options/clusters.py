@@ -22,6 +22,7 @@ from ..option import (
     one_zone,
     positive,
     preemption_notice,
+    project,
     whole,
     word,
     zones,
@@ -71,7 +72,7 @@ def declare() -> tuple[Option, ...]:
         flag("--max-cost", "hard limit in US dollars; a resize is refused for which it would not last until the end",
               positive("--max-cost"), metavar="DOLLARS"),
         flag("--idle", "without a run for so long, workers are deleted: 30m", duration("--idle", "m"), metavar="TIME"),
-        flag("--project", "a Google Cloud project; without one all is emulated and free", str),
+        flag("--project", "the ID of a Google Cloud project; without one all is emulated and free", project),
         flag("--bucket", "where checkpoints and results live: NAME, gs://NAME/FOLDER, or none: they come to this "
               "machine (with a project one of its own, else none)", bucket),
         flag("--image", "the VMs' image: NAME or family/NAME of the project, or a URL (one that was baked for this "

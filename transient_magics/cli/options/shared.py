@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..option import flag, variable, word
+from ..option import flag, project, variable, word
 
 LITERALS = (
     "Values are Python literals: True, None, 0x10, 1e-3, nan, 'a, b', [64,32]; a word without quotes is a text. Other "
@@ -21,5 +21,5 @@ OF_CLUSTER = flag(
     completes="cluster",
     metavar="NAME",
 )
-PROJECT = flag("--project", "a Google Cloud project; without one it is about the emulator", str)
+PROJECT = flag("--project", "the ID of a Google Cloud project; without one it is about the emulator", project)
 WORKER = word("worker", "WORKER", "one of its VMs, as worker-1 or ps-0", completes="worker")

@@ -37,6 +37,7 @@ from ...spec import (
     parse_bucket,
     parse_groups,
     parse_name,
+    parse_project,
 )
 from ...spec.pricing import lines_of, with_home, worker_prices
 from .declaration import Declaration
@@ -89,7 +90,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         max_cost=declaration.max_cost,
         reserved_workers=declaration.max_workers or 0,
         idle_seconds=declaration.idle,
-        project=declaration.project,
+        project=declaration.project and parse_project(declaration.project),
         image=declaration.image,
         service_account=_account(declaration),
         network=declaration.network,

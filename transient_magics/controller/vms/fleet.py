@@ -23,6 +23,7 @@ from ...errors import (
     AccessError,
     AgreementError,
     CloudError,
+    ConsumerError,
     CredentialsError,
     DeclarationError,
     GoneError,
@@ -61,7 +62,12 @@ _MEMORY = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 _POLL_SECONDS = 5.0
 _FIRST_WAIT = 2.0
 _KEEP_SECONDS = 60.0
-_CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA, AccessError: ACCESS}
+_CAUSES: dict[type[CloudError], str] = {
+    StockoutError: STOCKOUT,
+    QuotaError: QUOTA,
+    AccessError: ACCESS,
+    ConsumerError: ACCESS,
+}
 _SILENCE = (
     "No VM answers any more, though Compute Engine says that they run: they are left as they are, for it may be the "
     "way to them that is closed (SSH out of this machine's network, or its address in --ssh-from)"

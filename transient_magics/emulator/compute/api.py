@@ -63,6 +63,13 @@ async def errors(
         return web.json_response(known.body(), status=400)
 
 
+_UNDEFINED_SSD = (
+    "VM has a Local SSD attached but an undefined value for `discard-local-ssd`. If using gcloud, please add "
+    "`--discard-local-ssd=false` or `--discard-local-ssd=true` to your command."
+)
+"""As Compute Engine words it (skypilot-org/skypilot#2586, hashicorp/terraform-provider-google#26173)."""
+
+
 class Api:
     """All routes, to be added to an application."""
 
@@ -120,7 +127,7 @@ class Api:
             ("GET", f"{BASE}/aggregated/instances", self._aggregate_instances),
             ("GET", instance, lambda request: self._record(request).resource),
             ("DELETE", instance, self._delete),
-            ("POST", f"{instance}/stop", lambda request: self._act(request, self._fleet.stop)),
+            ("POST", f"{instance}/stop", self._stop),
             ("POST", f"{instance}/start", lambda request: self._act(request, self._fleet.start)),
             (
                 "POST",
@@ -168,6 +175,15 @@ class Api:
             return self._fleet.delete(record, asked)
 
         return self._act(request, delete)
+
+    def _stop(self, request: web.Request) -> Answer:
+        def stop(record: Record, asked: str | None) -> dict[str, Any]:
+            scratch = any(disk["type"] == "SCRATCH" for disk in record.resource["disks"])
+            if scratch and "discardLocalSsd" not in request.query:
+                raise wire.ApiError(400, "badRequest", _UNDEFINED_SSD)
+            return self._fleet.stop(record, asked)
+
+        return self._act(request, stop)
 
     def _act(self, request: web.Request, action: Callable[[Record, str | None], dict[str, Any]]) -> Answer:
         asked = calls.request_id(request)
