@@ -66,7 +66,7 @@ def test_every_text_file_and_stream_names_its_encoding(folder: str) -> None:
         for path in sorted((ROOT / folder).rglob("*.py"))
         for line in calls_without(path.read_text(encoding="utf-8"))
     ]
-    assert not found, "add encoding=\"utf-8\""
+    assert not found, 'add encoding="utf-8"'
 
 
 @pytest.mark.parametrize(
