@@ -137,6 +137,11 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "worker-0 is ready" in said("cluster", "events", "demo", "--kind", "vm.ready")
     assert said("cluster", "logs", "demo", "worker-0") == "worker-0 has logged nothing yet.\n"
     a_dead_controller_is_reported_and_another_one_started(client.cluster("demo"))
+    job = subprocess.run(
+        [*PROGRAM, "job", "echo größe ✓", "--cluster", "demo", "--wait"],
+        stdout=subprocess.PIPE, check=True, timeout=150, env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert "größe ?\n".encode("latin-1") in job.stdout, "a terminal prints the characters that it can encode"
     following = subprocess.Popen([*PROGRAM, "cluster", "events", "demo", "--follow"], stdout=subprocess.PIPE)
     attached = subprocess.Popen([*PROGRAM, "cluster", "attach", "demo"], stdout=subprocess.PIPE, text=True)
     assert attached.stdout is not None

@@ -7,6 +7,7 @@ clusters and runs go on.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -51,6 +52,7 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _print_any_character()
     try:
         with places.reporting():
             return _run(words)
@@ -67,6 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough, as in `transient cluster events | head`
         sys.stderr.close()
         return 0
+
+
+def _print_any_character() -> None:
+    """Print a question mark for each character that the terminal cannot encode."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # tests put other streams there
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _run(words: list[str]) -> int:
@@ -131,7 +139,7 @@ def _of_file(command: Command) -> tuple[Command, str, Path]:
     values = dict(command.values)
     path = Path(values.pop("source"))
     try:
-        source = path.read_text()
+        source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}") from None
