@@ -211,7 +211,7 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
             ({"environment": {"LD_PRELOAD": "x"}}, "Invalid --environment: LD_PRELOAD cannot be set"),
             ({"include": ("nowhere.py",)}, "There is no nowhere.py"),
             ({"timeout_seconds": -1.0}, "Invalid --job-timeout"),
-            ({"at_notice_seconds": 40.0}, r"Invalid --at-notice: 40.0 is not from 10.0 to 30.0"),
+            ({"at_notice_seconds": 40.0}, r"Invalid --at-notice: 40.0 is not from 15.0 to 30.0"),
         ):
             with pytest.raises(DeclarationError, match=why):
                 cluster.run("make all", **wrong)

@@ -34,7 +34,7 @@ from transient_magics.runtime import job_record
 from transient_magics.runtime.agent.jobs import AgentJobs
 from transient_magics.runtime.jobs import archive, runner
 from transient_magics.runtime.jobs.family import Family
-from transient_magics.runtime.jobs.notice import Heard
+from transient_magics.runtime.jobs.notice import Notices
 from transient_magics.runtime.jobs.output import Output
 
 PATIENCE = 60.0
@@ -277,12 +277,12 @@ def test_ranks_are_told_at_the_same_moment_before_the_first_of_their_vms_ends(
     at_notice: float, own: float | None, warned: float | None, due: float
 ) -> None:
     """Moments in seconds: of the VM's own notice, and of one that the controller warned of."""
-    heard = Heard(at_notice, several=True)
-    heard.own_end = math.inf if own is None else own + 30
-    heard.warned_end = math.inf if warned is None else warned + 30
-    assert heard.due == pytest.approx(due)
+    notices = Notices(at_notice, several=True)
+    notices.own_end = math.inf if own is None else own + 30
+    notices.warned_end = math.inf if warned is None else warned + 30
+    assert notices.due == pytest.approx(due)
     if own is not None:
-        alone = Heard(at_notice, several=False, own_end=own + 30)
+        alone = Notices(at_notice, several=False, own_end=own + 30)
         assert alone.due == own + 30 - at_notice, "a job on one VM waits for nobody"
 
 

@@ -20,7 +20,7 @@ MOST_KEPT_BYTES, MOST_KEPT_FILES = 8 * 2**30, 10_000
 """Of the folder that is kept: what is larger, or has more files, is not shipped."""
 NOTICE_SECONDS = 30.0
 """Time from a preemption notice to the end of the VM that Compute Engine grants."""
-LEAST_AT_NOTICE_SECONDS = 10.0
+LEAST_AT_NOTICE_SECONDS = 15.0
 """Shorter than this, a command could not save and its folder could not be packed and copied."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 RESERVED = ("TRANSIENT_", "LD_")

@@ -19,7 +19,7 @@ def job() -> tuple[Option, ...]:
               "it is there again on the next VM", str, metavar="FOLDER"),
         flag("--keep-every", "how often it is, where it has changed (3m)", duration("--keep-every", "m"),
               name="keep_seconds", metavar="TIME"),
-        flag("--at-notice", "how long before a preemption ends a VM the command receives SIGTERM, 10s to 30s; before "
+        flag("--at-notice", "how long before a preemption ends a VM the command receives SIGTERM, 15s to 30s; before "
              "that the file TRANSIENT_NOTICE tells the end (default: 30s, at the notice)",
              duration("--at-notice", "s"), name="at_notice_seconds", metavar="TIME"),
         flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "

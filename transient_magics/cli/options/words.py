@@ -101,8 +101,8 @@ EPILOGS = {
     "job": "Its environment has TRANSIENT_KEEP (the folder that is kept), TRANSIENT_ATTEMPT (1, 2, ...), RANK,\n"
     "WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first).\n"
     "At the notice of a preemption the file TRANSIENT_NOTICE appears, with the moment at which a VM of the job ends,\n"
-    "in seconds since 1970. --at-notice before that the command receives SIGTERM on all its VMs, and has half of that\n"
-    "time to write what it wants to keep.",
+    "in seconds since 1970. --at-notice before that the command receives SIGTERM on all its VMs, and has 15 seconds\n"
+    "(of --at-notice 20s: 9) to write what it wants to keep.",
     "bag": "The code defines job(NAME, ..., seed, checkpoint), which returns a dict of numbers:\n"
     "  {{'pressure': p, 'pressure_error': e}}   the standard error of pressure counts as its noise\n"
     "  seed             a whole number of the job's own, where job takes it\n"

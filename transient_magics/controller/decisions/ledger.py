@@ -285,7 +285,7 @@ def _handed_out(
         had[name] = _kept(own, pool, shares[name], named.get(name), wanted)
         if name in named and shares[name]:
             wanted += named[name] - Counter(pool.gpus[slot] for slot in had[name])
-    _exchange(state, pool, going, had, readiness)
+    _exchange(state, pool, going, had)
     taken = {slot for owned in had.values() for slot in owned}
     free = [slot for slot in order if slot not in taken]
     for name, owned in had.items():
@@ -302,13 +302,11 @@ def _handed_out(
     return {slot: name for name in shares for slot in sorted(had[name])}
 
 
-def _exchange(
-    state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapping[str, list[int]], readiness: Mapping[int, int]
-) -> None:
-    """Have jobs that wait to begin leave places without a ready VM for free ones that have one."""
+def _exchange(state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapping[str, list[int]]) -> None:
+    """Exchange places without a ready VM, of jobs that wait to begin, for free ones that have one."""
     fit = {vm.slot for vm in state.serving if vm.role == WORKER and vm.state == "ready" and not vm.failure}
     taken = {slot for owned in had.values() for slot in owned}
-    spare = [slot for slot in sorted(pool.gpus) if slot in fit and readiness.get(slot) == 0 and slot not in taken]
+    spare = [slot for slot in sorted(pool.gpus) if slot in fit and slot not in taken]
     for job in going:
         if isinstance(job, JobState) and not job.vms:
             owned = had[job.name]

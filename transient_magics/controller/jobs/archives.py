@@ -41,7 +41,7 @@ async def bring(folder: Path, told: JobPacked | JobKept, get: Get) -> bool:
 
 
 async def fetch(arrived: Path, told: JobPacked | JobKept, get: Get) -> bool:
-    """Have the archive that was told of at the path `arrived`, where it does not count yet. As `bring`."""
+    """Bring the archive that was told of to the path `arrived`, where it does not count yet. As `bring`."""
     arrived.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_room(arrived.parent, told.bytes)
     if not await get(arrived):
@@ -53,7 +53,7 @@ async def fetch(arrived: Path, told: JobPacked | JobKept, get: Get) -> bool:
 async def combine(
     folder: Path, arrived: Path, told: JobPacked, kept: JobKept | None, rank: int, alone: bool
 ) -> JobKept:
-    """Have what a rank packed, which is at `arrived`, in the folder of its job, together with what is kept there.
+    """Put what a rank packed, which is at `arrived`, into the folder of its job, together with what is kept there.
 
     The folder of rank 0 replaces the one before where it is `alone`: no other rank's is in it. Else it and what other
     ranks changed are laid over each other, and a file that both have comes from the one that saved last. Raises

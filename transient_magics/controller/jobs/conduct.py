@@ -183,7 +183,7 @@ class Jobs:
         return self._allowances.setdefault((job, attempt, vm), Allowance(_MOST_EVENTS))
 
     def keeping(self, job: str) -> asyncio.Lock:
-        """Held while what one rank packed is laid over what is kept: another one does the same at that moment."""
+        """The lock under which what a rank packed is laid over what is kept: several may at the same moment."""
         return self._keeping.setdefault(job, asyncio.Lock())
 
     def addresses(self, job: JobState) -> tuple[str, ...]:
@@ -356,7 +356,7 @@ class _Part:
             arrived.unlink(missing_ok=True)
 
     async def _keep(self, told: events.JobPacked, arrived: Path) -> None:
-        """Have the archive that came kept, with what other ranks packed in the attempt."""
+        """Keep the archive that arrived, with what other ranks packed in the attempt."""
         async with self._jobs.keeping(self._name):
             job = self._jobs.now(self._name)
             alone = not any(job.packed[rank] for rank in job.packed if rank)

@@ -491,7 +491,7 @@ class Fleet:
         self._revoker.stir()
 
     def _name_all(self) -> None:
-        """Have all VMs resolve each other's names: one has come or gone."""
+        """Write the hosts files of all VMs: one has come or gone."""
         running = [host.record for host in self._hosts.values()]
         for host in self._hosts.values():
             try:

@@ -107,7 +107,7 @@ class Host:
         return self._machine
 
     def resolve(self, running: Iterable[Record]) -> None:
-        """Have it resolve its own name and those of the VMs that run."""
+        """Write its hosts file: its own name and those of the VMs that run."""
         self._machine.write_hosts(names.hosts_file(self.record, running))
 
     async def shut_down_script(self) -> None:

@@ -133,7 +133,7 @@ class Machine:
         self._on = True
 
     def write_hosts(self, content: str) -> None:
-        """Have programs in the VM resolve these names, where it has mounts of its own."""
+        """Replace the names that programs in the VM resolve, where it has mounts of its own."""
         if self._isolation is Isolation.FULL and self._hosts.parent.is_dir():
             replace_content(self._hosts, content)
 

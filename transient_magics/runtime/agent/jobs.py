@@ -67,7 +67,7 @@ class AgentJobs:
                 self.end(folder.name, begin.attempt)
 
     def warn(self, job: str, attempt: int, seconds: float) -> None:
-        """Have what looks after that attempt know that a VM of the job ends in `seconds`. The first warning counts."""
+        """Write down for what looks after that attempt that a VM of the job ends in `seconds`. The first one counts."""
         folder = self._root / layout.JOBS / job
         begin = job_record.wanted(folder)
         path = job_record.warning_file(folder, attempt)

@@ -1,4 +1,4 @@
-"""When a command hears of a preemption: pure.
+"""When a command receives SIGTERM for a preemption: pure.
 
 A rank has two sources: the notice of its own VM, and the controller's warning that a VM of the job leaves. Both give
 the moment at which a VM ends. The command receives SIGTERM `at_notice` seconds before that, on all VMs at the same
@@ -19,8 +19,8 @@ ON_ITS_WAY_SECONDS = 0.5
 
 
 @dataclass
-class Heard:
-    """What one rank has heard, in seconds of its monotonic clock (infinite: nothing).
+class Notices:
+    """What one rank has received, in seconds of its monotonic clock (infinite: nothing).
 
     `own_end`: the end of its VM, by its own notice. `warned_end`: the end of a VM of the job, by the controller's
     warning. `several`: the job has several ranks.

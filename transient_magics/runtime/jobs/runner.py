@@ -44,7 +44,7 @@ GRACE_SECONDS, LAST_SECONDS = 15.0, 24.0
 """After SIGTERM: until the folder is packed in any case, and until all of the job has ended, of `NOTICE_SECONDS`. Where
 less of the notice is left, the same share of it."""
 MASTER_PORT = 29_500
-_LOOK_SECONDS, _CLOSE_SECONDS, _HEED_SECONDS = 1.0, 2.0, 0.1
+_LOOK_SECONDS, _CLOSE_SECONDS, _NOTICE_LOOK_SECONDS = 1.0, 2.0, 0.1
 _FREE_SHARE, _BLAMED_SHARE = 0.02, 0.5
 """A VM with less memory left than this share of its own ends a job that has more than that one."""
 _TAIL = 2000
@@ -62,7 +62,7 @@ class Runner:
         self._work = folder / f"work-{begin.attempt}"
         self._family = Family(folder)
         self._told = asyncio.Event()
-        self._heard = notice.Heard(NOTICE_SECONDS, several=len(begin.addresses) > 1)
+        self._notices = notice.Notices(NOTICE_SECONDS, several=len(begin.addresses) > 1)
         self._told_at = 0.0
         self._end = 0.0
         self._why = ""
@@ -81,11 +81,11 @@ class Runner:
         loop.add_signal_handler(signal.SIGTERM, self._tell)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a VM that shuts down sends it along
         adopt_orphans()
-        duties = [asyncio.create_task(each) for each in (watch_preemption(self._on_notice), self._heed_notices())]
+        duties = [asyncio.create_task(each) for each in (watch_preemption(self._on_notice), self._follow_notices())]
         try:
             try:
                 self._spec = self._declared()
-                self._heard.at_notice = self._spec.at_notice_seconds
+                self._notices.at_notice = self._spec.at_notice_seconds
                 environment = await asyncio.to_thread(self._prepare)
                 process = await self._start(environment)
             except (OSError, ValueError, TrainingError, subprocess.SubprocessError) as error:
@@ -99,37 +99,37 @@ class Runner:
     def _on_notice(self) -> None:
         """This VM is taken back. A process that looked after the job before may have written that already."""
         left = job_record.seconds_left(job_record.notice_file(self._folder, self._begin.attempt))
-        self._heard.own_end = time.monotonic() + min(left, NOTICE_SECONDS)
-        self._heed()
+        self._notices.own_end = time.monotonic() + min(left, NOTICE_SECONDS)
+        self._act_on_notices()
 
-    async def _heed_notices(self) -> None:
+    async def _follow_notices(self) -> None:
         """Take the controller's warning about another rank's VM, and do what is due."""
         warned = job_record.warning_file(self._folder, self._begin.attempt)
         while not self._told.is_set():
-            if self._heard.several and self._heard.warned_end == math.inf:
-                self._heard.warned_end = time.monotonic() + job_record.seconds_left(warned)
-            self._heed()
-            until_due = max(self._heard.due - time.monotonic(), 0.0)
-            await asyncio.sleep(min(until_due, _HEED_SECONDS))
+            if self._notices.several and self._notices.warned_end == math.inf:
+                self._notices.warned_end = time.monotonic() + job_record.seconds_left(warned)
+            self._act_on_notices()
+            until_due = max(self._notices.due - time.monotonic(), 0.0)
+            await asyncio.sleep(min(until_due, _NOTICE_LOOK_SECONDS))
 
-    def _heed(self) -> None:
+    def _act_on_notices(self) -> None:
         """Write down the end that was announced, for the command to read, and tell it to end once that is due."""
         moment = time.monotonic()
-        if self._heard.end == math.inf:
+        if self._notices.end == math.inf:
             return
         path = job_record.notice_file(self._folder, self._begin.attempt)
         if not path.exists():
             try:
-                job_record.write_end(path, self._heard.end - moment)
+                job_record.write_end(path, self._notices.end - moment)
             except OSError as error:  # a full disk: SIGTERM comes all the same
                 print(f"the notice cannot be written: {error}", file=sys.stderr, flush=True)
-        if moment >= self._heard.due:
+        if moment >= self._notices.due:
             self._tell()
 
     def _tell(self) -> None:
         if not self._told.is_set():
             self._told_at = time.monotonic()
-            self._end = min(self._heard.end, self._told_at + NOTICE_SECONDS)
+            self._end = min(self._notices.end, self._told_at + NOTICE_SECONDS)
             self._told.set()
 
     def _declared(self) -> JobSpec:
@@ -348,7 +348,7 @@ class Runner:
         about = self._begin
         exited = JobExited(
             job=about.job, attempt=about.attempt, rank=about.rank, code=code, seconds=seconds, noticed=noticed,
-            preempted=self._heard.own_end < math.inf, reason=reason, tail=tail,
+            preempted=self._notices.own_end < math.inf, reason=reason, tail=tail,
         )  # fmt: skip
         self._lines.write(exited.kind, told(exited))
         while self._lines.waiting:  # a full disk: nobody would ever hear of the end
