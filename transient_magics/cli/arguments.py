@@ -247,7 +247,9 @@ def _beside(flag: str, called: str) -> str:
     others = [
         each for each in options.CLUSTER_VERBS if any(flag in option.spellings for option in options.declared(each))
     ]
-    return f"It has none; {above} {' and '.join(others)} has it." if others else "It has none."
+    if not others:
+        return "It has none."
+    return f"It has none; {above} {' and '.join(others)} {'has' if len(others) == 1 else 'have'} it."
 
 
 def _refuse_mistyped_verb(words: Sequence[str], called: str) -> None:
