@@ -19,7 +19,7 @@ from ..instances import Record
 from ..network.firewall import Firewall
 from ..project import policies
 from ..project.state import Project
-from ..rest import calls, lists, tables, wire
+from ..rest import calls, lists, tables, wire, wording
 from ..rest.calls import BASE, Answer, Route, answering, body
 from ..rest.operations import Operations
 from ..vms.fleet import Fleet
@@ -61,13 +61,6 @@ async def errors(
         _LOG.warning("%s %s was not understood", request.method, request.path, exc_info=error)
         known = wire.ApiError(400, "invalid", f"The request cannot be understood: {error!r}")
         return web.json_response(known.body(), status=400)
-
-
-_UNDEFINED_SSD = (
-    "VM has a Local SSD attached but an undefined value for `discard-local-ssd`. If using gcloud, please add "
-    "`--discard-local-ssd=false` or `--discard-local-ssd=true` to your command."
-)
-"""As Compute Engine words it (skypilot-org/skypilot#2586, hashicorp/terraform-provider-google#26173)."""
 
 
 class Api:
@@ -180,7 +173,7 @@ class Api:
         def stop(record: Record, asked: str | None) -> dict[str, Any]:
             scratch = any(disk["type"] == "SCRATCH" for disk in record.resource["disks"])
             if scratch and "discardLocalSsd" not in request.query:
-                raise wire.ApiError(400, "badRequest", _UNDEFINED_SSD)
+                raise wire.ApiError(400, "badRequest", wording.UNDEFINED_LOCAL_SSD)
             return self._fleet.stop(record, asked)
 
         return self._act(request, stop)

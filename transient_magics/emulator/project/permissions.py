@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from ..network.guard import FROM_A_VM
-from ..rest import calls, wire
+from ..rest import calls, wire, wording
 from . import state
 from .state import Project
 
@@ -93,28 +93,17 @@ def charge(project: Project, request: web.BaseRequest, service: str, name: str) 
     if name == _ANY:
         name = consumer
     if named and refused(project, ["serviceusage.services.use"]):
-        why = (
-            f"Caller does not have required permission to use project {named}. Grant the caller the {state.CONSUMER} "
-            "role, or a custom role with the serviceusage.services.use permission, by visiting "
-            f"https://console.developers.google.com/iam-admin/iam/project?project={named} and then retry. Propagation "
-            "of the new permission may take a few minutes."
-        )
+        why = wording.USER_PROJECT_DENIED.format(project=named, role=state.CONSUMER)
         return _json(denied(403, why, "USER_PROJECT_DENIED", service, named))
     if project.lacks(service) or (consumer != name and project.lacks(state.QUOTA_PROJECT)):
         return _json(disabled(service, consumer))
     if not project.lacks(state.BILLING):
         return None
     if service == state.STORAGE:
-        why = "The project to be billed is associated with an absent billing account."
-        return _json(wire.ApiError(403, "accountDisabled", why).body())
+        return _json(wire.ApiError(403, "accountDisabled", wording.NO_BILLING_ACCOUNT).body())
     if service == state.COMPUTE:
         number = wire.fixed_id("projects", consumer)
-        page = f"https://console.developers.google.com/billing/enable?project={number}"
-        why = (
-            f"This API method requires billing to be enabled. Please enable billing on project #{number} by visiting "
-            f"{page} then retry. If you enabled billing for this project recently, wait a few minutes for the action "
-            "to propagate to our systems and retry."
-        )
+        why = wording.BILLING_DISABLED.format(number=number)
         return _json(denied(403, why, "BILLING_DISABLED", service, number))
     return None
 
@@ -122,13 +111,8 @@ def charge(project: Project, request: web.BaseRequest, service: str, name: str) 
 def disabled(service: str, project: str) -> dict[str, Any]:
     """The body of the 403 with which Google refuses requests to an API that is not enabled."""
     number = wire.fixed_id("projects", project)
-    page = f"https://console.developers.google.com/apis/api/{service}/overview?project={number}"
     title = state.SERVICES.get(service, service).removeprefix("the ")
-    why = (
-        f"{title} has not been used in project {number} before or it is "
-        f"disabled. Enable it by visiting {page} then retry. If you enabled this API recently, wait a few minutes for "
-        "the action to propagate to our systems and retry."
-    )
+    why = wording.SERVICE_DISABLED.format(title=title, number=number, service=service)
     error = wire.ApiError(403, "accessNotConfigured", why).body()
     error["error"]["errors"][0]["domain"] = "usageLimits"
     return denied(403, why, "SERVICE_DISABLED", service, number, error["error"]["errors"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import catalog
-from ..rest import wire
+from ..rest import wire, wording
 from .state import MANAGED, POLICIES, Project
 
 _PAGE = "https://cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints"
@@ -31,7 +31,7 @@ def check_instance(state: Project, project: str, zone: str, body: dict[str, Any]
         )
     violated = _managed(state, metadata, outside)
     if violated:
-        told = ", ".join(f'"constraints/{name}": "{_MANAGED_WORDS}"' for name in violated)
+        told = ", ".join(f'"constraints/{name}": "{wording.POLICY_ENFORCED}"' for name in violated)
         raise _violated(f"Operation denied by org policy on resource '{name}': [{told}].")
     shielded = (body.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
     if state.lacks("compute.requireShieldedVm") and not shielded:
@@ -49,9 +49,6 @@ def check_instance(state: Project, project: str, zone: str, body: dict[str, Any]
                     f"Constraint constraints/compute.trustedImageProjects violated for project {number}. Use of images "
                     f"from project {owner} is prohibited."
                 )
-
-
-_MANAGED_WORDS = "The constraint is enforced on this resource."
 
 
 def _managed(state: Project, metadata: dict[str, Any], outside: bool) -> list[str]:
