@@ -1,7 +1,7 @@
 """A PyTorch job on two VMs through revocations: steps that are lost, and the gap until the job trains again.
 
 The job is an ordinary DistributedDataParallel script (gloo, a small perceptron). At SIGTERM each rank saves the model
-and the optimizer; nothing else saves. First the VM of rank 1 is revoked, then the VM of rank 0, each with a notice of 30 s.
+and the optimizer; nothing else saves. The VM of rank 1 is revoked, then the VM of rank 0, with a notice of 30 s each.
 Where the machine has an NVIDIA GPU, both emulated VMs share it and the model is on it. Needs PyTorch, else it skips.
 """
 

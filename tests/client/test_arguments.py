@@ -114,8 +114,8 @@ def test_a_preemption_notice_is_two_minutes_or_none(text: str, seconds: int) -> 
 
 @pytest.mark.parametrize(
     ("options", "seconds"),
-    [({}, 0), ({"project": "my-own"}, 120), ({"project": "my-own", "preemption_notice": 0}, 0), ({"preemption_notice": 120}, 120),
-     ({"project": "my-own", "provisioning_model": "standard"}, 0)],
+    [({}, 0), ({"preemption_notice": 120}, 120), ({"project": "my-own"}, 120),
+     ({"project": "my-own", "preemption_notice": 0}, 0), ({"project": "my-own", "provisioning_model": "standard"}, 0)],
 )  # fmt: skip
 def test_spot_vms_on_google_request_two_minutes_of_notice(options: dict[str, Any], seconds: int) -> None:
     fixed = {"bucket": "none", "controller": "local"} if "project" in options else {}

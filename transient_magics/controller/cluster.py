@@ -47,6 +47,7 @@ from ..protocol.cluster_commands import (
     Study,
     Train,
 )
+from ..protocol.job import NOTICE_SECONDS
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store, run_store
 from ..version import VERSION
@@ -351,7 +352,9 @@ class Controller:
         match line:
             case PreemptionNoticed():  # those on demand are never preempted, and another VM is rented at this word
                 if state.living and state.state != "leaving" and state.provisioning_model != "standard":
-                    self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time))
+                    most = max(NOTICE_SECONDS, float(self._recorder.spec.notice_seconds))
+                    seconds = min(line.seconds, most)
+                    self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time, seconds=seconds))
             case TrafficCounted():
                 self._metering = self._metering or Metering(self._recorder)
                 self._metering.counted(vm, line, now())

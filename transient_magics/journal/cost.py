@@ -27,7 +27,8 @@ _GIB = 2**30
 _LEAST_SECONDS = 60.0
 Tenure = tuple[str, float, float]
 """Who had a worker, from when to when, in seconds since 1970."""
-_NOTICE_SECONDS = 120.0  # the longest notice that Compute Engine gives; a VM that is there after it was not taken
+_NOTICE_SECONDS = 180.0
+"""More than the longest notice and the shutdown behind it (120 and 30 s): a VM that is there after it was not taken."""
 
 
 @dataclass(frozen=True, slots=True)

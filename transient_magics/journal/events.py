@@ -285,10 +285,11 @@ class VmPreemptionAsked(Event):
 
 @_event("vm.preemption_notice", FACT)
 class VmPreemptionNotice(Event):
-    """Compute Engine announced that it takes the VM back; some 30 s are left. `noticed` is the VM's own clock, ns."""
+    """Compute Engine announced that it takes the VM back in `seconds`. `noticed` is the VM's own clock, ns."""
 
     vm: Name
     noticed: int = 0
+    seconds: Amount = 30.0
 
 
 @_event("vm.traffic", FACT)

@@ -66,6 +66,8 @@ class VmState:
     failure: str = ""
     """Why it will not answer, or is of no use, a clause."""
     noticed_at: float = 0.0
+    notice_seconds: float = 30.0
+    """From the notice of its preemption to its end, or to the start of its shutdown where it has a longer notice."""
     """When its preemption was announced."""
     ended_at: float = 0.0
     started_at: float = 0.0

@@ -542,9 +542,10 @@ class TrafficCounted(AgentLine):
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionNoticed(AgentLine):
-    """The VM's metadata server announced its preemption."""
+    """The VM's metadata server announced its preemption: work on the VM has `seconds`, as its own scheduling says."""
 
     kind = "vm.preemption_notice"
+    seconds: Amount = 30.0
 
 
 _OF_CHIEF: dict[str, type[Event]] = {

@@ -13,10 +13,9 @@ import http.client
 import os
 from collections.abc import Callable
 
+from ..protocol.job import NOTICE_SECONDS
 from ..protocol.layout import NOTICE_KEY
 
-SHUTDOWN_SECONDS = 30.0
-"""The time from a preemption without a longer notice to the end of a Spot VM."""
 _ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 60
 _LIMIT = 1 << 16
@@ -41,9 +40,9 @@ def notice_seconds(host: str | None = None) -> float:
         connection.request("GET", path, headers={"Metadata-Flavor": "Google"})
         answer = connection.getresponse()
         text = answer.read(_LIMIT).decode("ascii", errors="replace").strip()
-        return max(SHUTDOWN_SECONDS, float(int(text))) if answer.status == 200 else SHUTDOWN_SECONDS
+        return max(NOTICE_SECONDS, float(int(text))) if answer.status == 200 else NOTICE_SECONDS
     except (OSError, http.client.HTTPException, ValueError):
-        return SHUTDOWN_SECONDS
+        return NOTICE_SECONDS
     finally:
         connection.close()
 

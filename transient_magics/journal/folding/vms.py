@@ -108,7 +108,7 @@ def _(state: ClusterState, event: e.VmReady) -> ClusterState:
 
 @rules.of(e.VmPreemptionNotice)
 def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
-    return with_vm(state, event.vm, state="leaving", noticed_at=event.at, change=None)
+    return with_vm(state, event.vm, state="leaving", noticed_at=event.at, notice_seconds=event.seconds, change=None)
 
 
 @rules.of(e.VmTraffic)

@@ -33,7 +33,7 @@ from ...protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted
 from .. import gpu_use, job_record
 from ..children import separate_children
 from ..folder import Lines, RunFolder
-from ..metadata import watch_preemption
+from ..metadata import notice_seconds, watch_preemption
 from ..training.packages import provide
 from . import notice
 from .archive import last_change, pack, signature, unpack
@@ -63,6 +63,7 @@ class Runner:
         self._family = Family(folder)
         self._told = asyncio.Event()
         self._notices = notice.Notices(NOTICE_SECONDS, several=len(begin.addresses) > 1)
+        self._notice_seconds = NOTICE_SECONDS
         self._told_at = 0.0
         self._end = 0.0
         self._why = ""
@@ -86,6 +87,7 @@ class Runner:
             try:
                 self._spec = self._declared()
                 self._notices.at_notice = self._spec.at_notice_seconds
+                self._notice_seconds = await asyncio.to_thread(notice_seconds)
                 environment = await asyncio.to_thread(self._prepare)
                 process = await self._start(environment)
             except (OSError, ValueError, TrainingError, subprocess.SubprocessError) as error:
@@ -99,7 +101,7 @@ class Runner:
     def _on_notice(self) -> None:
         """This VM is taken back. A process that looked after the job before may have written that already."""
         left = job_record.seconds_left(job_record.notice_file(self._folder, self._begin.attempt))
-        self._notices.own_end = time.monotonic() + min(left, NOTICE_SECONDS)
+        self._notices.own_end = time.monotonic() + min(left, self._notice_seconds)
         self._act_on_notices()
 
     async def _follow_notices(self) -> None:
