@@ -81,7 +81,7 @@ async def test_limits_of_a_cluster_that_is_there_go_by_compute_engines_clock(
     await engine.check()
     declared(tmp_path, time.time() - jump - (3 * HOUR if ends else HOUR))
     controller, asked = Controller(tmp_path), list[Any]()
-    fleet = cast(Fleet, SimpleNamespace(request=asked.extend))
+    fleet = cast(Fleet, SimpleNamespace(request=lambda decisions, _: asked.extend(decisions)))
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = controller._recorder = Recorder(journal, replay(read(journal.path)))
         controller._carry_out(fleet, Situation(skew.now(engine.ahead), recorder.state))

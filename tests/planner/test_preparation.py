@@ -102,7 +102,7 @@ def is_worker(event: Any) -> bool:
 
 
 def vars_of(event: Any) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in event.__dataclass_fields__ if name != "kind"}
+    return {name: getattr(event, name) for name in event.__dataclass_fields__ if name in event.values}
 
 
 def test_runs_tell_for_how_long_their_workers_waited_by_kind() -> None:

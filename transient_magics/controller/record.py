@@ -106,6 +106,7 @@ class Recorder:
         Return False where the journal could not be written. The state holds all the same.
         """
         self.state = replay(history)
+        self._recorded = self.state.trouble
         self.changed.set()
         try:
             self._journal.rewrite(history)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from ..clock import Clock
+from ..errors import NameTakenError
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..protocol.share import WHOLE, Share
@@ -441,6 +442,11 @@ class ClusterState:
         if owner is None:
             owner = self._owner(name)
         return refusal(self.name, kind, name, self.work, owner=owner)
+
+    def refuse_taken(self, kind: Kind, name: str) -> None:
+        """Raise NameTakenError where other work of the cluster has the name, or reserves it."""
+        if why := self.taken(kind, name):
+            raise NameTakenError(why, fix="Choose another --name.")
 
     def _owner(self, name: str) -> str:
         """Return the study that has asked for the run `name`, or the bag that began the Dask cluster `name`."""

@@ -29,7 +29,6 @@ from ...protocol.dask.spec import DaskSpec
 from ...remote import Allowance, Connection, follow_across, room
 from ..dask.conduct import Dasks
 from ..foreign import Refusals
-from ..names import refuse_taken
 from ..record import Recorder
 from ..runs.packages import gather
 from ..tasks import Tasks
@@ -68,7 +67,7 @@ class Bags:
         state = self._state
         if name in state.bags:
             return
-        refuse_taken(state, "bag", name)
+        state.refuse_taken("bag", name)
         if not can_read():
             raise ClusterError(
                 f"The controller of {self._directory.name} has no NumPy, which reads what a bag returns",

@@ -27,7 +27,6 @@ from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
 from ...spec.grammar import instead
 from ..foreign import Refusals
-from ..names import refuse_taken
 from ..record import Recorder
 from ..runs.packages import gather
 from ..runs.sending import is_plain
@@ -66,7 +65,7 @@ class Jobs:
         """Begin the job whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
         if name in self._state.jobs:
             return
-        refuse_taken(self._state, "job", name)
+        self._state.refuse_taken("job", name)
         self._recorder.record(events.JobDeclared(job=name, spec=self._declared(name).to_dict()))
 
     def declare_waiting(self) -> None:

@@ -25,7 +25,6 @@ from ...spec.places import slot_of
 from ..commands import PATIENCE, still_looking
 from ..decisions.ledger import Leases, leases, to_check, to_conduct
 from ..decisions.preparation import scaled
-from ..names import refuse_taken
 from ..record import Recorder
 from ..tasks import Tasks
 from ..vms.fleet import Fleet
@@ -59,7 +58,7 @@ class Runs:
     def declare(self, name: str) -> None:
         """Begin the run whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
         if name not in self._state.runs:
-            refuse_taken(self._state, "run", name)
+            self._state.refuse_taken("run", name)
             declared = declared_run(self._directory, unknown_run(name))
             self._recorder.record(events.TrainDeclared(run=name, spec=declared.spec.without_token()))
 

@@ -22,7 +22,6 @@ from ...protocol.study import StudySpec
 from ...spec.grammar import instead
 from ...trials.optuna_study import Twin, missing
 from ...trials.points import point, random_point
-from ..names import refuse_taken
 from ..record import Recorder
 from ..tasks import Tasks
 from .decisions import Ask, Declare, End, StopRun, Tell, decide
@@ -53,7 +52,7 @@ class Studies:
         """Begin the study whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
         if name in self._state.studies:
             return
-        refuse_taken(self._state, "study", name)
+        self._state.refuse_taken("study", name)
         spec = declared(self._directory, name)
         if package := missing(spec):
             raise ClusterError(f"{name} needs {package}, which is not installed where the controller runs")
