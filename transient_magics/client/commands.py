@@ -39,7 +39,7 @@ def start_controller(directory: Path) -> subprocess.Popen[bytes]:
 def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
     """Start a program of the controller's (empty: the controller itself) on `directory`; it outlives this process.
 
-    Raises ControllerError where this machine cannot start it.
+    Raises ControllerError where this machine cannot start it, and HomeError where its log cannot be written.
     """
     module = f"transient_magics.controller.{program}".rstrip(".")
     with (directory / layout.CONTROLLER_LOG).open("ab") as log:

@@ -1,11 +1,12 @@
 """The clusters' folders on this machine: which of them can be read, and which runs their journals tell of.
 
-Folders are made under a temporary name, `.NAME.PID`, and renamed when they are whole. What a killed declaration left
-under such a name is removed by the next one.
+Folders are made under a temporary name, `.NAME-TOKEN.PID`, and renamed when they are whole. What a killed declaration
+left under such a name is removed by the next one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -80,8 +81,11 @@ def known_runs() -> list[KnownRun]:
 
 
 def _all() -> list[Path]:
-    paths = places.clusters().glob(f"[a-z]*/{layout.SPEC}")
-    return [path.parent for path in sorted(paths, key=lambda path: path.stat().st_mtime)]
+    found: list[tuple[float, Path]] = []
+    for path in places.clusters().glob(f"[a-z]*/{layout.SPEC}"):
+        with contextlib.suppress(FileNotFoundError):  # the folder of a deleted cluster, whose name is just taken again
+            found.append((path.stat().st_mtime, path.parent))
+    return [folder for _, folder in sorted(found)]
 
 
 def _told(folder: Path) -> ClusterState | None:

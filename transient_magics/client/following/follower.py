@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import places
-from ...errors import ControllerError
+from ...errors import ControllerError, HomeError
 from ...journal import ClusterState, Event, follow, metrics, read, replay
 from ...protocol import layout
 from ...protocol.cluster_commands import Ping
@@ -229,7 +229,7 @@ class _Watched:
                 pause = _FIRST_PAUSE if time.monotonic() - began > _CALM_SECONDS else min(2 * pause, _LONGEST_PAUSE)
                 try:
                     process = commands.start_controller(self._directory)
-                except ControllerError as error:
+                except (ControllerError, HomeError) as error:
                     log.error("%s", error)
                 else:
                     # Leaves no zombie behind, and keeps no program from ending, as a thread of an executor would.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import ControllerError
+from ...errors import ControllerError, HomeError
 from ...journal import ClusterState
 from ...journal.declared import ATTACHED, unreadable
 from ...journal.lock import LOCK
@@ -49,7 +49,7 @@ class _Unattended:
             return
         try:
             self.process = commands.start_controller(self.directory)
-        except ControllerError as error:
+        except (ControllerError, HomeError) as error:
             self.refusal = str(error)
 
     @property
