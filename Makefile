@@ -10,6 +10,9 @@ FRONT := widgets/dist/cluster.js
 # Where it is set, each of the hundreds of Python programs that the tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# A text file that the package opens in the locale's encoding is an error in tests (filterwarnings in pyproject.toml).
+test quick nightly: export PYTHONWARNDEFAULTENCODING = 1
+
 .PHONY: demo notebooks test quick nightly mutants docs light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 

@@ -399,9 +399,8 @@ class Sequence:
         self._controller.kill()
         self._controller.join()
         if self._controller.exitcode not in (0, -signal.SIGKILL):
-            self.broken(
-                "failed", f"the controller failed: {(self.cluster.directory / 'controller.log').read_text()[-2000:]}"
-            )
+            log = (self.cluster.directory / "controller.log").read_text(encoding="utf-8")
+            self.broken("failed", f"the controller failed: {log[-2000:]}")
         self._controller = None
 
     def broken(self, sort: str, what: str) -> None:

@@ -48,6 +48,11 @@ hypothesis.settings.register_profile("quick", derandomize=True, max_examples=25,
 hypothesis.settings.register_profile("explore", max_examples=1000, **_BUSY)
 hypothesis.settings.load_profile("same")
 
+# The Makefile makes Python warn of text in the locale's encoding. Programs that tests start do not warn, because the
+# warnings of other packages would be part of their output; tests/test_encoding.py reads the code of all programs.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.pop("PYTHONWARNDEFAULTENCODING", None)
+
 # A grammar of addresses, which jsonschema compiles for more than a second at its import; no schema here asks for it.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 

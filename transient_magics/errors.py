@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .protocol.checks import all_plain
+from .protocol.checks import all_plain, clipped
 
 
 class TransientError(Exception):
@@ -47,6 +47,14 @@ class TrainingError(TransientError):
 
 class ClusterError(TransientError):
     """No such cluster, a name taken twice, or a command that the cluster's state does not allow."""
+
+
+class NameTakenError(ClusterError):
+    """Another cluster, or other work of the cluster, has the name already, or reserves it."""
+
+
+class HomeError(ClusterError):
+    """The folder in which everything of this user is kept cannot be read or written: it is read-only, or another's."""
 
 
 class AgreementError(ClusterError):
@@ -91,6 +99,10 @@ class RateLimitError(CloudError):
 
 class AccessError(CloudError):
     """The credentials do not allow it, or the API is not enabled."""
+
+
+class ConsumerError(AccessError):
+    """The project that a request is charged to does not serve it: no API, no billing, no right to use the project."""
 
 
 class CredentialsError(AccessError):
@@ -156,8 +168,11 @@ def told(error: Exception) -> dict[str, str]:
 
 
 def heard(values: Mapping[str, Any], otherwise: type[TransientError]) -> TransientError:
-    """The error that another process told; one of a class that is none of these is `otherwise`."""
-    what, where, fix = (str(values.get(part) or "") for part in ("error", "where", "fix"))
+    """The error that another process told; one of a class that is none of these is `otherwise`.
+
+    Each part is as long as a text of an event may be: the process may run on a VM.
+    """
+    what, where, fix = (clipped(str(values.get(part) or "")) for part in ("error", "where", "fix"))
     return named(values.get("kind"), otherwise)(what, where=where, fix=fix)
 
 

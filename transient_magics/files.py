@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -20,7 +21,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int = 0o600) -> Iterato
     A reader sees the old content or the new one, never a part; with `durable` so does whoever reads after the machine
     lost its power.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}-{secrets.token_hex(4)}.{os.getpid()}")  # threads have one process id
     try:
         with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file

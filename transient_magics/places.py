@@ -11,7 +11,10 @@ import hashlib
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from .errors import HomeError
 
 _VARIABLE = "TRANSIENT_MAGICS_HOME"
 _EMULATOR_VARIABLE = "TRANSIENT_MAGICS_EMULATOR"
@@ -33,7 +36,7 @@ def identity() -> str:
     """The number of this home: 16 hexadecimal digits, drawn when it is first asked for, and kept in `id` there."""
     path = private(home()) / "id"
     if not path.exists():
-        drawn = path.with_name(f".id.{os.getpid()}")
+        drawn = path.with_name(f".id-{secrets.token_hex(4)}.{os.getpid()}")  # threads have one process id
         drawn.touch(mode=0o600)
         drawn.write_text(secrets.token_hex(8))
         with contextlib.suppress(FileExistsError):  # another process was first
@@ -51,6 +54,28 @@ def private(directory: Path) -> Path:
     for each in reversed(missing):  # Path.mkdir would give the parents the default mode
         each.mkdir(mode=0o700, exist_ok=True)
     return directory
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """Raise HomeError where the block fails to read or write below `home`, or in `sockets`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None and isinstance(error, PermissionError):  # `sockets` says what is wrong
+            raise HomeError(str(error)) from error
+        if not _is_own(error.filename):
+            raise
+        what = f"{error.filename} cannot be read or written: {error.strerror}"
+        raise HomeError(what, fix=f"Free or repair it, or set {_VARIABLE} to another folder.") from error
+
+
+def _is_own(path: object) -> bool:
+    """Whether a path of an OSError is below `home` or one of its parents, or that of `sockets`."""
+    if not isinstance(path, str) or not path:
+        return False
+    place = Path(path).absolute()
+    return place.is_relative_to(home()) or home().is_relative_to(place) or place == _sockets()
 
 
 def clusters() -> Path:
@@ -85,10 +110,7 @@ def past() -> Path:
 
 def sockets() -> Path:
     """A directory with a short path for Unix sockets, whose paths may have 107 characters at most."""
-    identity = hashlib.sha256(str(home()).encode()).hexdigest()[:8]
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    parent = Path(base) if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir())
-    directory = parent / f"transient-{os.getuid()}-{identity}"
+    directory = _sockets()
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     try:
@@ -103,6 +125,13 @@ def sockets() -> Path:
     finally:
         os.close(opened)
     return directory
+
+
+def _sockets() -> Path:
+    identity = hashlib.sha256(str(home()).encode()).hexdigest()[:8]
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    parent = Path(base) if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir())
+    return parent / f"transient-{os.getuid()}-{identity}"
 
 
 def command_socket(name: str) -> Path:

@@ -51,7 +51,8 @@ def bare(
     In the page, `model.set(name, value)` is what the kernel sends, `model.sent` what it hears.
     """
     colours = (_THEMES / f"theme-{theme}-extension" / "index.css").read_text()
-    style = f"{colours}\n{assets.path('panel.css').read_text()}\nbody {{ background: var(--jp-layout-color0) }}"
+    panel = assets.path("panel.css").read_text(encoding="utf-8")
+    style = f"{colours}\n{panel}\nbody {{ background: var(--jp-layout-color0) }}"
     context = browser.contexts[0] if browser.contexts else browser.new_context()  # a new one starts a process
     page = context.new_page()
     page.set_viewport_size({"width": width, "height": height})

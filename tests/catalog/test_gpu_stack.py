@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from transient_magics.catalog import ACCELERATORS, gpu_stack, stack_refusal
+from transient_magics.catalog import ACCELERATORS, gpu_stack
 
 ROOT = Path(__file__).parents[2]
 GPUS = {name: entry for name, entry in ACCELERATORS.items() if name != "cpu" and not entry.withdrawn}
@@ -53,17 +53,17 @@ def test_the_lock_has_all_that_tensorflow_asks_for_and_no_cudnn_that_gave_up_old
     assert there["nvidia-cudnn-cu12"] < Version("9.11")
 
 
-def test_all_that_can_be_rented_is_served_but_the_h100() -> None:
-    assert [name for name in GPUS if stack_refusal(name)] == ["h100"]
-    assert stack_refusal("cpu") == ""
+def test_every_gpu_that_can_be_rented_runs_tensorflow_and_from_turing_on_cuda_13() -> None:
+    assert not [name for name in GPUS if not gpu_stack.kernels(name)]
+    assert [name for name in GPUS if not gpu_stack.runs_cuda_13(name)] == ["p100", "v100", "p4"]
 
 
 def test_the_docs_say_the_same() -> None:
-    text = (ROOT / "docs/gpus.md").read_text().partition("## Seen on a GPU")[0]
+    text = (ROOT / "docs/gpus.md").read_text().partition("## Jobs, Dask and bags")[0]
     rows = [
-        f"| {name} | {entry.compute_capability} | {gpu_stack.kernels(name)} | {gpu_stack.least_driver(name)} | "
-        f"{'no' if stack_refusal(name) else 'yes'} |"
+        f"| {name} | {entry.compute_capability} | {gpu_stack.kernels(name)} | "
+        f"{'yes' if gpu_stack.runs_cuda_13(name) else 'no'} |"
         for name, entry in GPUS.items()
     ]
     assert [line for line in text.splitlines() if line.startswith("| ")][1:] == rows
-    assert f"branch {gpu_stack.DRIVER}, CUDA {gpu_stack.DRIVER_CUDA}" in text
+    assert f"branch {gpu_stack.DRIVER.branch}, CUDA {gpu_stack.DRIVER.cuda}" in text

@@ -80,10 +80,11 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
     line = (
         "k80x2@us-west1-b+p100 --name demo --ps 2 --ps-cores 8 --zone us-west1-b,us-west1-a "
         "--provisioning-model preemptible --max-workers 9 --no-replace --chief ps --max-hours 3 --max-cost $4.50 "
-        "--idle 20 --project p --bucket none --image i --service-account s --network n --subnet u --no-external-ip "
+        "--idle 20 --project my-own --bucket none --image i --service-account s --network n --subnet u "
+        "--no-external-ip "
         "--controller local --give-up ask --fallback on-demand=10m --ps-machine n2-standard-4 --no-firewall "
         "--ps-zone us-west1-a --machine-type p100=n1-standard-16 --disk 200GB:ssd "
-        "--ssh-from 203.0.113.7/32,10.0.0.0/8 --for training --dry-run --wait -o c"
+        "--ssh-from 203.0.113.7/32,10.0.0.0/8 --for training --preemption-notice none --dry-run --wait -o c"
     )
     assert unnamed("declare", line) == []
     command = parse("cluster", split(line))
@@ -91,16 +92,36 @@ def test_all_options_of_a_declaration_reach_the_client_under_its_names() -> None
     assert Declaration(**command.values) == Declaration(
         spec="k80x2@us-west1-b+p100", name="demo", ps=2, ps_cores=8, zone=("us-west1-b", "us-west1-a"),
         provisioning_model="preemptible", max_workers=9, replace=False, chief="ps", max_hours=3.0,
-        max_cost=4.5, idle=1200.0, project="p", bucket="none", image="i", service_account="s", network="n", subnet="u",
+        max_cost=4.5, idle=1200.0, project="my-own", bucket="none", image="i", service_account="s", network="n",
+        subnet="u",
         external_ip=False, controller="local", give_up="ask", fallback_seconds=600.0, ps_machine="n2-standard-4",
         firewall=False, ps_zone="us-west1-a", machine_type="p100=n1-standard-16", disk="200GB:ssd",
-        ssh_from=("203.0.113.7/32", "10.0.0.0/8"), purpose="training",
+        ssh_from=("203.0.113.7/32", "10.0.0.0/8"), purpose="training", preemption_notice=0,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("line", ["k80 x 4 + p100 --ps 1", "--ps 1 k80x4+p100", "K80x4 --ps 1 +p100"])
 def test_blanks_and_order_do_not_matter(line: str) -> None:
     assert "".join(str(declared(line)["spec"]).lower().split()) == "k80x4+p100"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("120s", 120), ("2m", 120), ("120", 120), ("none", 0), ("NONE", 0)])
+def test_a_preemption_notice_is_two_minutes_or_none(text: str, seconds: int) -> None:
+    assert declared(f"k80 --preemption-notice {text}")["preemption_notice"] == seconds
+    with pytest.raises(DeclarationError, match="Compute Engine takes 120s or none"):
+        declared("k80 --preemption-notice 60s")
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [({}, 0), ({"preemption_notice": 120}, 120), ({"project": "my-own"}, 120),
+     ({"project": "my-own", "preemption_notice": 0}, 0), ({"project": "my-own", "provisioning_model": "standard"}, 0)],
+)  # fmt: skip
+def test_spot_vms_on_google_request_two_minutes_of_notice(options: dict[str, Any], seconds: int) -> None:
+    fixed = {"bucket": "none", "controller": "local"} if "project" in options else {}
+    assert specify(Declaration("t4", name="n", **fixed, **options)).notice_seconds == seconds
+    with pytest.raises(DeclarationError, match="no longer notice to standard VMs"):
+        specify(Declaration("t4", name="n", provisioning_model="standard", preemption_notice=120))
 
 
 @pytest.mark.parametrize(("text", "hours"), [("3", 3.0), ("24h", 24.0), ("90m", 1.5), ("2d", 48.0)])
@@ -126,9 +147,9 @@ def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, hours: float) -
 )
 def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dict[str, float], said: str) -> None:
     with pytest.raises(DeclarationError) as told:
-        specify(Declaration("t4", name="n", project="mine", bucket="none", **more))
+        specify(Declaration("t4", name="n", project="my-own", bucket="none", **more))
     assert said in str(told.value)
-    assert specify(Declaration("t4", name="n", project="mine", bucket="none", image="i", max_hours=1 / 12))
+    assert specify(Declaration("t4", name="n", project="my-own", bucket="none", image="i", max_hours=1 / 12))
     assert specify(Declaration("t4", name="n", max_hours=1 / 360)), "emulated VMs boot as fast as they do"
 
 
@@ -157,6 +178,11 @@ def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dic
         ("", "at least one group of workers"),
         ("delete", "needs the cluster's name, or --all"),
         ("revoke demo", "it needs WORKER"),
+        (
+            "status a --follow",
+            "transient cluster status has no option '--follow'. It has none; transient cluster events has it.",
+        ),
+        ("status a --fallow", "transient cluster status has no option '--fallow'. It has none."),
         ("status a b", "'b' is one word too many for transient cluster status. -h shows what it takes."),
         ("resize demo k80y", "unknown GPU 'k80y'"),
         ("resize demo", "takes SPEC or --ps N"),
@@ -209,7 +235,7 @@ def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:
 ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "list": (client.clusters, ["--all"]),
     "status": (client.cluster, ["demo"]),
-    "attach": (client.attach, ["demo --project p -o c"]),
+    "attach": (client.attach, ["demo --project my-own -o c"]),
     "resize": (None, ["demo k80x6 --give-up dearest", "demo --ps 2"]),
     "relocate": (None, ["demo --zone us-east1-c --gpus t4 --yes"]),
     "revoke": (None, ["demo worker-1 --in 30"]),
@@ -219,8 +245,8 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "logs": (None, ["demo ps-0 --lines 5"]),
     "events": (None, ["demo --kind vm --follow"]),
     "delete": (client.deleted, ["--all", "demo --by-name"]),
-    "sweep": (client.sweep, ["--project p --yes --all-machines"]),
-    "catalog": (client.catalog, ["t4 --project p"]),
+    "sweep": (client.sweep, ["--project my-own --yes --all-machines"]),
+    "catalog": (client.catalog, ["t4 --project my-own"]),
     "export": (None, ["run-1 f --cluster c --data-dir d --checkpoint best --trust"]),
     "tensorboard": (None, ["run-1 f --cluster c"]),
     "plan": (client.plan, [
@@ -234,7 +260,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "cpux8 --bag --jobs 200 --job-time 1h:3h --spare 0.2 --policy reuse --save-time 20s",
     ]),
     "doctor": (client.doctor, [
-        "t4 --project p --spend 2 --yes --anyway --report f --zone us-west1-b --bucket none --image i "
+        "t4 --project my-own --spend 2 --yes --anyway --report f --zone us-west1-b --bucket none --image i "
         "--service-account s --network n --subnet u --no-firewall --ssh-from 10.0.0.0/8 --no-external-ip",
     ]),
     "weather": (None, [
@@ -247,18 +273,18 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
                         "tour --reclaim 1.5cpu --policy deterministic"]),
     "inflate": (None, ["tour worker-1"]),
     "measure": (client.measure, [
-        "t4 --zones us-east1-c --budget 2 --every 5m --hours 2h --provisioning-model standard --project p --stop",
+        "t4 --zones us-east1-c --budget 2 --every 5m --hours 2h --provisioning-model standard --project my-own --stop",
     ]),
     "lifetimes": (client.lifetimes, [
         "--gpu k80 --region us-west1 --source published --provisioning-model preemptible --fit weibull --job 4h "
         "--age 3h --checkpoint-cost 2m --restart 1m",
     ]),
     "image build": (client.build_image, [
-        "i --project p --zone us-west1-b --base b --no-gpu --machine-type m --disk-gb 60 --network n --subnet u "
+        "i --project my-own --zone us-west1-b --base b --no-gpu --machine-type m --disk-gb 60 --network n --subnet u "
         "--no-external-ip --for jobs --wait",
     ]),
-    "image list": (client.images, ["--project p"]),
-    "image delete": (client.delete_image, ["i --project p"]),
+    "image list": (client.images, ["--project my-own"]),
+    "image delete": (client.delete_image, ["i --project my-own"]),
 }  # fmt: skip
 """What sub-commands but `declare` and `train` call (None: a handle's method), and lines with all their options."""
 
@@ -531,19 +557,19 @@ def test_a_controller_on_a_vm_takes_a_bucket_and_is_given_one() -> None:
 
 
 def test_with_a_project_the_controller_leaves_this_machine_unless_the_results_cannot() -> None:
-    mine = Declaration("v100", name="n", project="mine", service_account="robot")
+    mine = Declaration("v100", name="n", project="my-own", service_account="robot")
     assert specify(mine).controller == "cluster"
     assert specify(replace(mine, bucket="none")).controller == "local"
-    assert specify(replace(mine, controller="local")).bucket == "tm-mine-us-central1"
+    assert specify(replace(mine, controller="local")).bucket == "tm-my-own-us-central1"
 
 
 def test_compute_engines_own_account_is_taken_only_if_it_is_typed() -> None:
-    mine = Declaration("v100", name="n", project="mine")
+    mine = Declaration("v100", name="n", project="my-own")
     assert specify(mine).controller == "local"
     assert "The controller would stay on this machine" in str(Preview(specify(mine)))
     with pytest.raises(DeclarationError, match=r"by which account.*--service-account.*docs/accounts\.md"):
         specify(replace(mine, controller="cluster"))
-    said = {"robot": "robot@mine.iam.gserviceaccount.com", "robot@p.x": "robot@p.x", "default": "default"}
+    said = {"robot": "robot@my-own.iam.gserviceaccount.com", "robot@p.x": "robot@p.x", "default": "default"}
     for typed, address in said.items():
         spec = specify(replace(mine, service_account=typed))
         assert (spec.controller, spec.service_account) == ("cluster", address)
@@ -551,7 +577,7 @@ def test_compute_engines_own_account_is_taken_only_if_it_is_typed() -> None:
 
 
 def test_the_controllers_vm_is_in_the_price_and_in_what_the_limit_on_money_buys() -> None:
-    here = Declaration("t4x2", name="n", project="mine", zone=("us-central1-a",), max_cost=1.0)
+    here = Declaration("t4x2", name="n", project="my-own", zone=("us-central1-a",), max_cost=1.0)
     local = specify(replace(here, controller="local"))
     away = specify(replace(here, service_account="robot"))
     (row,) = [row for row in Preview(away).rows if row["role"] == "controller"]
@@ -565,7 +591,7 @@ def test_the_controllers_vm_is_in_the_price_and_in_what_the_limit_on_money_buys(
 
 
 def test_what_an_earlier_version_declared_keeps_its_controller_where_it_is() -> None:
-    now = specify(Declaration("t4x2", name="n", project="mine", service_account="robot"))
+    now = specify(Declaration("t4x2", name="n", project="my-own", service_account="robot"))
     then = replace(now, prices={kind: line for kind, line in now.prices.items() if "controller" not in kind})
     assert (then.controller, then.controller_vm) == ("cluster", False)
     assert not resized(then, "t4x3").controller_vm
@@ -573,15 +599,15 @@ def test_what_an_earlier_version_declared_keeps_its_controller_where_it_is() -> 
 
 
 def test_what_the_legacy_model_cannot_promise_is_said() -> None:
-    said = str(Preview(specify(Declaration("t4", name="n", project="mine", provisioning_model="preemptible"))))
+    said = str(Preview(specify(Declaration("t4", name="n", project="my-own", provisioning_model="preemptible"))))
     assert "Compute Engine takes no end for preemptible VMs" in said
-    for other in ({"provisioning_model": "spot", "project": "mine"}, {"provisioning_model": "preemptible"}):
+    for other in ({"provisioning_model": "spot", "project": "my-own"}, {"provisioning_model": "preemptible"}):
         assert "takes no end" not in str(Preview(specify(Declaration("t4", name="n", **other))))  # type: ignore[arg-type]
 
 
 def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_what_that_saves() -> None:
     mine = Declaration(
-        "t4x2", name="n", project="mine", service_account="robot", purpose="jobs", ssh_from=("10.0.0.0/8",)
+        "t4x2", name="n", project="my-own", service_account="robot", purpose="jobs", ssh_from=("10.0.0.0/8",)
     )
     spec, trains = specify(mine), specify(replace(mine, purpose="training"))
     assert (spec.controller, spec.bucket, spec.parameter_server_cores) == ("cluster", trains.bucket, 2)
@@ -599,7 +625,7 @@ def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_
     assert "On Google Cloud its VMs boot in some 3 min" in str(Preview(specify(Declaration("cpu", purpose="jobs"))))
     assert "without TensorFlow" not in str(Preview(trains))
     assert specify(replace(mine, ps_cores=8)).prices["parameter-server"].machine_type == "n1-custom-8-32768"
-    short = Declaration("cpu", name="n", project="mine", bucket="none", max_hours=0.06)
+    short = Declaration("cpu", name="n", project="my-own", bucket="none", max_hours=0.06)
     with pytest.raises(DeclarationError, match="take 5 min or more to boot"):
         specify(short)
     assert specify(replace(short, purpose="jobs"))
@@ -616,7 +642,7 @@ def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_
 
 
 def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
-    mine = Declaration("t4x2", name="n", project="mine", zone=("us-central1-a",))
+    mine = Declaration("t4x2", name="n", project="my-own", zone=("us-central1-a",))
     server = RequestVm("ps-0", "ps", 0, "", "us-central1-a", "standard", None)
     usual = specify(mine).prices["parameter-server"]
     spec = specify(replace(mine, ps_machine="e2-standard-8"))
@@ -637,7 +663,7 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
 
 
 def test_workers_may_have_another_machine_and_disk_and_parameter_servers_a_zone_of_their_own() -> None:
-    mine = Declaration("t4x2+v100", name="n", project="mine", zone=("us-central1-a",))
+    mine = Declaration("t4x2+v100", name="n", project="my-own", zone=("us-central1-a",))
     usual = specify(mine)
     spec = specify(
         replace(mine, machine_type="t4=n1-standard-16", disk="200GB:ssd", ps_zone="us-central1-c", max_workers=9)
@@ -762,3 +788,21 @@ def test_bags_that_cannot_be_are_refused_where_they_are_typed(line: str, said: s
 def test_what_cannot_be_deflated_is_refused_in_a_sentence(line: str, said: str) -> None:
     with pytest.raises(DeclarationError, match=re.escape(said)):
         parse("deflate", split(line))
+
+
+@pytest.mark.parametrize("typed", ["my-project", "my-project-123456", "example.com:my-project", "a.example.com:p"])
+def test_a_projects_id_is_taken_as_google_defines_it(typed: str) -> None:
+    assert parse("cluster", ["t4", "--project", typed]).values["project"] == typed
+    assert specify(Declaration("t4", name="n", project=typed, bucket="none")).project == typed
+
+
+@pytest.mark.parametrize(
+    "typed", ["My Project", "my project", "My-Project", "short", "p", "my-project-", "4711", "a/b"]
+)
+def test_a_projects_name_or_number_is_refused_with_the_command_that_lists_ids(typed: str) -> None:
+    for verb, words in (("cluster", ["t4"]), ("doctor", []), ("image list", []), ("catalog", [])):
+        with pytest.raises(DeclarationError, match=f"'{typed}' is not the ID") as raised:
+            parse(verb, [*words, "--project", typed])
+        assert "gcloud projects list" in raised.value.fix
+    with pytest.raises(DeclarationError, match="is not the ID"):
+        specify(Declaration("t4", name="n", project=typed))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from transient_magics.client.cell import check, check_syntax, included
+from transient_magics.client.cell import check, check_syntax
+from transient_magics.client.declaring import including
+from transient_magics.client.declaring.including import copy, included
 from transient_magics.errors import CellError, DeclarationError
 
 DIGITS = Path(__file__).parents[2] / "templates" / "digits.py"
@@ -101,6 +104,62 @@ def test_what_is_included_exists_and_is_not_huge(tmp_path: Path) -> None:
         file.truncate(300 * 2**20)
     with pytest.raises(DeclarationError, match="larger than 200 MB"):
         included(["package"], tmp_path)
+
+
+def test_links_are_included_as_what_they_lead_to_and_count_with_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere, target = tmp_path / "project", tmp_path / "elsewhere", tmp_path / "sent"
+    for folder in (project / "code", project / "__pycache__", elsewhere, target):
+        folder.mkdir(parents=True)
+    (project / "code" / "main.py").write_text("print(1)")
+    (project / "__pycache__" / "main.pyc").write_text("")
+    (project / ".env").write_text("KEY=value")
+    (project / "code" / "run.sh").write_text("#!/bin/sh")
+    (project / "code" / "run.sh").chmod(0o755)
+    (elsewhere / "rows.csv").write_text("1,2\n")
+    (project / "data").symlink_to(elsewhere)
+    (project / "readme").symlink_to(elsewhere / "rows.csv")
+    os.mkfifo(project / "pipe")
+    copy(included(["project"], tmp_path), target)
+    sent = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file() and not path.is_symlink()}
+    assert sent == {
+        "project/.env", "project/code/main.py", "project/code/run.sh", "project/data/rows.csv", "project/readme",
+    }  # fmt: skip
+    assert os.access(target / "project" / "code" / "run.sh", os.X_OK)
+    with pytest.raises(DeclarationError, match="Two of the included files and folders are called 'project'"):
+        copy([str(project)], target)
+    with (elsewhere / "large").open("wb") as file:
+        file.truncate(300 * 2**20)
+    with pytest.raises(DeclarationError, match=r"'.*/project/data/large' makes the included files larger than 200 MB"):
+        included(["project"], tmp_path)
+    (elsewhere / "large").unlink()
+    monkeypatch.setattr(including, "MOST_FILES", 5)
+    with pytest.raises(DeclarationError, match="makes the included files more than 5"):
+        included(["project"], tmp_path)
+
+
+def test_links_without_an_end_and_links_to_nothing_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "loopy" / "a").mkdir(parents=True)
+    (tmp_path / "loopy" / "a" / "up").symlink_to("..")
+    with pytest.raises(DeclarationError, match=r"'.*/loopy/a/up' is a link to a folder that contains it"):
+        included(["loopy"], tmp_path)
+    (tmp_path / "loopy" / "a" / "up").unlink()
+    (tmp_path / "loopy" / "a" / "gone").symlink_to("nowhere")
+    with pytest.raises(DeclarationError, match=r"'.*/loopy/a/gone' is a link to nothing"):
+        included(["loopy"], tmp_path)
+
+
+def test_the_limit_holds_while_files_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "growing").mkdir()
+    (tmp_path / "growing" / "log").write_bytes(bytes(90))
+    monkeypatch.setattr(including, "MOST_BYTES", 100)
+    paths = included(["growing"], tmp_path)
+    (tmp_path / "growing" / "log").write_bytes(bytes(101))
+    (tmp_path / "sent").mkdir()
+    with pytest.raises(DeclarationError, match=r"'.*/growing/log' makes the included files larger than"):
+        copy(paths, tmp_path / "sent")
+    assert sum(path.stat().st_size for path in (tmp_path / "sent").rglob("*") if path.is_file()) <= 100
 
 
 def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:

@@ -45,9 +45,11 @@ def ended(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_what_is_typed_is_read_and_completed() -> None:
-    words = arguments.split("t4x2 --project p --spend $2 --yes --zone us-west1-b --no-external-ip --report out.json")
+    words = arguments.split(
+        "t4x2 --project my-own --spend $2 --yes --zone us-west1-b --no-external-ip --report out.json"
+    )
     assert arguments.parse("doctor", words).values == {
-        "spec": "t4x2", "project": "p", "spend": 2.0, "yes": True, "zone": ("us-west1-b",), "external_ip": False,
+        "spec": "t4x2", "project": "my-own", "spend": 2.0, "yes": True, "zone": ("us-west1-b",), "external_ip": False,
         "report_to": "out.json",
     }  # fmt: skip
     with pytest.raises(DeclarationError, match="--yes is about what --spend pays for"):
@@ -56,7 +58,7 @@ def test_what_is_typed_is_read_and_completed() -> None:
 
 
 def test_the_most_that_the_course_costs_is_what_its_vms_cost_until_they_are_deleted() -> None:
-    cpu, gpu = (specify(Declaration(spec, project="p", max_hours=0.5)) for spec in ("cpu", "t4"))
+    cpu, gpu = (specify(Declaration(spec, project="a-project", max_hours=0.5)) for spec in ("cpu", "t4"))
     whole, baked = estimate.parts(cpu, gpu, image=False), estimate.parts(cpu, gpu, image=True)
     assert len(whole) == 3
     assert baked == (whole[0], whole[2])

@@ -1,16 +1,18 @@
-"""Names of clusters, jobs and bags that are not there: refused with those that are."""
+"""Which cluster is meant where none is named, and names that are refused with those that are there."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.homes import own_home
 from transient_magics import client, places
+from transient_magics.cli import arguments, verbs
 from transient_magics.client import specify
-from transient_magics.errors import ClusterError
-from transient_magics.journal import Journal, events
+from transient_magics.errors import ClusterError, TransientError
+from transient_magics.journal import Event, Journal, events
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
 
@@ -61,3 +63,79 @@ def test_a_mistyped_job_is_refused_with_the_nearest_of_any_cluster() -> None:
         assert refused(client.bag, "sums") == "There is no bag sums."
         for each in (home / "clusters").iterdir():
             (each / layout.SPEC).unlink()
+
+
+UNCLEAR = "No cluster is named, and this machine has 2: mine, theirs. Name one of them, such as --cluster theirs."
+CELL = "def job(x, seed): return {'y': x}"
+WAYS: dict[str, Callable[[], object]] = {
+    "cluster": client.cluster,
+    "train": lambda: client.train(source="", train_steps=1),
+    "sweep": lambda: client.declare_study(source="", train_steps=1, over="lr=0.1,0.2"),
+    "job": lambda: client.declare_job("make all"),
+    "bag": lambda: client.declare_bag(source=CELL, over="x=0:1", jobs=1),
+    "stalls": lambda: client.declare_stalls(source="1"),
+    "status": lambda: verbs.ACTS["status"](),
+    "weather": lambda: verbs.ACTS["weather"](),
+    "events": lambda: list(verbs.ACTS["events"]()),
+    "attach": client.attach,
+}
+
+
+def happened(name: str, *history: Event) -> None:
+    with Journal(places.cluster(name) / layout.JOURNAL) as journal:
+        for event in history:
+            journal.append(event)
+
+
+@pytest.fixture
+def two() -> Iterator[None]:
+    """A home with two clusters, neither of which this process declared."""
+    with own_home() as home:
+        declared("mine")
+        declared("theirs")
+        yield
+        for folder in (home / "clusters").iterdir():
+            (folder / layout.SPEC).unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("way", WAYS)
+def test_where_none_is_named_and_several_are_there_none_is_guessed(way: str) -> None:
+    assert refused(WAYS[way]) == UNCLEAR
+
+
+@pytest.mark.usefixtures("two")
+def test_a_process_works_on_the_cluster_that_it_declared_or_attached_last() -> None:
+    client.attach("mine")
+    declared("later")
+    assert client.cluster().name == "mine"
+    assert verbs.ACTS["status"]().state.name == "mine"
+    client.attach("theirs")
+    assert client.cluster().name == "theirs"
+    over = events.ClusterDeleting(reason="asked by the user"), events.ClusterDeleted()
+    happened("theirs", *over)
+    assert client.cluster().name == "mine", "the one before it"
+    happened("mine", *over)
+    assert client.cluster().name == "later", "the only one that is there"
+    happened("later", *over)
+    assert refused(client.cluster) == "There is no cluster yet. Declare one: %transient_cluster k80x4"
+
+
+@pytest.mark.usefixtures("two")
+def test_work_that_several_clusters_have_is_that_of_this_process() -> None:
+    several = "No cluster is named, and 2 have such work: mine, theirs. Name one of them, such as --cluster theirs."
+    assert refused(client.job, "job-1") == several
+    assert refused(client.job) == several
+    assert client.job("job-1", "mine").cluster.name == "mine"
+    client.attach("mine")
+    assert client.job("job-1").cluster.name == client.job().cluster.name == "mine"
+    happened("theirs", events.JobDeclared(job="own", spec=JobSpec("own", "make").to_dict()))
+    assert client.job("own").cluster.name == "theirs", "no other cluster has it"
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("words", [["delete"], ["resize"], ["stop"], ["revoke"]])
+def test_what_ends_or_changes_a_cluster_needs_its_name(words: list[str]) -> None:
+    client.attach("mine")
+    with pytest.raises(TransientError):
+        verbs.act(arguments.parse("cluster", words, called="transient cluster"))

@@ -115,13 +115,14 @@ def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Pat
 
 
 def test_what_is_typed_is_read_completed_and_explained(home: Path) -> None:
-    line = "build stack --project p --zone us-west1-b --base family/mine --no-gpu --disk-gb 80 --wait"
+    line = "build stack --project a-project --zone us-west1-b --base family/mine --no-gpu --disk-gb 80 --wait"
     words = arguments.split(line)
     command = arguments.parse("image", words)
     assert command.verb == "image build"
     assert command.wait
     assert command.values == {
-        "name": "stack", "project": "p", "zone": "us-west1-b", "base": "family/mine", "gpu": False, "disk_gb": 80,
+        "name": "stack", "project": "a-project", "zone": "us-west1-b", "base": "family/mine", "gpu": False,
+        "disk_gb": 80,
     }  # fmt: skip
     assert "build, list, delete" in arguments.parse("image", []).values["text"]
     assert "--base IMAGE" in arguments.parse("image", ["build", "-h"]).values["text"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +16,7 @@ import pytest
 from tests.homes import own_home
 from transient_magics import client, places
 from transient_magics.cli.arguments import parse, split
-from transient_magics.client import Cluster, Job, jobbing, text
+from transient_magics.client import Cluster, Job, commands, text
 from transient_magics.client.declaring import specify
 from transient_magics.client.following import home
 from transient_magics.errors import ClusterError, DeclarationError
@@ -191,8 +193,14 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
         with pytest.raises(ClusterError, match="one has no run make"):
             cluster.run("make")
         sent: list[object] = []
-        monkeypatch.setattr(jobbing.commands, "send", lambda _, command: sent.append(command) or {})
+        monkeypatch.setattr(commands, "send", lambda _, command: sent.append(command) or {})
+        jobs, ended = first.directory.parent, subprocess.Popen(["true"])
+        ended.wait()
+        for name in (f".job-9.{ended.pid}", f".job-9.{ended.pid}.1a2b", f".job-8.{os.getpid()}"):
+            (jobs / name / "include").mkdir(parents=True)
         job = cluster.run("make", workers=2)
+        left = [path.name for path in jobs.glob(".*")]
+        assert left == [f".job-8.{os.getpid()}"], "what a killed declaration left is removed"
         assert (job.name, cluster.run("make all", keep="out/").name) == ("job-2", "job-3")
         assert JobSpec.from_dict(_declaration(job)).workers == 2
         one = JobSpec.from_dict(_declaration(cluster.run("make one", include=str(Path(__file__)), pip="einops")))

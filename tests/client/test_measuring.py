@@ -111,7 +111,7 @@ def test_mistakes_are_one_sentence_and_nothing_is_begun(home: Path) -> None:
         ({"zones": ["us-east1-x"], "budget": 1.0}, "unknown zone"),
         ({"zones": ["us-west3-b"], "budget": 1.0, "gpu": "p100"}, "us-west3-b has no P100"),
         ({"zones": [OPEN], "budget": 1.0, "gpu": "t5"}, "^Unknown GPU 't5'"),
-        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "p"}, "a minute at least"),
+        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "a minute at least"),
     ):
         with pytest.raises(DeclarationError, match=said):
             tm.measure(**{"gpu": "t4", **values})  # type: ignore[arg-type]

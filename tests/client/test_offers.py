@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +109,11 @@ def test_a_dry_run_names_what_a_zone_does_not_have() -> None:
     assert "us-east5-a has no known N1 machines" in str(preview(Declaration("a100-80gb@us-east5-a")))
 
 
-def test_a_gpu_whose_kernels_debians_driver_cannot_compile_takes_an_image_of_ones_own() -> None:
-    real = {"project": "p", "zone": ("us-central1-a",), "controller": "local", "bucket": "none"}
-    with pytest.raises(DeclarationError, match=r"driver 555 or newer.*Debian 12 has 535.*--image"):
-        specify(Declaration("t4+h100", **real))
-    assert specify(Declaration("h100", image="mine", **real)).image == "mine"
-    assert specify(Declaration("h100")).emulated, "the emulator has no drivers"
-    chosen = replace(specify(Declaration("t4", **real)), image="baked-here")
-    with pytest.raises(DeclarationError, match="driver 555"):
-        resized(chosen, "t4+h100")
-    assert resized(specify(Declaration("h100", image="mine", **real)), "h100x2").worker_count == 2
-    assert "It takes an image of your own" in " ".join(str(catalog("h100")).split())
+def test_an_h100_boots_from_the_default_image_and_old_gpus_are_said_to_lack_cuda_13() -> None:
+    real = {"project": "my-own", "zone": ("us-central1-a",), "controller": "local", "bucket": "none"}
+    assert specify(Declaration("t4+h100", **real)).worker_count == 2
+    assert "CUDA 13" in " ".join(str(catalog("v100")).split())
+    assert "CUDA 13" not in str(catalog("t4"))
 
 
 @pytest.mark.parametrize("more", [{"provisioning_model": "standard"}, {"fallback_seconds": 600.0}])

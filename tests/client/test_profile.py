@@ -99,6 +99,14 @@ def test_what_is_no_trace_is_refused(content: Callable[[], bytes]) -> None:
         unpacked(content())
 
 
+@pytest.mark.parametrize("value", ["{}", "[]", '{"":0}', "[[[]]]", "0"])
+def test_a_small_trace_becomes_no_gigabytes_of_objects(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = f'{{"operations":[{f"{value}," * form.MOST_VALUES}0]}}'
+    monkeypatch.setattr(form.json, "loads", lambda _: pytest.fail("it is parsed"))
+    with pytest.raises(ValueError, match="more than 1,000,000 values"):
+        unpacked(gzip.compress(plain.encode(), compresslevel=1))
+
+
 @given(st.binary(max_size=200))
 @examples(50)
 def test_no_bytes_raise_anything_else(content: bytes) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from transient_magics import client
 from transient_magics.cli.program import main
+from transient_magics.journal.lock import LOCK, held
 
 PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 
@@ -38,7 +41,7 @@ def said(*words: str, code: int = 0) -> str:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         exit_code = main(words)
     assert exit_code == code, errors.getvalue()
-    if code == 0:
+    if code == 0 or "--dry-run" in words:
         return output.getvalue()
     assert output.getvalue() == ""
     assert errors.getvalue().startswith("transient: ")
@@ -108,12 +111,18 @@ def test_a_dry_run_meets_what_a_new_project_refuses(home: Path) -> None:
         try:
             assert emulator.stdout
             assert emulator.stdout.readline().startswith(b"ready ")
-            said("emulator", "project", "mend", "compute.googleapis.com", "roles/compute.instanceAdmin.v1")
-            refused = said("cluster", "t4x2", "--dry-run")
+            said("emulator", "project", "mend", "compute.googleapis.com", "billing", "roles/compute.instanceAdmin.v1")
+            refused = said("cluster", "t4x2", "--dry-run", code=1)
             assert "NOT TOLD: organization policies: The API cloudresourcemanager.googleapis.com is not" in refused
+            said("emulator", "project", "mend", "cloudresourcemanager.googleapis.com", "roles/orgpolicy.policyViewer")
+            asked = said("cluster", "t4x2", "--dry-run", code=1)
+            assert "NOT TOLD: managed organization policies: compute.managed.requireOsLogin" in asked
             assert "NOT GOOD: quotas of the project: The quota GPUS_ALL_REGIONS" in refused
             said("emulator", "project", "whole")
             assert "NOT" not in said("cluster", "t4x2", "--dry-run")
+            assert "the permissions of transientUser alone" in said("emulator", "project", "role", "transientUser")
+            assert "NOT GOOD" not in said("cluster", "t4x2", "--dry-run")
+            assert "alone" not in said("emulator", "project", "role", "all")
         finally:
             emulator.terminate()
 
@@ -127,6 +136,12 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "worker-0  4 vCPU" in said("cluster", "status", "demo")
     assert "worker-0 is ready" in said("cluster", "events", "demo", "--kind", "vm.ready")
     assert said("cluster", "logs", "demo", "worker-0") == "worker-0 has logged nothing yet.\n"
+    a_dead_controller_is_reported_and_another_one_started(client.cluster("demo"))
+    job = subprocess.run(
+        [*PROGRAM, "job", "echo größe ✓", "--cluster", "demo", "--wait"],
+        stdout=subprocess.PIPE, check=True, timeout=150, env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )  # fmt: skip
+    assert "größe ?\n".encode("latin-1") in job.stdout, "a terminal prints the characters that it can encode"
     following = subprocess.Popen([*PROGRAM, "cluster", "events", "demo", "--follow"], stdout=subprocess.PIPE)
     attached = subprocess.Popen([*PROGRAM, "cluster", "attach", "demo"], stdout=subprocess.PIPE, text=True)
     assert attached.stdout is not None
@@ -150,6 +165,34 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "worker-0 will be taken back in 30 s" in told, "what happens follows the status"
     assert "demo is deleted" in said("cluster", "delete", "demo")
     assert "demo  deleted" in said("cluster", "list", "--all")
+
+
+def wait_until(reached: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def a_dead_controller_is_reported_and_another_one_started(cluster: client.Cluster) -> None:
+    """By each command that reads the journal, once."""
+    reports = re.compile(
+        r"No controller of demo has been running since \d\d:\d\d:\d\d\. What follows is of that time\. "
+        r"Another controller is in charge now\."
+    )
+    for words in (("status", "demo"), ("list",), ("events", "demo", "--kind", "vm.ready")):
+        assert not reports.match(said("cluster", *words))
+        wait_until((cluster.directory / LOCK).read_text)  # it is locked first, and written then
+        os.kill(int((cluster.directory / LOCK).read_text()), signal.SIGKILL)
+        wait_until(lambda: not held(cluster.directory))
+        with (cluster.directory / "journal.jsonl").open("ab") as journal:
+            journal.write(bytes(100) + b"\n")  # as a power cut leaves one
+        assert reports.match(said("cluster", *words))
+    wait_until((cluster.directory / LOCK).read_text)
+    successor = (cluster.directory / LOCK).read_text()
+    assert not reports.match(said("cluster", *words)), "no other one is started"
+    wait_until(lambda: "; 3 lines of the journal cannot be read" in said("cluster", "events", "demo"))
+    assert (cluster.directory / LOCK).read_text() == successor
 
 
 @pytest.mark.slow

@@ -260,7 +260,7 @@ def test_a_study_is_declared_with_what_suits_it(cluster: client.Cluster) -> None
         ({"over": "lr=1:2000:int", "sampler": "grid"}, "Invalid --trials: 2000 is not from 1 to 1000"),
         ({"workers": 9}, "tuning has 4 workers, not 9"),
         ({"sampler": "gp"}, "torch is not installed (this study needs it)"),
-        ({"name": "run"}, "Runs without a name are called run-1, run-2 and so on"),
+        ({"name": "run"}, "run-1, run-2 and so on are automatic names, and the trials of a study run would need them"),
         ({"name": "x" * 40}, f"Invalid --name: '{'x' * 40}' is longer than 33 characters"),
     ],
 )
@@ -275,7 +275,7 @@ def test_a_study_that_cannot_be_meant_is_refused_before_anything_is_written(
 def test_names_of_a_studys_runs_are_its_own(cluster: client.Cluster) -> None:
     declared(cluster, name="s")
     for taken in ("s-7", "s-7-1", "s-input"):
-        with pytest.raises(ClusterError, match=f"{taken} is a name that the study s takes for its own"):
+        with pytest.raises(ClusterError, match=f"tuning has a study s, which reserves the name {taken} for its trials"):
             client.train(source=CELL, train_steps=5, cluster=cluster, name=taken, params={"lr": 1.0})
     for taken, study in (("t-7", "t"), ("u-input", "u")):
         client.train(source=CELL, train_steps=5, cluster=cluster, name=taken, params={"lr": 1.0})

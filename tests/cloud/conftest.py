@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from google_hosts import Hosts, mounted
 from scripted_api import PROJECT, ZONE, Api, serving
 
 from transient_magics.cloud import ComputeEngine, VmRequest, preload
@@ -41,8 +43,16 @@ async def api() -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def engine(api: Api) -> AsyncIterator[ComputeEngine]:
-    async with ComputeEngine(PROJECT, api.url, patience=5) as opened:
+def hosts(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    """Google's host names, where the scripted API answers."""
+    with mounted(api.url, tmp_path, monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture
+async def engine(hosts: Hosts) -> AsyncIterator[ComputeEngine]:
+    """Built as for Google, without an endpoint."""
+    async with ComputeEngine(PROJECT, patience=5) as opened:
         yield opened
 
 

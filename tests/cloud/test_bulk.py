@@ -96,6 +96,20 @@ async def test_a_request_that_is_refused_as_a_whole_raises(
         await engine.insert_many(many)
 
 
+async def test_a_notice_that_is_refused_is_dropped_for_all_of_them(
+    api: Api, engine: ComputeEngine, many: list[VmRequest]
+) -> None:
+    why = "Invalid value for field 'resource.instanceProperties.scheduling.preemptionNoticeDuration': ''."
+    api.on("POST", BULK, refusal(400, "invalid", why), operation(status="RUNNING", progress=0, **GROUP))
+    api.on("POST", WAIT, operation(**GROUP))
+    api.on("GET", OPERATIONS, {"items": []})
+    api.on("GET", ALL, listed(), listed(*(instance(each.name) for each in many)))
+    made = await engine.insert_many([replace(each, notice_seconds=120) for each in many])
+    assert not [each for each in made.values() if isinstance(each, CloudError)]
+    first, second = (body["instanceProperties"]["scheduling"] for _, body in api.asked("POST", BULK))
+    assert ("preemptionNoticeDuration" in first, "preemptionNoticeDuration" in second) == (True, False)
+
+
 async def test_what_an_earlier_attempt_made_is_taken_over(
     api: Api, engine: ComputeEngine, many: list[VmRequest]
 ) -> None:
@@ -155,3 +169,27 @@ async def test_a_list_that_is_refused_later_takes_those_that_run_along_no_more(
     api.on("GET", ALL, started, refusal(403, "forbidden", "Required 'compute.instances.list' permission"))
     made = await engine.insert_many(many)
     assert [type(each) for each in made.values()] == [Vm, Vm, AccessError]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_who_may_not_list_operations_still_learns_what_became_of_the_vms(
+    api: Api, engine: ComputeEngine, many: list[VmRequest], whole: bool
+) -> None:
+    """`whole`: none could be had, which the operation of the request says itself."""
+    errors = [
+        {"code": "VM_MIN_COUNT_NOT_REACHED", "message": "Requested minimum count of 1 VMs could not be created."},
+        {"code": "QUOTA_EXCEEDED", "message": "Quota 'CPUS' exceeded.  Limit: 8.0 in region us-central1."},
+    ]
+    api.on("POST", BULK, operation(**GROUP))
+    api.on("POST", WAIT, operation(**GROUP, **({"error": {"errors": errors}} if whole else {})))
+    api.on("GET", OPERATIONS, refusal(403, "forbidden", "Required 'compute.zoneOperations.list' permission"))
+    api.on("GET", ALL, listed() if whole else listed(instance("c1-worker-1")))
+    made = await engine.insert_many(many)
+    if whole:
+        assert {type(outcome) for outcome in made.values()} == {QuotaError}
+        return
+    assert isinstance(made["c1-worker-1"], Vm)
+    for name in ("c1-worker-2", "c1-worker-3"):
+        assert type(made[name]) is CloudError, "a right would not bring the VM"
+        assert "the reason may not be asked" in str(made[name])
+        assert "compute.zoneOperations.list" in str(made[name])

@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from google.api_core.client_options import ClientOptions
+from google.api_core.exceptions import BadRequest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
+from google_hosts import mounted
 from scripted_api import ZONE
 
 from tests.conftest import Emulate
@@ -28,8 +31,14 @@ def url(emulate: Emulate) -> Iterator[str]:
 
 
 @pytest.fixture
-async def emulated(url: str) -> AsyncIterator[ComputeEngine]:
-    async with ComputeEngine("emulated-project", url) as engine:
+def _at_googles_names(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with mounted(url, tmp_path, monkeypatch):
+        yield
+
+
+@pytest.fixture
+async def emulated(_at_googles_names: None) -> AsyncIterator[ComputeEngine]:
+    async with ComputeEngine("emulated-project") as engine:
         yield engine
         for vm in await engine.list({}):
             await engine.delete(vm.zone, vm.name, {})
@@ -88,6 +97,21 @@ async def test_a_preempted_vm_goes_and_is_remembered(emulated: ComputeEngine, wa
     assert before <= (await emulated.endings(ZONE))[vm.id] < datetime.now(UTC)
     with pytest.raises(GoneError):
         await emulated.host_keys(ZONE, "c1-preempted")
+
+
+async def test_a_vm_with_local_ssds_is_stopped_as_google_demands(
+    emulated: ComputeEngine, url: str, wanted: VmRequest
+) -> None:
+    request = replace(wanted, name="c1-local", machine_type="a2-ultragpu-1g", request_id=request_id("local"))
+    await emulated.insert(replace(request, accelerator="", accelerator_count=0))
+    client = compute_v1.InstancesClient(
+        credentials=AnonymousCredentials(), client_options=ClientOptions(api_endpoint=url)
+    )
+    where = {"project": "emulated-project", "zone": ZONE, "instance": "c1-local"}
+    with pytest.raises(BadRequest, match="undefined value for `discard-local-ssd`"):
+        client.stop_unary(**where)
+    await emulated.power.stop(ZONE, "c1-local")
+    assert (await emulated.get(ZONE, "c1-local")).status == "TERMINATED"  # type: ignore[union-attr]
 
 
 async def test_a_declared_machine_and_disk_are_what_the_vm_has(emulated: ComputeEngine, url: str) -> None:

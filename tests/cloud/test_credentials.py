@@ -6,10 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from google.auth import credentials, exceptions
+from google.auth import credentials, exceptions, identity_pool, impersonated_credentials
+from google.oauth2 import credentials as user
+from google.oauth2 import service_account
 from scripted_api import ZONE, Api, instance, refusal
 
 from transient_magics.cloud import ComputeEngine, VmRequest
+from transient_magics.cloud.calling.login import quota_project_of, without_quota_project
 from transient_magics.errors import CredentialsError, UnreachableError
 
 WORKER = f"zones/{ZONE}/instances/c1-worker-1"
@@ -79,7 +82,8 @@ async def test_a_login_is_picked_up_without_a_restart(machine: Machine, api: Api
 
 
 async def test_a_401_of_the_api_is_the_same_error(api: Api, engine: ComputeEngine) -> None:
-    api.on("GET", WORKER, refusal(401, "authError", "Invalid Credentials"), instance("c1-worker-1"))
+    refused = [refusal(401, "authError", "Invalid Credentials")] * 3  # google-auth refreshes the token twice
+    api.on("GET", WORKER, *refused, instance("c1-worker-1"))
     with pytest.raises(CredentialsError, match="gcloud auth application-default login"):
         await engine.get(ZONE, "c1-worker-1")
     assert await engine.get(ZONE, "c1-worker-1")
@@ -97,3 +101,28 @@ async def test_a_token_server_that_fails_for_a_moment_is_asked_again(machine: Ma
     async with ComputeEngine("a-project", api.url, patience=0.3) as engine:
         with pytest.raises(UnreachableError):
             await engine.get(ZONE, "c1-worker-1")
+
+
+KINDS = {
+    "a user's login": lambda: user.Credentials(None, refresh_token="r", client_id="c", quota_project_id="another"),
+    "a service account's key": lambda: service_account.Credentials(
+        None, "a@p", "https://t", quota_project_id="another"
+    ),
+    "an impersonated account": lambda: impersonated_credentials.Credentials(
+        user.Credentials(None, refresh_token="r"), "a@p", [], quota_project_id="another"
+    ),
+    "an identity of another provider": lambda: identity_pool.Credentials(
+        "//iam", "type", "https://sts.googleapis.com/v1/token", {"file": "/token"}, quota_project_id="another"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_credentials_of_every_kind_are_had_without_their_quota_project(kind: str) -> None:
+    found = KINDS[kind]()
+    assert quota_project_of(found) == "another"
+    plain = without_quota_project(found)
+    assert quota_project_of(plain) == ""
+    assert type(plain) is type(found)
+    nobody = credentials.AnonymousCredentials()
+    assert without_quota_project(nobody) is nobody

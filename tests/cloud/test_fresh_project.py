@@ -1,6 +1,7 @@
 """A project that is as new as a stranger's: what is said before anything is paid, step by step until it is mended.
 
-Google's own client and the examination meet an emulator whose project lacks everything (`--fresh-project`).
+Google's own client and the examination meet an emulator whose project lacks everything (`--fresh-project`), at Google's
+own host names and with a login that has another project for its quota project.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google_hosts import Hosts, mounted
 from scripted_api import ZONE
 
 from tests.conftest import Emulate
@@ -23,11 +25,13 @@ from tests.emulator.discovery import document, faults, refusal_faults
 from transient_magics.cloud import ComputeEngine, Finding, VmRequest, request_id, rules
 from transient_magics.cloud.examination.permissions import ALL
 from transient_magics.emulator.project.program import ask
-from transient_magics.emulator.project.state import POLICIES, QUOTAS, STEPS
-from transient_magics.errors import AccessError, CloudError, QuotaError
+from transient_magics.emulator.project.state import MANAGED, POLICIES, QUOTAS, STEPS
+from transient_magics.emulator.rest.wire import fixed_id
+from transient_magics.errors import AccessError, CloudError, ConsumerError, QuotaError
 from transient_magics.spec import IAP_RANGE
 
 PROJECT = "emulated-project"
+NUMBER = fixed_id("projects", PROJECT)
 RULES = rules("transient-magics-c1", "", (IAP_RANGE,), "of c1")
 
 
@@ -38,8 +42,15 @@ def url(emulate: Emulate) -> Iterator[str]:
 
 
 @pytest.fixture
-async def engine(url: str) -> AsyncIterator[ComputeEngine]:
-    async with ComputeEngine(PROJECT, url, patience=3.0) as engine:
+def hosts(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    """Google's host names, where the emulator answers, and a login with a quota project of its own."""
+    with mounted(url, tmp_path, monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture
+async def engine(hosts: Hosts) -> AsyncIterator[ComputeEngine]:
+    async with ComputeEngine(PROJECT, patience=3.0) as engine:
         yield engine
 
 
@@ -66,7 +77,7 @@ def found(findings: list[Finding]) -> dict[str, Finding]:
 
 @pytest.mark.slow
 async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
-    url: str, engine: ComputeEngine, new: VmRequest
+    url: str, engine: ComputeEngine, new: VmRequest, hosts: Hosts
 ) -> None:
     async def said(**more: Any) -> dict[str, Finding]:
         return found(await engine.examine([new], bucket="a-bucket-of-mine", **more))
@@ -82,11 +93,16 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     ask(url, {"fresh": True})
     (only,) = await engine.examine([new])
     assert (only.good, only.told) == (False, True)
-    assert "gcloud services enable compute.googleapis.com --project emulated-project" in only.fix
-    await refused(AccessError, "Compute Engine API is not enabled")
+    assert f"gcloud services enable compute.googleapis.com --project {NUMBER}" in only.fix
+    await refused(ConsumerError, f"Compute Engine API is not enabled in project {NUMBER}")
 
     mend("compute.googleapis.com")
     (only,) = await engine.examine([new])
+    assert f"gcloud billing projects link {NUMBER} --billing-account" in only.fix
+    await refused(ConsumerError, f"Billing is not enabled for project {NUMBER}")
+    mend("billing")
+    (only,) = await engine.examine([new])
+    assert hosts.charged("compute.googleapis.com") == {None}, "the login's quota project has no API"
     assert "--role roles/compute.instanceAdmin.v1" in only.fix
     await refused(AccessError, r"Required 'compute\.instances\.create' permission")
 
@@ -98,7 +114,10 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     assert [name for name, each in first.items() if each.told] == ["quotas of the project"]
     for name in (f"rights in {PROJECT}", "organization policies"):
         assert first[name].good
-        assert "gcloud services enable cloudresourcemanager.googleapis.com" in first[name].fix
+        assert "--role roles/serviceusage.serviceUsageConsumer" in first[name].fix, "no request may be charged to it"
+    mend("roles/serviceusage.serviceUsageConsumer")
+    (rights,) = [finding for name, finding in (await said()).items() if name == f"rights in {PROJECT}"]
+    assert f"gcloud services enable cloudresourcemanager.googleapis.com --project {NUMBER}" in rights.fix
     assert (
         "The quota GPUS_ALL_REGIONS of project emulated-project has 0 of 0 left" in first["quotas of the project"].said
     )
@@ -107,7 +126,7 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     mend("cloudresourcemanager.googleapis.com", "iam.googleapis.com")
     rights = (await said())[f"rights in {PROJECT}"]
     assert not rights.good
-    assert "lack compute.networks.updatePolicy, compute.firewalls.create" in rights.said
+    assert "lack compute.firewalls.create, compute.networks.updatePolicy" in rights.said
     assert re.findall(r"--role (\S+)`", rights.fix) == ["roles/compute.securityAdmin", "roles/storage.admin"]
     assert f"rights in {PROJECT}" not in found(await engine.examine([new], firewall=False))
     with pytest.raises(AccessError, match=r"compute\.firewalls\.create.*roles/compute\.securityAdmin"):
@@ -124,13 +143,21 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     mend("roles/orgpolicy.policyViewer")
     on = {name.rpartition(" ")[2] for name in await said() if name.startswith("organization policy ")}
     assert on == set(POLICIES)
-    for policy in [each for each in POLICIES if each != "compute.disableGuestAttributesAccess"]:
-        ask(url, {"mend": [each for each in POLICIES if each != policy]})
-        (finding,) = [each for name, each in (await said()).items() if name == f"organization policy {policy}"]
+    unasked = (await said())["managed organization policies"]
+    assert not unasked.told
+    assert all(name in unasked.said for name in MANAGED)
+    assert f"gcloud services enable orgpolicy.googleapis.com --project {PROJECT}" in unasked.fix
+    mend("orgpolicy.googleapis.com")
+    every = (*POLICIES, *MANAGED)
+    on = {name.rpartition(" ")[2] for name in await said() if "organization polic" in name}
+    assert on == set(every), "the newer API tells both kinds"
+    for policy in [name for name in every if name != "compute.disableGuestAttributesAccess"]:
+        ask(url, {"mend": [name for name in every if name != policy]})
+        (finding,) = [answer for name, answer in (await said()).items() if name == f"organization policy {policy}"]
         assert finding.fix
         await refused(AccessError, f"The organization policy {policy} of project {PROJECT} forbids it")
-        ask(url, {"lack": list(POLICIES)})
-    mend(*[each for each in POLICIES if each != "compute.disableGuestAttributesAccess"])
+        ask(url, {"lack": list(every)})
+    mend(*[name for name in every if name != "compute.disableGuestAttributesAccess"])
 
     account = (await said())["service account default"]
     assert "gcloud iam service-accounts add-iam-policy-binding" in account.fix
@@ -170,7 +197,7 @@ async def test_what_is_asked_for_together_is_refused_together(url: str, engine: 
             outcomes = list((await engine.insert_many(wanted)).values())
         except CloudError as error:
             outcomes = [error]
-        assert {type(each) for each in outcomes} == {QuotaError if "GPUS" in step else AccessError}
+        assert all(isinstance(outcome, QuotaError if "GPUS" in step else AccessError) for outcome in outcomes)
         assert all(match in str(each) for each in outcomes)
         ask(url, {"mend": [step]})
     assert await engine.list({}) == []
@@ -217,6 +244,11 @@ def test_what_services_beside_compute_engine_say_has_the_form_of_theirs(url: str
         for name in (*POLICIES, "storage.retentionPolicySeconds"):
             status, policy = post(url, f"{project}:getEffectiveOrgPolicy", {"constraint": f"constraints/{name}"})
             assert (status, faults("OrgPolicy", policy, "cloudresourcemanager")) == (200, [])
+        ask(url, {"mend": ["orgpolicy.googleapis.com", "roles/serviceusage.serviceUsageConsumer"]})
+        for name in (*POLICIES, *MANAGED, "storage.retentionPolicySeconds"):
+            with urllib.request.urlopen(f"{url}/v2/projects/{PROJECT}/policies/{name}:getEffectivePolicy") as answer:
+                policy = json.load(answer)
+            assert faults("GoogleCloudOrgpolicyV2Policy", policy, "orgpolicy.v2") == []
     assert set(QUOTAS) <= set(document()["schemas"]["Quota"]["properties"]["metric"]["enum"])
     ask(url, {"fresh": True})
     status, refusal = post(url, f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances", {})
@@ -259,13 +291,45 @@ def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -
         assert "roles that nobody has: roles/compute.instanceAdmin.v1" in typed("fresh")[1]
         code, told = typed("mend", "role/compute.securityAdmin")
         assert (code, "roles/compute.securityAdmin" in told) == (1, True), "the nearest is named"
+        code, told = typed("role", "transientUsr")
+        assert (code, "transientUser" in told) == (1, True)
+        assert typed("role", "transientController")[1].endswith("the permissions of transientController alone.\n")
     finally:
         program.terminate()
         assert program.wait(60) == 0
     program = started()
     try:
         every = [each for each in STEPS if each != "nat"]
-        assert "network: nat\n" in typed("mend", *every)[1]
+        told = typed("mend", *every)[1]
+        assert "network: nat\n" in told
+        assert "the permissions of transientController alone" in told, "the role is kept, too"
+        assert "alone" not in typed("role", "all")[1]
     finally:
         program.terminate()
         assert program.wait(60) == 0
+
+
+async def test_a_documented_role_is_enforced_permission_by_permission(
+    url: str, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    ask(url, {"whole": True})
+    plain = replace(wanted, name="c1-role", request_id=request_id("role"))
+    try:
+        ask(url, {"role": "transientController"})
+        await engine.endings(ZONE)  # operations may be listed
+        with pytest.raises(AccessError, match=r"Required 'compute\.firewalls\.create' permission"):
+            await engine.firewall.ensure(RULES)
+        with pytest.raises(AccessError, match=r"Required 'compute\.images\.list' permission"):
+            await engine.images.list()
+        with pytest.raises(AccessError, match=r"Required 'compute\.instances\.setServiceAccount' permission"):
+            await engine.insert(replace(plain, service_account="default"))
+        rights = found(await engine.examine([plain]))[f"rights in {PROJECT}"]
+        assert "lack compute.zones.get, compute.regions.get" in rights.said
+        ask(url, {"role": "transientUser"})
+        assert await engine.images.list() == []
+        await engine.firewall.ensure(RULES)
+        assert found(await engine.examine([plain], bucket="a-bucket-of-mine")) == {}
+        with pytest.raises(AccessError, match=r"Required 'compute\.images\.create' permission"):
+            await engine.images.make("mine", disk=f"zones/{ZONE}/disks/d", description="", labels={}, family="own")
+    finally:
+        ask(url, {"whole": True})

@@ -70,3 +70,20 @@ async def test_what_never_ends_is_waited_for_so_long_and_no_longer(api: Api, eng
         await engine.power.set_machine_type(ZONE, "c1-worker-1", "n1-standard-2", timeout=0.5)
     with pytest.raises(CloudError, match=r"c1-worker-1 did not take its end within 0\.5 s"):
         await engine.power.set_end(ZONE, "c1-worker-1", END, timeout=0.5)
+
+
+LOCAL = {"type": "SCRATCH", "interface": "NVME", "index": 1}
+BOOT = {"type": "PERSISTENT", "boot": True, "index": 0}
+
+
+@pytest.mark.parametrize(("disks", "discard"), [([BOOT], None), ([BOOT, LOCAL], "true")])
+async def test_a_stop_discards_local_ssds_where_there_are_any(
+    api: Api, engine: ComputeEngine, disks: list[dict[str, object]], discard: str | None
+) -> None:
+    stopped = instance("c1-worker-1", disks=disks, status="TERMINATED")
+    api.on("GET", WORKER, instance("c1-worker-1", disks=disks), stopped)
+    api.on("POST", f"{WORKER}/stop", operation())
+    api.on("POST", WAIT, operation())
+    await engine.power.stop(ZONE, "c1-worker-1")
+    ((query, _),) = api.asked("POST", f"{WORKER}/stop")
+    assert query.get("discardLocalSsd") == discard

@@ -62,5 +62,6 @@ async def test_whose_a_users_login_is_google_tells(api: Api, found: Any) -> None
         await told(api)
 
 
-async def test_an_emulator_asks_for_no_credentials(engine: ComputeEngine) -> None:
-    assert await engine.principal() == ""
+async def test_an_emulator_asks_for_no_credentials(api: Api) -> None:
+    async with ComputeEngine("a-project", api.url, patience=1) as engine:
+        assert await engine.principal() == ""

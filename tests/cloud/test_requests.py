@@ -6,10 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-from scripted_api import ZONE, Api, succeed
+from scripted_api import ZONE, Api, operation, refusal, succeed
 
 from tests.emulator.discovery import faults
 from transient_magics.cloud import ComputeEngine, VmRequest, request_id
+from transient_magics.protocol.layout import NOTICE_KEY
 
 
 async def sent(api: Api, engine: ComputeEngine, request: VmRequest) -> Any:
@@ -35,6 +36,29 @@ async def test_a_spot_vm_ends_at_its_time_limit_by_deletion(api: Api, engine: Co
     assert body["guestAccelerators"] == [
         {"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80", "acceleratorCount": 1}
     ]
+
+
+async def test_a_spot_vm_requests_a_longer_notice_and_its_metadata_has_it(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    body = await sent(api, engine, replace(wanted, notice_seconds=120))
+    assert body["scheduling"]["preemptionNoticeDuration"] == {"seconds": "120"}
+    assert {"key": NOTICE_KEY, "value": "120"} in body["metadata"]["items"]
+
+
+async def test_a_notice_that_compute_engine_refuses_is_dropped_for_good(
+    api: Api, engine: ComputeEngine, wanted: VmRequest
+) -> None:
+    succeed(api)
+    why = "Invalid value for field 'resource.scheduling.preemptionNoticeDuration': ''. Not available in this project."
+    api.on("POST", f"zones/{ZONE}/instances", refusal(400, "invalid", why), operation())
+    for _ in range(2):
+        await engine.insert(replace(wanted, notice_seconds=120))
+    bodies = [body for _, body in api.asked("POST", f"zones/{ZONE}/instances")]
+    assert ["preemptionNoticeDuration" in body["scheduling"] for body in bodies] == [True, False, False]
+    assert NOTICE_KEY not in str(bodies[1:])
+    assert "requested without it" in engine.notice_refused
+    assert "Not available" in engine.notice_refused
 
 
 async def test_a_legacy_preemptible_vm_carries_no_time_limit(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from google.api_core.exceptions import Forbidden
+from google_hosts import mounted
 from scripted_api import Api, refusal
 
 from tests.conftest import Emulate
@@ -26,8 +27,16 @@ def url(emulate: Emulate) -> Iterator[str]:
 
 
 @pytest.fixture
-async def storage(url: str) -> AsyncIterator[CloudStorage]:
-    async with CloudStorage("a-project", url, patience=3) as opened:
+def _at_googles_names(
+    url: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    with mounted(url, tmp_path_factory.mktemp("login"), monkeypatch):
+        yield
+
+
+@pytest.fixture
+async def storage(_at_googles_names: None) -> AsyncIterator[CloudStorage]:
+    async with CloudStorage("a-project", patience=3) as opened:
         await opened.ensure_bucket(BUCKET, "us-central1")
         yield opened
 
@@ -144,7 +153,7 @@ async def test_to_look_for_results_takes_no_more_than_object_admin(url: str, sto
     from google.oauth2.credentials import Credentials
 
     await storage.write_json(BUCKET, "of-a-run", [1])
-    token = await bounded_token([Reach(f"gs://{BUCKET}", "objectUser")], "a-project", url)
+    token = await bounded_token([Reach(f"gs://{BUCKET}", "objectUser")], "a-project")
     options = {"api_endpoint": url}
     anybody = google.Client("a-project", AnonymousCredentials(), client_options=options)
     storage._client = google.Client("a-project", Credentials(token.text), client_options=options)

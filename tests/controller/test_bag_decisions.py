@@ -32,6 +32,7 @@ from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.names import is_name
 from transient_magics.protocol.study import parse_space
 
+Block = list[tuple[int, bytes]]
 SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_hours=2.0)
 
 
@@ -84,7 +85,9 @@ def test_its_dask_clusters_have_names_that_nothing_else_has() -> None:
     def job(name: str) -> Event:
         return events.JobDeclared(job=name, spec=JobSpec(name, "true").to_dict())
 
-    assert decided(job("bag-1-d1")) == Begin("bag-1-d2")
+    early = replay([job("bag-1-d1"), e.BagDeclared(bag="bag-1", spec=SPEC.to_dict())])
+    assert decide(early.bags["bag-1"], early, 0.0, 100.0) == Begin("bag-1-d2")
+    assert decided(job("bag-1-d1")) == Begin("bag-1-d1"), "a bag reserves these names"
     assert decided(*dask(1)[:1], job("bag-1-1")) == Begin("bag-1-d2")
     assert is_name(dask_name("a" * 40, 20))
 
@@ -168,9 +171,9 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
     ]
 
     class Connection:
-        async def follow(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[tuple[int, bytes]]:
+        async def follow_blocks(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[Block]:
             for number, each in enumerate(told):
-                yield number, json.dumps({**each.to_dict(), "time": now + number}).encode()
+                yield [(number, json.dumps({**each.to_dict(), "time": now + number}).encode())]
             raise ForeignError("that was all")
 
         async def get(self, path: str, local: Path, *, most: int) -> None:
@@ -200,9 +203,9 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
     learnt = {**b.BagLearnt(bag="bag-1", batch=0, results=1, model="gp").to_dict(), "time": time.time_ns()}
 
     class Connection:
-        async def follow(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[tuple[int, bytes]]:
+        async def follow_blocks(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[Block]:
             if not offset:
-                yield 1, json.dumps(learnt).encode()
+                yield [(1, json.dumps(learnt).encode())]
             raise ForeignError("that was all")
 
         async def get(self, path: str, local: Path, *, most: int) -> None:
@@ -304,9 +307,9 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
     ]
 
     class Connection:
-        async def follow(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[tuple[int, bytes]]:
+        async def follow_blocks(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[Block]:
             for number, each in enumerate(told[offset:], offset + 1):
-                yield number, json.dumps({**each.to_dict(), "time": time.time_ns()}).encode()
+                yield [(number, json.dumps({**each.to_dict(), "time": time.time_ns()}).encode())]
             await asyncio.get_running_loop().create_future()
 
         async def get(self, path: str, local: Path, *, most: int) -> None:

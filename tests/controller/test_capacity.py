@@ -80,6 +80,18 @@ def test_of_two_answers_the_later_one_counts_whichever_was_asked_for_first() -> 
         assert offer(*asked) == Offer(ZONES[1], "spot")
 
 
+def test_vms_that_got_the_last_of_a_quota_do_not_open_the_zone_for_the_others() -> None:
+    """Asked for with one request: two come, the third is refused; the two run somewhat later."""
+    beyond = replace(refused(3, ZONES[0], "quota", ago=30.0), requested_at=NOW - 40)
+    came = [replace(ran(number, ZONES[0], slot=number), requested_at=NOW - 40) for number in (1, 2)]
+    region = ZONES[0].rpartition("-")[0]
+    found = offer(*came, beyond)
+    assert found
+    assert not found.zone.startswith(region)
+    later = replace(ran(4, ZONES[0], slot=4), requested_at=NOW - 20)
+    assert offer(*came, beyond, later) == Offer(ZONES[0], "spot"), "more quota was given meanwhile"
+
+
 def test_a_place_that_has_another_gpu_since_a_resize_begins_anew() -> None:
     other = [replace(refused(number, ZONES[0], "other"), accelerator="k80") for number in range(9)]
     assert offer(*other) == Offer(ZONES[0], "spot")

@@ -133,14 +133,6 @@ def test_late_is_told_once_and_money_that_is_spent_ends_it(opened: Open) -> None
     assert "its limit of $0.0010 is reached" in recorder.trouble
 
 
-def test_what_was_decided_on_a_vm_is_decided_anew_here(opened: Open) -> None:
-    recorder, deadlines, _ = opened()
-    machines = (("cpu", "standard", 3),)
-    recorder.record(events.DeadlineActed(run="run-1", machines=machines, reason="a VM said so"))
-    deadlines.decide_anew()
-    assert recorder.state.steered == (("cpu", "spot", 2),)
-
-
 def test_the_page_agrees_to_the_proposal_that_it_shows() -> None:
     class Asked:
         def run(self, name: str) -> Asked:

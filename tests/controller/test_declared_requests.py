@@ -17,7 +17,7 @@ from transient_magics.spec import ClusterSpec
 
 
 def spec(**more: Any) -> ClusterSpec:
-    said = {"name": "c", "project": "mine", "bucket": "none", "zone": ("us-central1-a",), **more}
+    said = {"name": "c", "project": "my-own", "bucket": "none", "zone": ("us-central1-a",), **more}
     return specify(Declaration("t4x2", **said))
 
 
@@ -81,7 +81,7 @@ def test_compute_engine_deletes_every_vm_when_max_cost_is_spent(more: dict[str, 
 
 def test_compute_engine_deletes_every_vm_before_as_many_workers_as_are_allowed_cost_more_than_max_cost() -> None:
     declared = spec(max_cost=5.0, max_hours=1000.0, max_workers=6)
-    most = specify(Declaration("t4x6", name="c", project="mine", bucket="none", zone=("us-central1-a",)))
+    most = specify(Declaration("t4x6", name="c", project="my-own", bucket="none", zone=("us-central1-a",)))
     assert termination(declared) * most.most_hourly == pytest.approx(5.0, abs=0.01)
 
 

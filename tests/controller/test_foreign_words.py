@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -18,7 +19,7 @@ from tests.conftest import Emulate
 from transient_magics import client, errors, places
 from transient_magics.client import commands
 from transient_magics.cloud import BoundedToken, CloudStorage, Reach, Vm
-from transient_magics.controller.__main__ import _look_after
+from transient_magics.controller.__main__ import _end_without_lock, _look_after
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import RequestVm, Situation, decide
 from transient_magics.controller.opening import Opening
@@ -26,12 +27,12 @@ from transient_magics.controller.placement import attaching
 from transient_magics.controller.placement.mirror import Mirror
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs import checking
-from transient_magics.controller.runs.conduct import Runs
+from transient_magics.controller.runs.conduct import Runs, waiting_runs
 from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
-from transient_magics.journal import Journal, RunState, declared, events, fold, read, replay, unknown_run
+from transient_magics.journal import Journal, RunState, bill, declared, events, fold, read, replay, unknown_run
 from transient_magics.journal.bags.events import BagDeclared
 from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
@@ -121,6 +122,9 @@ def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: boo
 def test_workers_on_demand_that_a_vm_decided_on_are_not_rented_when_the_cluster_is_taken_back(home: Path) -> None:
     """Its journal has a run with a deadline rent three, where two Spot workers are declared."""
     on_demand = (("k80", "standard", 3),)
+    due = {"name": "run-2", "train_steps": 9, "finish_by": time.time() + 3600, "token": "t"}
+    (home / "runs" / "run-2").mkdir()
+    (home / "runs" / "run-2" / "run.json").write_text(json.dumps(due))
     with Journal(home / "journal.jsonl") as journal:
         journal.append(events.TrainDeclared(run="run-2", spec={"train_steps": 9, "finish_by": time.time() + 3600}))
         journal.append(events.DeadlineActed(run="run-2", machines=on_demand, reason="a VM said so"))
@@ -208,7 +212,8 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
 @pytest.mark.parametrize("asked_for", [True, False])
 async def test_without_an_answer_of_compute_engine_no_vm_is_called_gone(home: Path, asked_for: bool) -> None:
     if not asked_for:
-        (home / "journal.jsonl").unlink()
+        for path in home.glob("*journal.jsonl*"):
+            path.unlink()
     (home / "owner.json").write_text("{}")
     answers: list[errors.CloudError | None] = [errors.UnreachableError("no network"), None]
 
@@ -404,6 +409,22 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
         declared.run_folder(home, "../../..")
 
 
+async def test_by_what_the_controllers_vm_writes_of_its_own_id_it_is_not_gone(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it had this machine take the cluster back, and what it wrote, whenever it likes."""
+    with Journal(home / "journal.jsonl") as journal:
+        journal.append(events.VmRunning(vm="ps-0", address="10.9.9.9", vm_id="666"))
+    mirror = Mirror(home)
+
+    async def there(zone: str, name: str) -> Any:
+        return SimpleNamespace(id="1", status="RUNNING")
+
+    monkeypatch.setattr(mirror, "_access", SimpleNamespace(engine=SimpleNamespace(get=there)))
+    assert not await mirror._is_vacant()
+    assert mirror._vm.address == "10.0.0.1"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "taken"),
@@ -453,6 +474,60 @@ def test_one_bad_line_ends_nobody_and_everything_can_be_deleted(home: Path) -> N
     assert client.Cluster("one").state.spec == SPEC
     (home / "spec.json").write_text("{}")
     assert (client.clusters(all=True), len(client.unreadable())) == ([], 1)
+
+
+def test_a_cluster_whose_journal_was_removed_is_what_it_was(home: Path) -> None:
+    """Its bill, on which --max-cost depends, and what has ended, so that none of it begins a second time."""
+    with Journal(home / "journal.jsonl") as journal:
+        journal.append(events.TrainFinished(run="run-1", step=9))
+    before = client.Cluster("one").state
+    (home / "journal.jsonl").unlink()
+    state = client.Cluster("one").state
+    assert (state.vms, state.runs, state.seat) == (before.vms, before.runs, "ps-0")
+    assert client.Cluster("one").cost().total > 0
+    assert waiting_runs(home, state) == []
+
+
+def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothing_again(home: Path) -> None:
+    declared.agree(home, replace(SPEC, max_cost=1.0, declared_at=time.time() - 1800))
+    write = {"jobs/job-1/job.json": {"name": "job-1", "command": "true", "declared_at": 1.0}}
+    for name, content in write.items():
+        (home / name).parent.mkdir(parents=True)
+        (home / name).write_text(json.dumps(content))
+    for path in home.glob("*journal.jsonl*"):
+        path.unlink()
+    controller = Controller(home)
+    with Journal(home / "journal.jsonl") as journal:
+        controller._take_up(Recorder(journal, replay(read(journal.path))))
+        controller._begin_journal()
+        state = controller._state
+    assert bill(state, time.time()).total == pytest.approx(SPEC.most_hourly / 2, rel=0.01)
+    assert f"its bill begins with ${SPEC.most_hourly / 2:.2f}" in state.trouble
+    assert (state.runs["run-1"].phase, state.jobs["job-1"].phase) == ("failed", "failed")
+    assert not state.active_run
+    assert not state.active_jobs
+    assert "was removed" in state.jobs["job-1"].reason
+
+
+@pytest.mark.parametrize("other", [True, False])
+async def test_a_controller_ends_when_its_lock_is_not_that_of_the_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    monkeypatch.setattr("transient_magics.controller.__main__._LOOK_SECONDS", 0.01)
+    lock = take(home)
+    assert lock is not None
+    governing = asyncio.create_task(asyncio.sleep(60))
+    watching = asyncio.create_task(_end_without_lock(home, lock, governing))
+    await asyncio.sleep(0.1)
+    assert not governing.done(), "it has its lock"
+    (home / "controller.lock").unlink()
+    beside = take(home) if other else None
+    async with asyncio.timeout(5):
+        await watching
+    with pytest.raises(asyncio.CancelledError):
+        await governing
+    for each in filter(None, (lock, beside)):
+        os.close(each)
 
 
 def test_of_what_a_check_on_a_vm_counts_only_numbers_are_kept(tmp_path: Path) -> None:

@@ -66,14 +66,17 @@ class There:
         for name in sorted(set(names) - set(without), key=lambda name: name != layout.RUN):
             await self.get(f"{path}/{name}", target / name, most=2**20)
 
-    async def follow(
+    async def follow_blocks(
         self, path: str, offset: int = 0, *, allowance: object = None
-    ) -> AsyncGenerator[tuple[int, bytes], None]:
+    ) -> AsyncGenerator[list[tuple[int, bytes]], None]:
         while True:
             content = self._of(path).read_bytes() if self._of(path).exists() else b""
+            block: list[tuple[int, bytes]] = []
             for line in content[offset:].splitlines():
                 offset += len(line) + 1
-                yield offset, line
+                block.append((offset, line))
+            if block:
+                yield block
             await asyncio.sleep(0.01)
 
 

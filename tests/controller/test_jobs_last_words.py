@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from transient_magics.controller.jobs.last_words import CUT, add_tail
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
-from transient_magics.journal import ClusterState, Event, events, fold
+from transient_magics.journal import ClusterState, Event, events, fold, metrics
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginJob, EndJob
 from transient_magics.protocol.job import JobSpec
@@ -199,6 +200,41 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     job = journal.state.jobs["job-1"]
     assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
     assert EndJob(job="job-1", attempt=1) in told
+
+
+async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_written_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = Path(layout.OUTPUT) / "1-0.log"
+    home, here = tmp_path / "vm", tmp_path / "here" / layout.JOBS / "job-1" / output
+    there = home / layout.job_on_vm("job-1") / output
+    for folder in (there.parent, here.parent):
+        folder.mkdir(parents=True)
+    flood = b"y\n" * 50_000 + b"\n" * 50_000
+    there.write_bytes(flood)
+    (home / layout.job_on_vm("job-1") / layout.job_events(1)).write_text("")
+    turn, lines_of_turn, sizes = 0, Counter[int](), list[int]()
+    append = metrics.append
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def counted(path: Path, lines: bytes) -> None:
+        lines_of_turn[turn] += lines.count(b"\n")
+        sizes.append(len(lines))
+        append(path, lines)
+
+    monkeypatch.setattr(metrics, "append", counted)
+    counting = asyncio.create_task(count_turns())
+    await told_to_the_vm(tmp_path, Journal(), lambda _: here.exists() and here.stat().st_size == len(flood))
+    counting.cancel()
+    assert here.read_bytes() == flood
+    assert max(lines_of_turn.values()) <= 2_000
+    assert max(sizes) <= 256 * 2**10
+    assert len(sizes) <= flood.count(b"\n") / 100, "the file is not opened for each line"
 
 
 async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_lost(tmp_path: Path) -> None:

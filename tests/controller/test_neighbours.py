@@ -363,7 +363,7 @@ def test_ssh_comes_in_from_where_it_was_said_and_else_through_the_proxy_alone(
     assert sources(ssh_from=("203.0.113.7/32",)) == (False, {"203.0.113.7/32"})
     assert sources(ssh_from=("0.0.0.0/0",)) == (False, {"0.0.0.0/0"}), "the world, only where that was typed"
     assert sources(external_ip=False) == (True, {IAP_RANGE})
-    assert not specify(tm.Declaration("t4", name="c", project="p", firewall=False)).through_proxy
+    assert not specify(tm.Declaration("t4", name="c", project="some-project", firewall=False)).through_proxy
     monkeypatch.setenv("PATH", "")
     with pytest.raises(DeclarationError, match=r"gcloud.* is not on this machine.*--ssh-from RANGE"):
         declare(tm.Declaration("t4", name="c", project="some-project"))

@@ -34,6 +34,7 @@ from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.owner import OWNER
 from transient_magics.journal import Event, Journal, events, replay
+from transient_magics.journal.declared import agree
 from transient_magics.protocol import layout
 from transient_magics.remote import generate_key
 from transient_magics.spec import EMULATED_PROJECT, ClusterSpec
@@ -98,7 +99,8 @@ CASES = {
         (events.ClusterImageChosen(image="transient-training-1", why="it carries the stack already", gpu=False),),
     ),
     "own-network-without-external-addresses": Case(
-        f"t4 {IN_PROJECT} --name inside --network own --subnet inner --no-external-ip --no-firewall"
+        f"t4 {IN_PROJECT} --name inside --network own --subnet inner --no-external-ip --no-firewall "
+        "--preemption-notice none"
     ),
     "jobs": Case(f"cpux3 {IN_PROJECT} --for jobs"),
     "preparation": Case(
@@ -141,6 +143,11 @@ async def sent(case: Case, directory: Path) -> list[dict[str, Any]]:
     spec = declared(case)
     happened = (events.ClusterDeclared(spec=spec.to_dict()), *case.happened)
     state = replay([replace(event, time=int(spec.declared_at * 1e9)) for event in happened])
+    assert state.spec
+    agree(directory, state.spec)
+    for run in state.runs.values():
+        (directory / layout.RUNS / run.name).mkdir(parents=True)
+        (directory / layout.RUNS / run.name / layout.RUN).write_text(json.dumps(run.spec.to_dict()))
     decisions = decide(Situation(spec.declared_at, state))
     (directory / OWNER).write_text(json.dumps(WHOSE))
     with Journal(directory / layout.JOURNAL) as journal:

@@ -76,7 +76,7 @@ HERE = ("us-central1-a",)
 
 
 def declare(spec: str, **options: object) -> Life:
-    options = {"project": "p", "max_cost": 10.0, "max_hours": 1000.0, **options}
+    options = {"project": "my-own", "max_cost": 10.0, "max_hours": 1000.0, **options}
     return Life(specify(Declaration(spec, name="one", **options)))  # type: ignore[arg-type]
 
 

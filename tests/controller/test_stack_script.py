@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from transient_magics.catalog import DRIVER
 from transient_magics.controller.vms.startup import account_script, controller_script, startup_script
 
-TOOLS = ("bash", "cat", "chmod", "grep", "mkdir", "mv", "rm", "sed", "sh", "touch")
-PLACES = ("/etc/", "/opt/transient", "/run/transient", "/sys/bus", "/usr/local/bin/transient", "/var/lib/transient")
+TOOLS = ("bash", "cat", "chmod", "cp", "grep", "mkdir", "mv", "rm", "sed", "sh", "touch")
+PLACES = (
+    "/dev/nvidia", "/etc/", "/opt/transient", "/proc/devices", "/run/transient", "/sys/bus", "/usr/local/bin/transient",
+    "/var/lib/transient",
+)  # fmt: skip
 KERNEL, LATEST = "6.1.0-22-cloud-amd64", "6.1.0-56-cloud-amd64"
 SOURCES = """\
 Types: deb deb-src
@@ -30,7 +34,7 @@ case "$*" in
 esac
 for word; do
   case $word in
-  nvidia-kernel-dkms) touch "$ROOT/modules/nvidia-current" "$ROOT/modules/nvidia-current-uvm" ;;
+  nvidia-kernel-dkms) touch "$ROOT/modules/nvidia" "$ROOT/modules/nvidia-uvm" ;;
   linux-image-cloud-amd64) touch "$ROOT/kernel.installed" ;;
   esac
 done
@@ -52,11 +56,23 @@ fails modprobe
 case $1 in nvidia | nvidia-uvm) [ -e "$ROOT/modules/nvidia-current${1#nvidia}" ] ;; *) exit 1 ;; esac
 """
 SMI = 'fails smi; [ "$*" = -L ]; if [ -e "$ROOT/no-device" ]; then echo "No devices found"; else echo "GPU 0: T4"; fi'
+# The repository's key, as this file's tests have it: one line with its fingerprint.
+CURL = """
+fails curl
+while [ "$1" != -o ]; do shift; done
+cp "$ROOT/key" "$2"
+"""
+GPG = """
+case "$*" in
+*--import*) cp "$6" "$2/imported" ;;
+*--export*) grep -x "$6" "$2/imported" ;;
+esac
+"""
 PROGRAMS = {
     "apt-get": APT_GET, "apt-cache": '[ "$1" = show ]; grep -qx "${2#linux-headers-}" "$ROOT/headers"',
     "python3.11": PYTHON, "pip": "fails pip", "modinfo": MODINFO, "modprobe": MODPROBE, "nvidia-smi": SMI,
     "ldconfig": "", "systemctl": '[ "$1" != mask ] || fails mask', "uname": '[ "$1" = -r ]; cat "$ROOT/kernel"',
-    "sleep": "", "sync": "",
+    "sleep": "", "sync": "", "curl": CURL, "gpg": GPG, "mknod": 'touch "$3"',
 }  # fmt: skip
 NOTED = """#!/bin/sh
 set -e
@@ -80,7 +96,9 @@ class Vm:
             "etc/apt/sources.list.d",
             "etc/ld.so.conf.d",
             "sys/bus/pci/devices",
+            "dev",
             "opt",
+            "proc",
             "run",
             "var/lib",
             "usr/local/bin",
@@ -93,6 +111,8 @@ class Vm:
             path.write_text(NOTED.format(name=name, text=text))
             path.chmod(0o700)
         (root / "etc/os-release").write_text("ID=debian\n")
+        (root / "key").write_text(f"{DRIVER.fingerprint}\n")
+        (root / "proc/devices").write_text("Character devices:\n195 nvidia\n235 nvidia-uvm\n")
         (root / "etc/apt/sources.list.d/debian.sources").write_text(SOURCES)
         self.kernel(KERNEL, headers=(KERNEL, LATEST))
 
@@ -150,12 +170,18 @@ def test_a_vm_with_a_card_has_its_driver_loaded_and_libraries_that_fit(vm: Vm, w
     ended = vm.boot(with_gpu)
     assert (ended.returncode, vm.ready) == (0, True), ended.stderr
     assert "GPU 0: T4" in ended.stdout
-    (driver,) = vm.called("apt-get", "nvidia-kernel-dkms", f"linux-headers-{KERNEL}", "libcuda1 nvidia-smi")[1:]
+    (driver,) = vm.called("apt-get", f"linux-headers-{KERNEL}", "nvidia-driver-cuda nvidia-kernel-dkms")[1:]
     assert "--no-install-recommends" in driver
-    components = "Components: main contrib non-free non-free-firmware\n"
-    assert components in (vm.root / "etc/apt/sources.list.d/debian.sources").read_text()
+    (pinned,) = vm.called("apt-get", "nvidia-driver-pinning-580")[1:]
+    assert "Components: main contrib\n" in (vm.root / "etc/apt/sources.list.d/debian.sources").read_text()
+    keyring = vm.root / "etc/apt/keyrings/nvidia.gpg"
+    assert keyring.read_text() == f"{DRIVER.fingerprint}\n"
+    listed = (vm.root / "etc/apt/sources.list.d/nvidia.list").read_text()
+    assert listed == f"deb [signed-by={keyring}] {DRIVER.repository}/ /\n"
+    assert vm.called("mknod -m 666", "nvidia-uvm c 235 0")
     assert all("DPkg::Lock::Timeout=" in call for call in vm.called("apt-get"))
     calls = vm.called()
+    assert calls.index(pinned) < calls.index(driver)
     masked = calls.index("systemctl mask --now apt-daily.timer apt-daily-upgrade.timer")
     assert masked < calls.index(vm.called("apt-get")[0])
     pips = vm.called("pip", "--require-hashes")
@@ -247,11 +273,21 @@ def test_and_not_for_ever(vm: Vm, with_gpu: str) -> None:
 
 def test_a_driver_that_does_not_build_is_not_built_again(vm: Vm, with_gpu: str) -> None:
     (vm.root / "bin/apt-get").write_text(
-        (vm.root / "bin/apt-get").read_text().replace("fails install", 'case "$*" in *nvidia*) exit 100 ;; esac')
+        (vm.root / "bin/apt-get")
+        .read_text()
+        .replace("fails install", 'case "$*" in *nvidia-kernel-dkms*) exit 100 ;; esac')
     )
     ended = vm.boot(with_gpu)
     assert (ended.returncode, last_step(ended)) == (100, "installing the NVIDIA driver")
     assert len(vm.called("apt-get", "nvidia-kernel-dkms")) == 2, "downloaded once, installed once"
+
+
+def test_another_key_than_nvidias_is_not_trusted(vm: Vm, with_gpu: str) -> None:
+    (vm.root / "key").write_text("0123456789ABCDEF0123456789ABCDEF01234567\n")
+    ended = vm.boot(with_gpu)
+    assert (ended.returncode, last_step(ended)) == (1, "installing the NVIDIA driver")
+    assert "another key" in ended.stderr
+    assert not (vm.root / "etc/apt/sources.list.d/nvidia.list").exists()
 
 
 def test_a_kernel_whose_headers_debian_no_longer_keeps_makes_room_for_the_latest_once(vm: Vm, with_gpu: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,6 +95,36 @@ async def test_a_controller_refuses_what_is_no_command_and_hears_the_next_one(
             granted(json.loads(await reader.readline()))
         assert granted(json.loads(await reader.readline())) == {"heard": "ping"}
         writer.close()
+
+
+async def test_a_command_that_a_full_disk_prevents_is_answered(tmp_path: Path) -> None:
+    async def controller(_: Command) -> dict[str, Any]:
+        raise OSError(errno.ENOSPC, "No space left on device", "agreed.json")
+
+    async with serve(tmp_path / "a", controller):
+        with pytest.raises(ClusterError, match=r"cannot do this: No space left on device \(agreed\.json\)\."):
+            await asyncio.to_thread(commands._ask, tmp_path / "a", Ping(), 30.0)
+
+
+async def test_a_controller_is_asked_for_its_present_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def troubled(_: Command) -> dict[str, Any]:
+        return {"trouble": "the disk is full"}
+
+    async def silent(_: Command) -> dict[str, Any]:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(commands.places, "command_socket", lambda name: tmp_path / name)
+    async with serve(tmp_path / "full", troubled), serve(tmp_path / "frozen", silent):
+        told = [await asyncio.to_thread(commands.trouble, Path(name), 0.1) for name in ("full", "frozen", "absent")]
+    assert told == ["the disk is full", "the controller of frozen has not answered within 0 s", ""]
+
+
+def test_an_error_of_another_process_is_as_long_as_a_sentence_may_be() -> None:
+    answer = {"ok": False, "error": "x" * 10**6, "where": "y" * 10**6, "fix": "\x1b[2J" * 10**6, "kind": "ClusterError"}
+    with pytest.raises(ClusterError) as raised:
+        granted(answer)
+    assert len(str(raised.value)) < 13_000
+    assert "\x1b" not in str(raised.value)
 
 
 def test_what_cannot_be_sent_is_refused_here(tmp_path: Path) -> None:

@@ -47,6 +47,28 @@ async def test_a_preemption_is_told_at_once_and_carried_out_after_the_notice(clo
 
 
 @pytest.mark.slow
+def test_a_vm_that_requests_a_longer_notice_runs_on_before_its_shutdown(cloud: Cloud) -> None:
+    longer = {"scheduling__preemption_notice_duration": compute_v1.Duration(seconds=120)}
+    cloud.create("w0", metadata={"emulator-notice-seconds": "1.5"}, **longer)
+    asked = time.monotonic()
+    cloud.preempt("w0")
+    seen = [cloud.get("w0").status]
+    while seen[-1] != "TERMINATED":
+        time.sleep(0.1)
+        status = cloud.get("w0").status
+        seen += [status] if status != seen[-1] else []
+    assert seen == ["RUNNING", "STOPPING", "TERMINATED"]
+    assert time.monotonic() - asked >= 3.0, "the longer notice, then the usual one"
+
+
+@pytest.mark.parametrize(("spot", "seconds"), [(True, 60), (False, 120)])
+def test_a_longer_notice_is_of_spot_vms_and_of_two_minutes(cloud: Cloud, spot: bool, seconds: int) -> None:
+    longer = {"scheduling__preemption_notice_duration": compute_v1.Duration(seconds=seconds)}
+    with pytest.raises(exceptions.BadRequest, match="preemptionNoticeDuration"):
+        cloud.insert("w0", spot=spot, **longer)
+
+
+@pytest.mark.slow
 def test_a_preempted_vm_is_kept_stopped_unless_told_otherwise(cloud: Cloud) -> None:
     script = {"shutdown-script": "echo last words; touch ~/saved", "emulator-notice-seconds": "0.5"}
     cloud.create("w0", metadata=script)

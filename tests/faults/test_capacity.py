@@ -15,11 +15,13 @@ import transient_magics as tm
 from tests.faults.conftest import PATIENCE, Patient
 from tests.faults.healing import healed
 from tests.faults.test_controller_on_a_vm import vms
-from transient_magics import client, places
+from transient_magics import client, emulator, places
 from transient_magics.client import commands
+from transient_magics.emulator.project.program import ask
 from transient_magics.errors import ClusterError, DeclarationError
-from transient_magics.journal import events
+from transient_magics.journal import ClusterState, events
 from transient_magics.protocol.cluster_commands import Delete, Ping
+from transient_magics.spec.roles import CONTROLLER_ROLE, USER_ROLE
 
 MIXED = "k80x2@us-west1-b+p100@us-central1-c+v100"
 
@@ -51,21 +53,44 @@ def test_a_mixed_cluster_does_not_even_ask_in_a_zone_that_advice_calls_sold_out(
         witness.weather(stockout="none")
 
 
-def test_without_any_spot_capacity_workers_are_rented_on_demand(witness: client.Cluster) -> None:
+@pytest.mark.parametrize("role", [pytest.param(USER_ROLE, marks=pytest.mark.nightly), CONTROLLER_ROLE])
+def test_under_each_documented_role_workers_are_rented_on_demand_where_spot_has_no_capacity(
+    witness: client.Cluster, role: str
+) -> None:
+    """The quota allows one of two, and the other is refused for the quota, not for a right that is missing."""
     zone = "us-west1-b"
+    url = emulator.running()
+    assert url
     witness.weather(stockout=f"{zone}:p100,spot")
-    with (
-        contextlib.suppress(KeyError),
-        tm.declare("p100", name="dear", zone=(zone,), fallback_seconds=0.0) as cluster,
-    ):
-        (worker,) = [vm for vm in cluster.wait(PATIENCE).living if vm.role == "worker"]
-        assert worker.provisioning_model == "standard"
-        assert worker.hourly == worker.on_demand_hourly
-        raise KeyError("whatever goes wrong in the block")
-    assert client.cluster("dear").state.over
+    ask(url, {"lack": ["NVIDIA_P100_GPUS", "PREEMPTIBLE_NVIDIA_P100_GPUS"]})
+    ask(url, {"role": role})
+    name, options = f"dear-{role.lower()}", {"firewall": role == USER_ROLE, "fallback_seconds": 0.0}
+    try:
+        with (
+            contextlib.suppress(KeyError),
+            tm.declare("p100x2", name=name, zone=(zone,), **options) as cluster,
+        ):
+            patient = Patient(cluster)
+            refused: dict[str, str] = {}
+
+            def told(state: ClusterState) -> bool:
+                refused.update((event.cause, event.reason) for event in patient.since(0, events.VmRefused))  # type: ignore[attr-defined]
+                ready = [vm for vm in state.living if vm.role == "worker" and vm.state == "ready"]
+                return len(ready) == 1 and "quota" in refused
+
+            state = patient.until(told, "one comes, and why the other does not is told")
+            (worker,) = [vm for vm in state.living if vm.role == "worker" and vm.state == "ready"]
+            assert worker.provisioning_model == "standard"
+            assert worker.hourly == worker.on_demand_hourly
+            assert set(refused) == {"stockout", "quota"}, refused
+            assert "NVIDIA_P100_GPUS" in refused["quota"]
+            raise KeyError("whatever goes wrong in the block")
+        assert client.cluster(name).state.over
+    finally:
+        ask(url, {"whole": True})
+        witness.weather(stockout="none")
     with pytest.raises(DeclarationError, match="A cluster has no option 'zones'"):
         tm.declare("p100", zones=(zone,))
-    witness.weather(stockout="none")
 
 
 def test_where_vms_do_not_boot_two_are_bought_and_what_they_wrote_is_kept(witness: client.Cluster) -> None:

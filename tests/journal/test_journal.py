@@ -39,8 +39,9 @@ def test_a_new_writer_goes_on_counting(tmp_path: Path) -> None:
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(1, 60))
 def test_a_torn_last_line_is_survived(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / f"{cut}.jsonl"
-    path.unlink(missing_ok=True)
+    path = tmp_path / "journal.jsonl"
+    for each in tmp_path.iterdir():
+        each.unlink()
     with Journal(path) as journal:
         journal.append(events.VmReady(vm="worker-0"))
         journal.append(events.VmRevoked(vm="worker-0", signal="ssh"))
@@ -108,6 +109,50 @@ async def test_a_follower_sees_events_at_once(tmp_path: Path) -> None:
             delays.append(await asyncio.wait_for(seen.get(), 60))
     task.cancel()
     assert sorted(delays)[10] < 0.3
+
+
+@pytest.mark.parametrize("others", [None, b"", b'{"seq":1,"time":1,"kind":"cluster.deleted"}\n'])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_journal_that_is_removed_or_replaced_is_written_again_by_its_writer(
+    tmp_path: Path, others: bytes | None, linked: bool
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path) as journal:
+        journal.append(events.VmReady(vm="worker-0"))
+        path.unlink()
+        if not linked:
+            (tmp_path / ".journal.jsonl.kept").unlink()
+        if others is not None:
+            path.write_bytes(others)
+        journal.append(events.VmReady(vm="worker-1"))
+        assert [journal.hold_name() for _ in range(4)] == [False, False, True, False]
+        journal.append(events.VmReady(vm="worker-2"))
+    assert [vars(event)["vm"] for event in read(path)] == ["worker-0", "worker-1", "worker-2"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_journal_that_was_removed_is_there_for_the_next_writer(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    for number in range(3):
+        with Journal(path) as journal:
+            journal.append(events.VmReady(vm=f"worker-{number}"))
+            journal.rewrite(read(path))
+        path.unlink()
+    with Journal(path):
+        assert [event.seq for event in read(path)] == [1, 2, 3]
+
+
+def test_a_writer_leaves_a_folder_that_was_removed_or_took_its_folders_name(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    with Journal(folder / "journal.jsonl") as journal:
+        journal.append(events.VmReady(vm="worker-0"))
+        folder.rename(tmp_path / "former")
+        assert not any(journal.hold_name() for _ in range(9))
+        folder.mkdir()
+        (folder / "journal.jsonl").write_bytes(b"another cluster's\n")
+        assert not any(journal.hold_name() for _ in range(9))
+    assert (folder / "journal.jsonl").read_bytes() == b"another cluster's\n"
 
 
 def test_a_journal_in_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

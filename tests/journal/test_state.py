@@ -81,7 +81,8 @@ def test_a_state_does_not_depend_on_where_reading_was_interrupted(story: list[Ev
 
 @given(stories)
 def test_events_read_twice_count_once(story: list[Event]) -> None:
-    assert replay(story + story) == replay(story)
+    # A run that is declared twice is refused at each reading, and counted.
+    assert replace(replay(story + story), passed_over=0) == replace(replay(story), passed_over=0)
 
 
 @given(stories)

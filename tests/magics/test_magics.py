@@ -20,8 +20,11 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from tests.homes import end_emulator
 from transient_magics import client
+from transient_magics.cli.answers import Listing, Snapshot
 from transient_magics.cli.program import main
 from transient_magics.errors import CellError, ClusterError, DeclarationError, TransientError
+from transient_magics.journal import ClusterState
+from transient_magics.magics.answers import listing_html, snapshot_html
 
 TRAIN = "%%train --model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 20"
 
@@ -124,6 +127,18 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     assert "cell line 2: 'lr' is a parameter, and the cell sets it itself" in refused(
         shell, "%%sweep --over lr=1,2 --train-steps 5 --objective accuracy\nlr = 1\nmodel = lr\ndef input_fn(mode): 1"
     )
+
+
+def test_a_dead_controller_is_reported_above_what_its_cluster_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    said = "No controller of <demo> has been running since 03:04."
+    for html in (
+        snapshot_html(Snapshot(ClusterState(name="demo"), unattended=said)),
+        listing_html(Listing([client.Cluster("demo")], unattended=[said])),
+    ):
+        assert html.startswith("<div>No controller of &lt;demo&gt; has been running since 03:04.</div>")
 
 
 @pytest.mark.slow

@@ -107,10 +107,10 @@ def test_a_file_of_revocations_is_read_here_and_understood_there(home: Path, tmp
 
 
 def test_in_a_project_the_weather_is_googles(shell: InteractiveShell) -> None:
-    declared("c1", project="mine")
+    declared("c1", project="my-own")
     error = shell.run_cell("%transient_weather c1 --revocations published").error_in_exec
     assert isinstance(error, ClusterError)
-    assert str(error).startswith("c1 runs in project mine, where the weather is Google's.")
+    assert str(error).startswith("c1 runs in project my-own, where the weather is Google's.")
     assert not emulator.running()
 
 

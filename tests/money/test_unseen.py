@@ -24,6 +24,7 @@ from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.machines import vm_request
 from transient_magics.journal import ClusterState, Journal, bill, events, now
+from transient_magics.journal.declared import agree
 from transient_magics.remote import generate_key
 from transient_magics.spec import ClusterSpec
 
@@ -71,6 +72,7 @@ async def killed_before_it_saw_them(
 async def test_vms_that_came_and_went_unseen_are_paid_for(url: str, tmp_path: Path) -> None:
     weather(url, hours_per_minute=10)
     spec = specify(Declaration(f"t4x2@{ZONE}", name="one", max_hours=100))
+    agree(tmp_path, spec)
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = Recorder(journal, ClusterState())
         recorder.record(events.ClusterDeclared(spec=spec.to_dict()))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from tests.planner.test_stalls import one, step, told
+from transient_magics.client.following.identity import Identity
 from transient_magics.client.results.stalls import Bar, Report
 from transient_magics.errors import DeclarationError
 from transient_magics.planner.stalls.advice import advice
@@ -38,7 +39,7 @@ class Measured:
 
     def __init__(self, *, coming: bool = False) -> None:
         runs = {} if coming else {self.name: None}
-        self.cluster = SimpleNamespace(name="shared", state=SimpleNamespace(runs=runs))
+        self.cluster = SimpleNamespace(name="shared", identity=Identity("shared", ""), state=SimpleNamespace(runs=runs))
         self.report = report()
 
     def __str__(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from transient_magics.client.following.identity import Identity
 from transient_magics.journal import ClusterState, Event, Journal, events, follow, kept, metrics, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
@@ -161,6 +162,10 @@ class StoryCluster:
         return kept(self.path).read()
 
     @property
+    def identity(self) -> Identity:
+        return Identity(self.name, "")
+
+    @property
     def directory(self) -> Path:
         return self.path.parent
 
@@ -197,7 +202,9 @@ class StoryFeed:
         self._path, self._loop = path, asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-    def subscribe(self, cluster: str, callback: Callable[[ClusterState, list[Event]], None]) -> Callable[[], None]:
+    def subscribe(
+        self, cluster: Identity | str, callback: Callable[[ClusterState, list[Event]], None]
+    ) -> Callable[[], None]:
         async def run() -> None:
             state = ClusterState()
             async for batch in follow(self._path):

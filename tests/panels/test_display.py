@@ -16,6 +16,7 @@ import pytest
 import transient_magics.panels.display
 from transient_magics.client import Cluster, Run
 from transient_magics.client.following.follower import Follower
+from transient_magics.client.following.identity import Identity
 from transient_magics.errors import ClusterError
 from transient_magics.journal import encode, events
 from transient_magics.panels.display import WIDGET_VIEW, Display
@@ -179,10 +180,10 @@ def test_a_cluster_that_is_over_is_followed_no_longer_each_time_it_is_shown(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transient_magics.panels.display, "_LAST_WORDS_SECONDS", 0.1)
-    followed: list[str] = []
+    followed: list[Identity | str] = []
 
     class Feed(stories.StoryFeed):
-        def subscribe(self, cluster: str, callback: Callable[..., None]) -> Callable[[], None]:
+        def subscribe(self, cluster: Identity | str, callback: Callable[..., None]) -> Callable[[], None]:
             followed.append(cluster)
             end = super().subscribe(cluster, callback)
 

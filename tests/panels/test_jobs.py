@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from transient_magics.client.following.identity import Identity
 from transient_magics.journal import ClusterState, bill, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.job import show_job
@@ -112,7 +113,7 @@ def test_a_dask_cluster_says_how_many_workers_it_has_what_it_costs_and_where_its
 def test_a_cell_shows_its_job_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shell = SimpleNamespace(execution_count=3)
     monkeypatch.setattr("transient_magics.panels.job.current_shell", lambda: shell)
-    cluster = SimpleNamespace(name="once", state=state_of())
+    cluster = SimpleNamespace(name="once", identity=Identity("once", ""), state=state_of())
     job: Any = SimpleNamespace(name="job-1", cluster=cluster, cost=lambda: 0.25, output=lambda lines: "step 7")
     show_job(job)  # %job
     show_job(job)  # what it returns is the cell's value

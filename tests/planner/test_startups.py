@@ -21,7 +21,7 @@ BEGAN = 1_760_000_000.0
 
 
 def cluster(
-    seconds: list[tuple[float, float]], *, gpu: str = "t4", project: str | None = "mine", image: str | None = None,
+    seconds: list[tuple[float, float]], *, gpu: str = "t4", project: str | None = "my-own", image: str | None = None,
     later: float = 0.0, model: str = "spot",
 ) -> ClusterState:  # fmt: skip
     """Whose workers ran, and could be used, so many seconds after each other."""

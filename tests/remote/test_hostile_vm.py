@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -92,6 +94,36 @@ async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None
     assert secret.read_text() == "mine"
 
 
+class Endless(asyncssh.SFTPServer):
+    """Lists entries of one kind without end, and in each folder another one."""
+
+    entry, together = b"", True
+
+    async def scandir(self, path: bytes) -> AsyncIterator[asyncssh.SFTPName]:
+        kind = {b"folder": stat.S_IFDIR, b"link": stat.S_IFLNK}.get(self.entry, stat.S_IFREG)
+        for number in itertools.count() if self.together else range(1):
+            yield asyncssh.SFTPName(b"%d" % number + self.entry, attrs=asyncssh.SFTPAttrs(permissions=kind | 0o600))
+
+
+@pytest.mark.parametrize(
+    ("entry", "together", "said"),
+    [
+        (b"folder", False, "in more than 64 levels"),
+        (b"folder", True, "more than 500 files and folders"),
+        (b"link", True, "more than 500 files and folders"),
+        (b".part", True, "more than 500 files and folders"),
+    ],
+)
+async def test_a_listing_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: bytes, together: bool, said: str
+) -> None:
+    monkeypatch.setattr(transfer, "MOST_FILES", 500)
+    listing = type("Listing", (Endless,), {"entry": entry, "together": together})
+    async with asyncio.timeout(60), a_vm(tmp_path, listing) as connection:
+        with pytest.raises(ForeignError, match=said):
+            await connection.get_tree("run-1", tmp_path / "here")
+
+
 @pytest.mark.slow
 async def test_there_is_a_limit_to_what_a_vm_may_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "vm"
@@ -150,6 +182,29 @@ async def test_a_line_without_an_end_is_passed_over(tmp_path: Path) -> None:
         with pytest.raises(ForeignError, match="more than the 1 MiB"):
             async for _ in connection.follow("lines", allowance=Allowance(2**20)):
                 pass
+
+
+async def test_lines_that_are_taken_one_by_one_leave_the_event_loop_its_turns(tmp_path: Path) -> None:
+    (tmp_path / "vm").mkdir()
+    (tmp_path / "vm" / "lines").write_bytes(b"\n" * 100_000 + b"last\n")
+    turn, lines_of_turn = 0, Counter[int]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with a_vm(tmp_path) as connection:
+        counting = asyncio.create_task(count_turns())
+        async with aclosing(connection.follow("lines")) as lines:
+            async for _, line in lines:
+                lines_of_turn[turn] += 1
+                if line == b"last":
+                    break
+        counting.cancel()
+    assert lines_of_turn.total() == 100_001
+    assert max(lines_of_turn.values()) <= 2_000
 
 
 async def test_a_file_that_is_replaced_again_and_again_brings_no_more_than_one(tmp_path: Path) -> None:

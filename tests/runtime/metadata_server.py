@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 from urllib.parse import parse_qs, urlsplit
 
+from transient_magics.protocol.layout import NOTICE_KEY
+
 
 class MetadataServer:
     """Serves `instance/preempted`, and the pace as an attribute. `busy` makes it answer 503 so many times first."""
 
     def __init__(self, busy: int = 0) -> None:
         self.value, self.pace = "FALSE", ""
+        self.notice = ""
         self.version = 1
         self.busy = busy
         self.polls = 0
@@ -56,6 +59,10 @@ class MetadataServer:
             assert "Metadata-Flavor: Google" in head
             if asked.path.endswith("/emulator-gpu"):  # as on Google: the GPU is to be a real one
                 writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nMetadata-Flavor: Google\r\n\r\n")
+            elif asked.path.endswith(f"/{NOTICE_KEY}"):
+                status = "200 OK" if self.notice else "404 Not Found"
+                top = f"HTTP/1.1 {status}\r\nContent-Length: {len(self.notice)}\r\nMetadata-Flavor: Google\r\n\r\n"
+                writer.write(f"{top}{self.notice}".encode())
             elif self.busy:
                 self.busy -= 1
                 writer.write(

@@ -362,11 +362,15 @@ def test_links_devices_and_odd_names_are_left_out_and_told(tmp_path: Path) -> No
     os.mkfifo(folder / "pipe")
     (folder / "two\nlines").write_text("odd")
     (folder / os.fsdecode(b"no-text-\xff")).write_text("odd")
+    deep = folder
+    for _ in range(9):  # the last of them are further down than an archive may say
+        deep = deep / ("d" * 250)
+        deep.mkdir()
     packed = archive.pack(folder, tmp_path / "1.tar")
-    assert (packed.files, packed.bytes, len(packed.left_out)) == (1, 1000, 5)
+    assert (packed.files, packed.bytes, len(packed.left_out)) == (1, 1000, 7)
     archive.unpack(tmp_path / "1.tar", tmp_path / "again")
     found = {path.relative_to(tmp_path / "again").as_posix() for path in (tmp_path / "again").rglob("*")}
-    assert found == {"sub", "sub/empty", "sub/model.npz"}
+    assert {name for name in found if "ddd" not in name} == {"sub", "sub/empty", "sub/model.npz"}
 
 
 def test_a_folder_that_is_too_large_or_does_not_hold_still_leaves_the_last_archive(
@@ -451,6 +455,24 @@ def test_an_archive_with_a_link_or_device_is_refused_whole(tmp_path: Path, kind:
     member.type, member.linkname = kind, "/etc/passwd"
     _hostile(tmp_path / "1.tar", member)
     with pytest.raises(ValueError, match="neither a file nor a folder"):
+        archive.look_through(tmp_path / "1.tar")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a", "a/b"), "'a' is a file and a folder"),
+        (("a/b/c", "a/b"), "'a/b' is a file and a folder"),
+        (("/".join(["d" * 250] * 31),), "no name of a file"),
+    ],
+    ids=["file-above", "file-above-later", "long-path"],
+)
+def test_an_archive_that_cannot_be_unpacked_is_no_archive(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
+    """Else it would take the place of the last one that can."""
+    with tarfile.open(tmp_path / "1.tar", "w") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    with pytest.raises(ValueError, match=said):
         archive.look_through(tmp_path / "1.tar")
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.runtime.metadata_server import MetadataServer
-from transient_magics.runtime.metadata import watch_preemption
+from transient_magics.runtime.metadata import notice_seconds, watch_preemption
 
 
 async def until_it_hangs(server: MetadataServer, polls: int = 2) -> None:
@@ -51,6 +51,16 @@ async def test_a_busy_server_is_asked_again():
     await server.start()
     assert await notice_after(server, polls=4) < 60
     await server.stop()
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("", 30.0), ("120", 120.0), ("5", 30.0), ("soon", 30.0), ("nan", 30.0)])
+async def test_the_usable_seconds_follow_from_what_the_vm_requested(value: str, seconds: float):
+    server = MetadataServer()
+    server.notice = value
+    await server.start()
+    assert await asyncio.to_thread(notice_seconds, f"127.0.0.1:{server.port}") == seconds
+    await server.stop()
+    assert notice_seconds(f"127.0.0.1:{server.port}") == 30.0, "without an answer it is the usual notice"
 
 
 @pytest.mark.parametrize("version", [1, 7])

@@ -13,7 +13,7 @@ from .extras import (
     parse_disk,
     with_extras,
 )
-from .gpu_stack import stack_refusal
+from .gpu_stack import DRIVER, runs_cuda_13
 from .machines import (
     MACHINE_TYPES,
     Limit,
@@ -53,6 +53,7 @@ __all__ = [
     "DISK_GB",
     "DISK_TYPE",
     "DISK_TYPES",
+    "DRIVER",
     "ICAC19",
     "INTERNET",
     "MACHINE_TYPES",
@@ -95,11 +96,11 @@ __all__ = [
     "price_list",
     "price_table",
     "region",
+    "runs_cuda_13",
     "server_machine",
     "server_price",
     "shapes",
     "smaller_machine",
-    "stack_refusal",
     "transfer_price",
     "with_extras",
     "worker_entry",

@@ -1,4 +1,4 @@
-"""What trains on which GPU: Debian 12's driver, TensorFlow's own kernels, the CUDA libraries of `locks/cuda.txt`.
+"""The software on a GPU's VM: NVIDIA's driver, TensorFlow's kernels, and the CUDA libraries of `locks/cuda.txt`.
 
 TensorFlow's wheel has kernels in binary form for some compute capabilities; a binary runs on that one and on later
 minors of the same major. For the rest it has PTX, which the driver compiles if it knows the version that CUDA
@@ -7,20 +7,54 @@ minors of the same major. For the rest it has PTX, which the driver compiles if 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .accelerators import accelerator
 
-DRIVER, DRIVER_CUDA = 535, "12.2"
-"""Debian 12's branch, and the newest CUDA whose PTX it compiles."""
-TENSORFLOW_CUDA, PTX_DRIVER = "12.5", 555
-"""With which CUDA TensorFlow's wheel was built, and the first branch that compiles PTX of it."""
+
+@dataclass(frozen=True)
+class Driver:
+    """A branch of NVIDIA's driver, and where VMs install it from.
+
+    Attributes
+    ----------
+    branch
+        The major version of the driver.
+    cuda
+        The newest CUDA that it runs, and whose PTX it compiles.
+    repository
+        The address of the repository of packages for the VMs' Debian.
+    key, fingerprint
+        The name of the repository's signing key there, and the fingerprint by which a VM accepts it.
+    """
+
+    branch: int
+    cuda: str
+    repository: str
+    key: str
+    fingerprint: str
+
+
+DRIVER = Driver(
+    branch=580,
+    cuda="13.0",
+    repository="https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64",
+    key="3bf863cc.pub",
+    fingerprint="EB693B3035CD5710E231E123A4B469963BF863CC",
+)
+"""The last branch for Pascal and Volta, and the first that runs CUDA 13 (`docs/gpus.md` has the sources)."""
+TENSORFLOW_CUDA = "12.5"
+"""With which CUDA TensorFlow's wheel was built."""
 BINARIES, PTX = ("6.0", "7.0", "8.0", "8.9"), "9.0"
 """The compute capabilities that TensorFlow's wheel has kernels for."""
 CUDNN = "9.3"
 """Of the lock. It supports compute capabilities from 5.0 to 9.0."""
+CUDA_13_CAPABILITY = "7.5"
+"""The oldest compute capability that CUDA 13 compiles for, and so PyTorch from 2.11 on."""
 
 
 def kernels(name: str) -> str:
-    """The kernels of TensorFlow that a GPU runs: `sm_70` (binary), `compute_90` (PTX), or nothing."""
+    """Return the kernels of TensorFlow that a GPU runs: `sm_70` (binary), `compute_90` (PTX), or nothing."""
     asked = _version(accelerator(name).compute_capability)
     fitting = [each for each in BINARIES if _version(each)[0] == asked[0] and _version(each) <= asked]
     if fitting:
@@ -28,19 +62,9 @@ def kernels(name: str) -> str:
     return f"compute_{PTX.replace('.', '')}" if asked >= _version(PTX) else ""
 
 
-def least_driver(name: str) -> int:
-    """The oldest branch of NVIDIA's driver on which TensorFlow trains with this GPU."""
-    return PTX_DRIVER if kernels(name).startswith("compute") else 525
-
-
-def stack_refusal(name: str) -> str:
-    """Why what VMs install by themselves does not train on this GPU (a sentence without its point), or nothing."""
-    if name == "cpu" or least_driver(name) <= DRIVER:
-        return ""
-    return (
-        f"The {name.upper()} takes an NVIDIA driver {least_driver(name)} or newer, which compiles the kernels that "
-        f"TensorFlow has for it (PTX of CUDA {TENSORFLOW_CUDA}); Debian 12 has {DRIVER}"
-    )
+def runs_cuda_13(name: str) -> bool:
+    """Return whether programs built for CUDA 13 run on a GPU."""
+    return _version(accelerator(name).compute_capability) >= _version(CUDA_13_CAPABILITY)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -91,9 +91,13 @@ class Measured:
 class Listing(Sequence[Cluster]):
     """Clusters, as a sequence of handles that shows itself as a table."""
 
-    def __init__(self, clusters: Sequence[Cluster], unreadable: Sequence[str] = ()) -> None:
-        """`unreadable`: what to say of those that are passed over."""
-        self._clusters, self.unreadable = list(clusters), list(unreadable)
+    def __init__(
+        self, clusters: Sequence[Cluster], unreadable: Sequence[str] = (), unattended: Sequence[str] = ()
+    ) -> None:
+        """`unreadable`: what to say of those that are passed over. `unattended`: of those without a controller."""
+        self._clusters = list(clusters)
+        self.unreadable = list(unreadable)
+        self.unattended = list(unattended)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         return self._clusters[index]
@@ -102,7 +106,7 @@ class Listing(Sequence[Cluster]):
         return len(self._clusters)
 
     def __repr__(self) -> str:
-        return "\n".join([text.listing(self._states()), *self.unreadable])
+        return "\n".join([*self.unattended, text.listing(self._states()), *self.unreadable])
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -117,12 +121,17 @@ class Listing(Sequence[Cluster]):
 
 
 class Snapshot:
-    """How a cluster was at one moment, `at`, with a `forecast` of its run in a sentence."""
+    """How a cluster was at one moment, `at`, with a `forecast` of its run in a sentence.
 
-    def __init__(self, state: ClusterState, forecast: str = "") -> None:
+    `unattended`: a sentence where no controller was running.
+    """
+
+    def __init__(self, state: ClusterState, forecast: str = "", unattended: str = "") -> None:
         self.state = state
+        self.unattended = unattended
         self.at = time.time()
         self.forecast = forecast
 
     def __repr__(self) -> str:
-        return text.status(self.state, bill(self.state, self.at), self.at, self.forecast)
+        status = text.status(self.state, bill(self.state, self.at), self.at, self.forecast)
+        return f"{self.unattended}\n{status}" if self.unattended else status

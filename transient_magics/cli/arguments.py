@@ -223,7 +223,8 @@ def _refuse_unknown(unknown: Sequence[str], declared: Iterable[Option], called: 
     for word in unknown:
         if word.startswith("-"):
             name = word.partition("=")[0]
-            raise DeclarationError(f"{called} has no option '{name}'", fix=_whose(name, called) or nearest(name, flags))
+            fix = _whose(name, called) or (nearest(name, flags) if flags else _beside(name, called))
+            raise DeclarationError(f"{called} has no option '{name}'", fix=fix)
     quoted = any(option.name == "command" for option in declared)
     fix = 'Put the whole command in quotes, as "python train.py".' if quoted else "-h shows what it takes."
     raise DeclarationError(f"'{unknown[0]}' is one word too many for {called}", fix=fix)
@@ -236,6 +237,19 @@ def _whose(flag: str, called: str) -> str:
              if any(flag in option.spellings for option in options.declared(verb))]  # fmt: skip
     *others, last = found or [""]
     return f"{', '.join(others)} and {last} have it." if others else f"{last} has it." if last else ""
+
+
+def _beside(flag: str, called: str) -> str:
+    """What to say of this flag to a sub-command of a cluster that has no options, naming those that have it."""
+    above, _, verb = called.rpartition(" ")
+    if verb not in options.CLUSTER_VERBS:
+        return "It has none."
+    others = [
+        each for each in options.CLUSTER_VERBS if any(flag in option.spellings for option in options.declared(each))
+    ]
+    if not others:
+        return "It has none."
+    return f"It has none; {above} {' and '.join(others)} {'has' if len(others) == 1 else 'have'} it."
 
 
 def _refuse_mistyped_verb(words: Sequence[str], called: str) -> None:

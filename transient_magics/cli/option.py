@@ -234,6 +234,16 @@ def fallback(text: str) -> float | None:
     return parse_duration(time, "--fallback", unit="m") if time else 600.0
 
 
+def preemption_notice(text: str) -> int:
+    """Return the seconds of notice that are requested for Spot VMs: 120, or 0 for none."""
+    if text.strip().lower() == "none":
+        return 0
+    seconds = parse_duration(text, "--preemption-notice", unit="s")
+    if seconds not in (0, 120):
+        raise DeclarationError(f"Invalid --preemption-notice '{text}'", fix="Compute Engine takes 120s or none.")
+    return int(seconds)
+
+
 def address_ranges(text: str) -> tuple[str, ...]:
     """Ranges of addresses, by commas."""
     import ipaddress
@@ -245,6 +255,13 @@ def address_ranges(text: str) -> tuple[str, ...]:
         except ValueError as error:
             raise DeclarationError(f"{error}", where="--ssh-from", fix="For example: 203.0.113.0/24.") from None
     return tuple(found)
+
+
+def project(text: str) -> str:
+    """The ID of a project."""
+    from ..spec import parse_project
+
+    return parse_project(text)
 
 
 def bucket(text: str) -> str:

@@ -1,17 +1,20 @@
 """The `transient` program: the magics' sub-commands and options in a terminal.
 
 Exit codes: 0 done, 1 the tool's or the cloud's failure (one line on stderr), 2 a mistake in what was typed, 130 an
-interrupt. An interrupt ends the waiting only: clusters and runs go on.
+interrupt. `--dry-run` and the doctor end with 1 where a line says NOT GOOD. An interrupt ends the waiting only:
+clusters and runs go on.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import places
 from ..client import text
 from ..client.following.watch import watch
 from ..errors import CellError, DeclarationError, TransientError
@@ -49,8 +52,10 @@ _USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _print_any_character()
     try:
-        return _run(words)
+        with places.reporting():
+            return _run(words)
     except (DeclarationError, CellError) as error:
         return _complain(error, 2)
     except TransientError as error:
@@ -64,6 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough, as in `transient cluster events | head`
         sys.stderr.close()
         return 0
+
+
+def _print_any_character() -> None:
+    """Print a question mark for each character that the terminal cannot encode."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # tests put other streams there
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _run(words: list[str]) -> int:
@@ -111,15 +122,16 @@ def _obey(command: Command) -> int:
     return 0
 
 
-def _declare(command: Command) -> None:
+def _declare(command: Command) -> int:
     answer = verbs.act(command)
     if command.dry_run:
         print(answer)
-        return
+        return 0 if answer.well else 1
     print(f"{answer.name} is declared. It goes on by itself: `transient cluster status {answer.name}`.", flush=True)
     if command.wait:
         _show_until(answer, lambda state: state.phase in ("ready", "deleting", "deleted"))
         answer.wait(timeout=5.0)
+    return 0
 
 
 def _of_file(command: Command) -> tuple[Command, str, Path]:
@@ -127,7 +139,7 @@ def _of_file(command: Command) -> tuple[Command, str, Path]:
     values = dict(command.values)
     path = Path(values.pop("source"))
     try:
-        source = path.read_text()
+        source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}") from None

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import client
 from ..client import cell, foreground, text
+from ..client.declaring.including import included
+from ..client.following.reviving import present
 from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
@@ -55,7 +57,7 @@ def train(
     the code. Of a file: the `folder` in which it lies.
     """
     values = dict(command.values)
-    values["include"] = cell.included(values.get("include", ()))
+    values["include"] = included(values.get("include", ()))
     _check(source, values, (), line_offset, notebook, folder)
     chosen = client.cluster(values.pop("cluster", None))
     since = chosen.state.seq
@@ -72,18 +74,18 @@ def study(
 ) -> Begun | StudyPreview:
     """The same of a study, all of whose runs train that code; or show what it would train where."""
     values = dict(command.values)
-    values["include"] = cell.included(values.get("include", ()))
+    values["include"] = included(values.get("include", ()))
     tried = [each.name for each in parse_space(values["over"])] if values.get("over") else []
     _check(source, values, tried, line_offset, notebook, folder)
-    before = {each.name: each.state.seq for each in client.clusters()}
+    before = {each.identity: each.state.seq for each in client.clusters()}
     answer = client.declare_study(source=source, line_offset=line_offset, dry_run=command.dry_run, **values)
-    return Begun(answer, before.get(answer.cluster.name, 0)) if isinstance(answer, client.Study) else answer
+    return Begun(answer, before.get(answer.cluster.identity, 0)) if isinstance(answer, client.Study) else answer
 
 
 def job(command: Command, source: str = "", *, line_offset: int = 0) -> Started:
     """Declare a job: of its command, or of the code in `source`, above which a cell has so many lines."""
     values = dict(command.values)
-    values["include"] = cell.included(values.get("include", ()))
+    values["include"] = included(values.get("include", ()))
     command_words = values.get("command", "").split()
     if not command_words:
         cell.check_syntax(source, line_offset)
@@ -99,7 +101,7 @@ def bag(
 ) -> Opened:
     """Declare a bag of the function in `source`."""
     values = dict(command.values)
-    values["include"] = cell.included(values.get("include", ()), folder)
+    values["include"] = included(values.get("include", ()), folder)
     chosen = client.cluster(values.pop("cluster", None))
     since = chosen.state.seq
     found = client.declare_bag(source=source, line_offset=line_offset, notebook=notebook, cluster=chosen, **values)
@@ -110,7 +112,7 @@ def stalls(command: Command, source: str = "", *, line_offset: int = 0, notebook
     """Declare a measure of stalls: of a run, of a model of Tensor2Tensor, or of what the code in `source` defines."""
     values = dict(command.values)
     if source:
-        values["include"] = cell.included(values.get("include", ()))
+        values["include"] = included(values.get("include", ()))
         _check(source, values, (), line_offset, notebook, None)
     found = client.declare_stalls(source=source, line_offset=line_offset or 1, **values)
     return Measured(found, found.cluster.state.seq)
@@ -142,14 +144,17 @@ def _tensorboard(run: str, cluster: str | None = None, **how: Any) -> Path:
 
 
 def _list(all: bool = False) -> Listing:
-    return Listing(client.clusters(all=all), client.unreadable())
+    found = client.clusters(all=all)
+    return Listing(found, client.unreadable(), client.revive(found))
 
 
 def _status(name: str | None = None) -> Snapshot:
     cluster = client.cluster(name)
-    state = cluster.state
+    state = present(cluster)
+    unattended = " ".join(client.revive([cluster]))
     run = foreground.run(state)
-    return Snapshot(state, forecast_line(cluster.run(run.name)) if run and not run.over else "")
+    forecast = forecast_line(cluster.run(run.name)) if run and not run.over else ""
+    return Snapshot(state, forecast, unattended)
 
 
 def _resize(name: str, spec: str = "", ps: int | None = None, give_up: GiveUp | None = None) -> Sentence:
@@ -205,8 +210,10 @@ def _logs(name: str, worker: str, lines: int = 200) -> Sentence:
 
 def _events(name: str | None = None, kind: str | None = None, follow: bool = False) -> Iterator[Sentence]:
     cluster = client.cluster(name)
+    before = cluster.events(kind)
+    yield from map(Sentence, client.revive([cluster]))
     event = None
-    for event in watch(cluster, kind) if follow else cluster.events(kind):
+    for event in watch(cluster, kind) if follow else before:
         yield Sentence(text.event_line(event, dated=True))
     if event is None:
         yield Sentence("No events.")

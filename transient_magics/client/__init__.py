@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .finding import attach, bag, cluster, clusters, compare, job, run, runs, study
     from .folders import unreadable
     from .following.follower import Follower, follower
+    from .following.reviving import revive
     from .handles import Bag, Best, Cluster, Job, Result, Run, Stalls, Study, Trial
     from .jobbing import declare_job
     from .launching import declare
@@ -44,6 +45,7 @@ _HOMES = {
     "finding": ("attach", "bag", "cluster", "clusters", "compare", "job", "run", "runs", "study"),
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),
+    "following.reviving": ("revive",),
     "dask.begin": ("begin_dask",),
     "handles": ("Bag", "Best", "Cluster", "Job", "Result", "Run", "Stalls", "Study", "Trial"),
     "jobbing": ("declare_job",),
@@ -112,6 +114,7 @@ __all__ = [
     "measure",
     "plan",
     "preview",
+    "revive",
     "run",
     "runs",
     "specify",

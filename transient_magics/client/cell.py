@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
-import os
 import re
 import symtable
 import sys
@@ -26,7 +25,6 @@ from ..spec import check_package
 
 OURS = __name__.partition(".")[0]
 """The package that VMs have anyway."""
-MOST_INCLUDED_BYTES = 200 * 2**20
 MOST_PACKAGES_BYTES = 2**30
 _NAMES_SHOWN = 4
 # What every module has, and what IPython adds to the built-ins of this process but not to those of a VM.
@@ -85,30 +83,6 @@ def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> N
             near = difflib.get_close_matches(name, known, 3)
             what = f"Tensor2Tensor has no hyper-parameter '{name}'"
             raise DeclarationError(what, where=where, fix=f"Did you mean {' or '.join(near)}?" if near else "")
-
-
-def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
-    """The files and folders to send along, as absolute paths; `helpers` finds `helpers.py`. Raises DeclarationError."""
-    folder = folder or Path.cwd()
-    found, total = [], 0
-    for text in paths:
-        candidates = [folder / Path(text).expanduser(), folder / f"{text}.py", folder / text.replace(".", "/")]
-        path = next((each for each in candidates if each.exists()), None)
-        if path is None:
-            raise DeclarationError(
-                f"'{text}' is neither a file nor a folder here", where="--include", fix=f"Looked in {folder}."
-            )
-        if not os.access(path, os.R_OK):
-            raise DeclarationError(f"'{text}' cannot be read", where="--include")
-        total += _size(path)
-        if total > MOST_INCLUDED_BYTES:
-            raise DeclarationError(
-                f"'{text}' makes the included files larger than {MOST_INCLUDED_BYTES >> 20} MB",
-                where="--include",
-                fix="Send code this way; large data belong in --data-dir.",
-            )
-        found.append(str(path.resolve()))
-    return tuple(found)
 
 
 def check_syntax(source: str, line_offset: int = 0, file: str = "") -> None:
@@ -365,9 +339,3 @@ def _check_local_imports(tree: ast.Module, line_offset: int, sent: set[str], fol
                         f"{_place(node.lineno, line_offset)}: '{top}' lies beside the notebook, but not on the VMs",
                         fix=f"Send it along: --include {shown}",
                     )
-
-
-def _size(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())

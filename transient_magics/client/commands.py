@@ -19,7 +19,7 @@ from ..journal import kept
 from ..journal.declared import unreadable
 from ..journal.lock import held
 from ..protocol import layout
-from ..protocol.cluster_commands import Command
+from ..protocol.cluster_commands import Command, Ping
 
 _START_SECONDS, _START_AGAIN_SECONDS = 20.0, 5.0
 SWEPT = "`transient cluster sweep` finds its VMs."
@@ -35,6 +35,7 @@ def start_controller(directory: Path) -> subprocess.Popen[bytes]:
     return start("", directory)
 
 
+@places.reporting()
 def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
     """Start a program of the controller's (empty: the controller itself) on `directory`; it outlives this process.
 
@@ -55,6 +56,7 @@ def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
             raise ControllerError(f"The controller of {directory.name} could not be started: {error}") from error
 
 
+@places.reporting()
 def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, Any]:
     """The controller's answer to `command`, starting a controller where none is in charge.
 
@@ -80,9 +82,24 @@ def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, 
             time.sleep(0.05)
 
 
+def trouble(directory: Path, timeout: float = 2.0) -> str:
+    """The present trouble as the controller itself reports it, in a sentence; empty where no controller can be reached.
+
+    A journal on a full disk does not have it, nor that the controller stands still.
+    """
+    try:
+        return str(_ask(places.command_socket(directory.name), Ping(), timeout).get("trouble", ""))
+    except ControllerError:
+        return f"the controller of {directory.name} has not answered within {timeout:.0f} s"
+    except OSError:  # it starts, or has just ended
+        return ""
+
+
 def _refuse_deleted(directory: Path) -> None:
-    if kept(directory / layout.JOURNAL).read().over:
-        raise ClusterError(f"{directory.name} is deleted", fix="Declare another cluster.")
+    state = kept(directory / layout.JOURNAL).read()
+    if state.over:
+        name = state.name if directory.parent == places.past() else directory.name
+        raise ClusterError(f"{name} is deleted", fix="Declare another cluster.")
 
 
 def _line(command: Command) -> bytes:

@@ -116,7 +116,9 @@ def _like(running: ClusterSpec | None) -> Declaration:
         "", ps=running.parameter_servers, ps_cores=None if running.parameter_server_machine else
         running.parameter_server_cores, ps_machine=running.parameter_server_machine or None,
         disk=f"{running.disk_gb}GB:{running.disk_type.removeprefix('pd-')}" if running.disk_gb else None,
-        provisioning_model=running.provisioning_model, replace=running.replace,
+        provisioning_model=running.provisioning_model,
+        preemption_notice=running.notice_seconds if running.provisioning_model == "spot" else None,
+        replace=running.replace,
         fallback_seconds=running.fallback_seconds, chief=running.chief, idle=running.idle_seconds,
         project=running.project, bucket=running.bucket or ("none" if running.project else None), image=running.image,
         service_account=running.service_account, network=running.network, subnet=running.subnet,

@@ -12,20 +12,25 @@ from ..protocol import layout
 from ..spec import parse_name
 from ..spec.grammar import instead
 from . import commands, folders
-from .handles import Bag, Cluster, Job, Run, Study
+from .handles import Bag, Cluster, Job, Run, Study, current
 from .programs import ask
 from .results.comparison import Comparison, Runs
 
 
 def cluster(name: str | None = None) -> Cluster:
-    """The cluster called `name`, else the one declared last; not one that a study has for itself, if there is another.
+    """Return the cluster called `name`, else the one on which this process works.
 
-    Raises ClusterError where there is none.
+    That is the cluster that this process (a notebook's kernel) declared or attached last and that is not deleted, else
+    the only one of this machine that is not deleted. A cluster that a study has for itself is meant only where there is
+    no other.
+
+    Raises
+    ------
+    ClusterError
+        There is no such cluster; or none is named, this process has none, and this machine has several.
     """
     if name is None:
-        if living := clusters():
-            return next((each for each in reversed(living) if not each.of_study), living[-1])
-        raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
+        return _unnamed()
     name = parse_name(name, "the cluster's name")
     if not (places.cluster(name) / layout.SPEC).exists():
         names = [each.name for each in clusters()]
@@ -34,17 +39,35 @@ def cluster(name: str | None = None) -> Cluster:
     return Cluster(name)
 
 
-def attach(name: str | None = None, project: str | None = None) -> Cluster:
-    """Like `cluster`; one that another machine declared (in `project`, else on the emulator) is followed from here on.
+def _unnamed() -> Cluster:
+    """Return the cluster that is meant where none is named. Raises ClusterError where that is not clear."""
+    own = [held for held in current.held() if held.state.spec and not held.state.over]
+    if own:
+        return next((held for held in own if not held.of_study), own[0])
+    living = clusters()
+    possible = [found for found in living if not found.of_study] or living
+    if not possible:
+        raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
+    if len(possible) > 1:
+        names = [found.name for found in possible]
+        what = f"No cluster is named, and this machine has {len(names)}: {', '.join(names)}"
+        raise ClusterError(what, fix=f"Name one of them, such as --cluster {names[-1]}.")
+    return possible[0]
 
-    That takes some seconds, and a cluster with `--controller cluster`. Raises ClusterError or CloudError.
+
+def attach(name: str | None = None, project: str | None = None) -> Cluster:
+    """Return a cluster, on which this process works from now on where none is named.
+
+    A cluster that another machine declared (in `project`, else on the emulator) is followed from now on. That takes
+    some seconds, and needs a cluster with `--controller cluster`. Raises ClusterError or CloudError.
     """
     known = name is None or (places.cluster(parse_name(name, "the cluster's name")) / layout.SPEC).exists()
-    if name is None or known or not (project or emulator.running()):
-        return cluster(name)
-    found = Path(ask("attach", "Attaching", name, *([project] if project else []))["folder"])
-    commands.start_controller(found)
-    return cluster(name)
+    if name is not None and not known and (project or emulator.running()):
+        found = Path(ask("attach", "Attaching", name, *([project] if project else []))["folder"])
+        commands.start_controller(found)
+    attached = cluster(name)
+    current.hold(attached)
+    return attached
 
 
 def clusters(all: bool = False) -> list[Cluster]:
@@ -107,19 +130,39 @@ def _holder(
     known: Callable[[ClusterState], Mapping[str, object]],
     told: Callable[[ClusterState], Iterable[str]] | None = None,
 ) -> Cluster:
-    """Of clusters, deleted ones too, the last that has `name`, else any of that kind.
+    """Return the cluster, deleted ones included, that has `name`, or any work of that kind where none is named.
 
-    Raises ClusterError where there is none; it tells those of `told`, else all `known`.
+    Raises ClusterError where there is none, with the names of `told`, else of all `known`; or where it is not clear
+    which of several is meant.
     """
-    names = list[str]()
-    for each in reversed(clusters(all=True)):
-        state = each.state
-        if (name in known(state)) if name else known(state):
-            return each
-        names = [*(told or known)(state), *names]
+
+    def has(cluster: Cluster) -> bool:
+        return name in known(cluster.state) if name else bool(known(cluster.state))
+
+    if found := holding(has):
+        return found
     if name is None:
         raise ClusterError(f"There is no {kind} yet")
+    names = [work for cluster in clusters(all=True) for work in (told or known)(cluster.state)]
     raise ClusterError(f"There is no {kind} {name}", fix=instead(name, names))
+
+
+def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
+    """Return the cluster that is meant by the work that it has; None where no cluster has such work.
+
+    Clusters that this process declared or attached come first, the latest before the others. Then comes the only one
+    that is not deleted, then the latest deleted one. Raises ClusterError where several that are not deleted have it.
+    """
+    for held in current.held():
+        if has(held):
+            return held
+    found = [cluster for cluster in reversed(clusters(all=True)) if has(cluster)]
+    living = [cluster for cluster in found if not cluster.state.over]
+    if len(living) > 1:
+        names = ", ".join(cluster.name for cluster in reversed(living))
+        what = f"No cluster is named, and {len(living)} have such work: {names}"
+        raise ClusterError(what, fix=f"Name one of them, such as --cluster {living[0].name}.")
+    return next(iter(living or found), None)
 
 
 def _apart_from_trials(state: ClusterState) -> list[str]:

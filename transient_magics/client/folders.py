@@ -1,7 +1,14 @@
-"""The clusters' folders on this machine: which of them can be read, and which runs their journals tell of."""
+"""The clusters' folders on this machine: which of them can be read, and which runs their journals tell of.
+
+Folders are made under a temporary name, `.NAME.PID`, and renamed when they are whole. What a killed declaration left
+under such a name is removed by the next one.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +16,9 @@ from .. import places
 from ..journal import ClusterState, Event, RunState, declared, kept, read
 from ..journal.declared import run_folder
 from ..protocol import layout
+
+_TEMPORARY = re.compile(r"\..+?\.(\d+)(\.[\w-]+)?")
+"""`.NAME.PID`, or `.NAME.PID.SUFFIX`."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,24 @@ def unreadable() -> list[str]:
     """A sentence for each cluster's folder on this machine that cannot be read, unless its journal says it is over."""
     found = {folder: declared.unreadable(folder) for folder in sorted(_all())}
     return [why for folder, why in found.items() if why and not ((state := _told(folder)) and state.over)]
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove temporary folders in `parent` whose process has ended before they were whole."""
+    for path in parent.glob(".*"):
+        found = _TEMPORARY.fullmatch(path.name)
+        if found and path.is_dir() and not path.is_symlink() and not _is_alive(int(found[1])):
+            shutil.rmtree(path, ignore_errors=True)  # another process may be removing it, too
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # of another user; no number of a process
+        return True
+    return True
 
 
 def known_runs() -> list[KnownRun]:

@@ -74,7 +74,7 @@ def _start() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd="/",
-        text=True,
+        encoding="utf-8",
         start_new_session=True,  # an interrupted cell is no business of its
     )
 

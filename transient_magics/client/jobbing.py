@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import ClusterError, DeclarationError
+from ..errors import DeclarationError
 from ..protocol import layout
 from ..protocol.cluster_commands import Job as Begin
 from ..protocol.job import JobSpec
 from ..spec import parse_name
-from . import commands, text
+from . import text
 from .cell import as_declared, files_of, listed, packages
+from .declaring import claims
 from .declaring.refusals import of_option
-from .declaring.runs import write
+from .declaring.runs import fill
 from .finding import cluster as find_cluster
 from .handles import Cluster, Job
-from .training import free_name, refuse_when_ending
+from .training import refuse_when_ending
 
 OF_A_CELL = f"python {layout.CELL}"
 """The command of a job whose code stands in a cell."""
+_STEM = "job"
 _ITS_OPTION = {
     "timeout_seconds": "job-timeout", "keep_seconds": "keep-every", "memory_bytes": "memory",
     "at_notice_seconds": "at-notice",
@@ -49,12 +52,9 @@ def declare_job(
     refuse_when_ending(chosen)
     include = listed(include)
     spec = chosen.state.spec
-    folders = chosen.directory / layout.JOBS
-    name = parse_name(name, "--name") if name else free_name(folders, "job")
-    if (folders / name).exists():
-        raise ClusterError(f"{chosen.name} has a job {name} already", fix="Choose another --name.")
-    if (chosen.directory / layout.RUNS / name).exists():
-        raise ClusterError(f"{chosen.name} has a run {name} already", fix="Choose another --name.")
+    name = parse_name(name, "--name") if name else None
+    if name:
+        claims.refuse_taken(chosen, "job", name)
     workers = options.get("workers") or 1
     if spec and workers > spec.worker_count:
         what = f"{chosen.name} has {text.count(spec.worker_count, 'worker')}, not {workers}"
@@ -67,12 +67,19 @@ def declare_job(
     try:
         declared = JobSpec.from_dict({
             **{key: value for key, value in options.items() if value is not None},
-            "name": name, "command": command or OF_A_CELL, "cell": not command, "environment": environment or {},
-            "pip": as_declared(wanted, files),
+            "name": name or f"{_STEM}-1", "command": command or OF_A_CELL, "cell": not command,
+            "environment": environment or {}, "pip": as_declared(wanted, files),
             "include": tuple(Path(each).name for each in include), "declared_at": time.time(),
         })  # fmt: skip
     except ValueError as error:
         raise of_option(error, _ITS_OPTION) from None
-    write(folders / name, layout.JOB, declared.to_dict(), source, include, files)
-    commands.send(chosen.directory, Begin(job=name))
+    name = claims.declare(
+        chosen,
+        "job",
+        name,
+        stem=_STEM,
+        record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
+        fill=lambda folder: fill(folder, source, include, files),
+    )
+    claims.announce(chosen, "job", name, Begin(job=name))
     return Job(name, chosen)

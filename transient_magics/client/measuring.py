@@ -9,10 +9,9 @@ from ..errors import ClusterError, DeclarationError
 from ..journal.declared import declared_run, is_brought
 from ..protocol import layout
 from ..protocol.measures.stalls import MEASURES
-from ..spec import parse_name
 from . import finding
 from .handles import Cluster, Run, Stalls
-from .training import free_name, train
+from .training import train
 
 REPEATS, SECONDS = 5, 2.0
 LEAST_REPEATS = 3
@@ -53,10 +52,8 @@ def declare_stalls(
         what = "What is to be measured is not named"
         fix = "Name a run, or --model, --hparams-set and --problem, or write the model's cell below %%transient_stalls."
         raise DeclarationError(what, fix=fix)
-    folders = chosen.directory / layout.RUNS
-    named = parse_name(name, "--name") if name else free_name(folders, "stalls")
     declared = train(
-        source=source, cluster=chosen, name=named, train_steps=repeats * len(MEASURES),
+        source=source, cluster=chosen, name=name, train_steps=repeats * len(MEASURES),
         **{**options, "stalls": repeats, "stall_seconds": seconds, "checkpoint_steps": None, "checkpoint_seconds": None,
            "noise_share": 0.0, "alarm_below": 0.0, "eval_steps": None},
     )  # fmt: skip
@@ -68,11 +65,17 @@ def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Sta
 
     Raises ClusterError.
     """
-    chosen = [cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)] if cluster else None
-    for each in reversed(chosen or finding.clusters(all=True)):
-        for found in reversed(each.state.runs.values()):
-            if found.spec.stalls and name in (None, found.name):
-                return Stalls(each.run(found.name))
+
+    def measured(chosen: Cluster) -> str:
+        runs = reversed(chosen.state.runs.values())
+        return next((run.name for run in runs if run.spec.stalls and name in (None, run.name)), "")
+
+    if cluster:
+        chosen = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
+    else:
+        chosen = finding.holding(lambda found: bool(measured(found)))
+    if chosen and (run := measured(chosen)):
+        return Stalls(chosen.run(run))
     what = f"There is no measure of stalls {name}" if name else "No stalls were measured yet"
     raise ClusterError(what, fix="Measure some: %transient_stalls RUN")
 

@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from .. import places
-from ..errors import ClusterError, DeclarationError
+from ..errors import ClusterError, DeclarationError, NameTakenError, TransientError
 from ..protocol import layout
 from ..protocol.cluster_commands import Study as Begin
 from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
+from ..spec.namespace import refusal
 from ..trials.optuna_study import missing
 from . import commands
 from .cell import check_hyperparameters, listed
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
-from .declaring import Declaration, refuse_unreachable
+from .declaring import Declaration, claims, refuse_unreachable
 from .declaring.refusals import of_option
-from .declaring.runs import EVALUATIONS, specified, write
+from .declaring.runs import EVALUATIONS, fill, specified, write_record
 from .finding import cluster as find_cluster
 from .finding import clusters
-from .handles import Cluster, Study
+from .handles import Cluster, Study, current
 from .launching import is_free, make
 from .training import refuse_to_train, refuse_when_ending
 
 _TRIALS = 20
+_ATTEMPTS = 20
+"""Automatic names tried, where other processes take one after the other."""
 _LIMITS = ("max_cost", "max_hours", "give_up_seconds")
+_Arguments = ParamSpec("_Arguments")
+_Declared = TypeVar("_Declared")
 
 
+def _with_free_name(declare: Callable[_Arguments, _Declared]) -> Callable[_Arguments, _Declared]:
+    """Call `declare` again where another process has taken the automatic name that it chose."""
+
+    @wraps(declare)
+    def declare_again(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Declared:
+        for _ in range(_ATTEMPTS - 1 if kwargs.get("name") is None else 0):
+            try:
+                return declare(*args, **kwargs)
+            except NameTakenError:
+                continue
+        return declare(*args, **kwargs)
+
+    return declare_again
+
+
+@_with_free_name
 def declare_study(
     *,
     source: str,
@@ -72,7 +94,10 @@ def declare_study(
         what = "A study on several clusters tries each point on each configuration"
         raise DeclarationError(what, where="--trials", fix="Leave out --trials.")
     name = parse_name(name, "--name") if name else _free_name(chosen, lacking)
-    _refuse_name(name, chosen)
+    if why := refusal("", "study", name, {}):
+        raise NameTakenError(why, fix="Choose another --name.")
+    if chosen:
+        claims.refuse_taken(chosen, "study", name)
     limits = {key: options.pop(key) for key in _LIMITS if options.get(key) is not None}
     max_cost, max_hours = limits.get("max_cost"), limits.get("max_hours", Declaration.max_hours)
     found = parts(configurations, running, name, max_cost=max_cost, max_hours=max_hours)
@@ -121,17 +146,33 @@ def declare_study(
         first += many
 
     def write_study(cluster: Path, its_spec: StudySpec) -> None:
-        write(cluster / layout.STUDIES / name, layout.STUDY, its_spec.to_dict(), source, include, files)
+        folder = places.private(cluster / layout.STUDIES / name)
+        fill(folder, source, include, files)
+        write_record(folder / layout.STUDY, its_spec.to_dict())
 
     own = [(part, its_spec) for part, its_spec in zip(found, specs, strict=True) if part.own]
-    for part, its_spec in reversed(own):  # so that the first one knows of none that is not there
-        refuse_unreachable(part.spec)
-        make(part.spec, partial(write_study, its_spec=its_spec))
+    made = list[Path]()
+    try:
+        for part, its_spec in reversed(own):  # so that the first one knows of none that is not there
+            refuse_unreachable(part.spec)
+            made.append(make(part.spec, partial(write_study, its_spec=its_spec)))
+        if chosen and not found[0].own:
+            claims.declare(
+                chosen,
+                "study",
+                name,
+                record=lambda _: specs[0].to_dict(),
+                fill=lambda folder: fill(folder, source, include, files),
+            )
+    except TransientError:
+        for directory in made:  # no controller was started on them
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
     if chosen and not found[0].own:
-        write_study(chosen.directory, specs[0])
-        commands.send(chosen.directory, Begin(study=name))
+        claims.announce(chosen, "study", name, Begin(study=name))
     for part, _ in own:
         commands.start_controller(places.cluster(part.spec.name))
+        current.hold(Cluster(part.spec.name))
     return Study(name, Cluster(found[0].spec.name))
 
 
@@ -148,23 +189,10 @@ def _free_name(chosen: Cluster | None, lacking: Sequence[str]) -> str:
     """The first of `study-1`, `study-2`, ... that no study here is called, and no cluster of its own would be."""
     number = 1
     while True:
-        name = f"study-{number}"
-        there = chosen is not None and (chosen.directory / layout.STUDIES / name).exists()
-        if not there and all(is_free(cluster_name(name, each, place)) for place, each in enumerate(lacking, 1)):
+        name = f"study-{number}" if chosen is None else claims.free_name(chosen, "study", "study", first=number)
+        if all(is_free(cluster_name(name, each, place)) for place, each in enumerate(lacking, 1)):
             return name
-        number += 1
-
-
-def _refuse_name(name: str, chosen: Cluster | None) -> None:
-    if name == "run":
-        raise ClusterError("Runs without a name are called run-1, run-2 and so on", fix="Choose another --name.")
-    if chosen is None:
-        return
-    if (chosen.directory / layout.STUDIES / name).exists():
-        raise ClusterError(f"{chosen.name} has a study {name} already", fix="Choose another --name.")
-    runs = chosen.directory / layout.RUNS
-    if taken := next(iter((*runs.glob(f"{name}-[0-9]*"), *runs.glob(layout.shared_input(name)))), None):
-        raise ClusterError(f"{chosen.name} has a run {taken.name} already", fix="Choose another --name.")
+        number = int(name.rpartition("-")[2]) + 1
 
 
 def _space(over: str) -> tuple[Dimension, ...]:

@@ -6,23 +6,21 @@ should no controller hear it, the next one finds the folder.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from ..errors import ClusterError, DeclarationError, TrainingError
 from ..protocol import layout
 from ..protocol.cluster_commands import Resize, Train
 from ..runtime.folder import RunFolder
-from ..spec import JOBS, parse_name
+from ..spec import JOBS, parse_name, run_store
 from . import commands
 from .cell import listed
-from .declaring import widened, with_preparation
-from .declaring.runs import specified, write
+from .declaring import claims, widened, with_preparation
+from .declaring.runs import fill, specified
 from .finding import cluster as find_cluster
 from .finding import run
 from .handles import Cluster, Run
@@ -56,14 +54,13 @@ def train(
     """
     chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
     include = listed(include)
-    folders = chosen.directory / layout.RUNS
     refuse_when_ending(chosen)
     refuse_to_train(chosen)
-    folder = folders / (parse_name(name, "--name") if name else free_name(folders, "run"))
-    if folder.exists():
-        raise ClusterError(f"{chosen.name} has a run {folder.name} already", fix="Choose another --name.")
-    if (chosen.directory / layout.JOBS / folder.name).exists():
-        raise ClusterError(f"{chosen.name} has a job {folder.name} already", fix="Choose another --name.")
+    name = parse_name(name, "--name") if name else None
+    if name:
+        claims.refuse_taken(chosen, "run", name)
+    stem = "stalls" if options.get("stalls") else "run"
+    expected = name or claims.free_name(chosen, "run", stem)
     if finish_by is not None:
         options["finish_by"] = moment(finish_by, chosen)
         refuse_untimely(chosen, options)
@@ -73,15 +70,12 @@ def train(
         options |= _seed_of(earlier)
     registered = {"model": model, "hparams_set": hparams_set, "problem": problem}
     spec, files = specified(
-        chosen.state.spec, {**options, **registered, "name": folder.name, "train_steps": train_steps}, workers, include,
+        chosen.state.spec, {**options, **registered, "name": expected, "train_steps": train_steps}, workers, include,
         source,
     )  # fmt: skip
     if spec.share_input or spec.per_vm > 1:
         what = "Only trials of a study share a VM and their input"
         raise DeclarationError(what, fix="Declare a study: %%sweep --per-vm 2.")
-    if study := _whose(chosen, folder.name):
-        what = f"{folder.name} is a name that the study {study} takes for its own"
-        raise ClusterError(what, fix="Choose another --name.")
     on_vm = earlier is not None and _reachable(chosen, earlier)
     if finish_by is not None:
         refuse_impossible(chosen, spec, source, max(earlier.state.shipped_step or 0, earlier.state.checkpoint_step or 0)
@@ -95,9 +89,22 @@ def train(
         spec, resume=resume, resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,
         token=secrets.token_hex(16),
     )  # fmt: skip
-    write(folder, layout.RUN, spec.to_dict(), source, include, files, earlier)
-    commands.send(chosen.directory, Train(run=folder.name))
-    return Run(folder.name, chosen)
+    known = chosen.state.spec
+
+    def record(chosen_name: str) -> dict[str, object]:
+        store = run_store(known, chosen_name) if known and spec.store else None
+        return replace(spec, name=chosen_name, store=store).to_dict()
+
+    name = claims.declare(
+        chosen,
+        "run",
+        name,
+        stem=stem,
+        record=record,
+        fill=lambda folder: fill(folder, source, include, files, earlier, from_store=bool(spec.resume_store)),
+    )
+    claims.announce(chosen, "run", name, Train(run=name))
+    return Run(name, chosen)
 
 
 def refuse_when_ending(chosen: Cluster) -> None:
@@ -124,22 +131,6 @@ def refuse_to_train(chosen: Cluster) -> None:
     if spec and spec.purpose == JOBS:
         what = f"{chosen.name} was declared --for jobs, so its VMs have no TensorFlow"
         raise ClusterError(what, fix="Name another cluster with --cluster, or declare one without --for jobs.")
-
-
-def free_name(folders: Path, kind: str) -> str:
-    """The first of `run-1`, `run-2`, ... that no folder has."""
-    number = 1
-    while (folders / f"{kind}-{number}").exists():
-        number += 1
-    return f"{kind}-{number}"
-
-
-def _whose(chosen: Cluster, run: str) -> str:
-    """The study that has such a name for its runs, or for what they read together; empty: none has."""
-    studies = (path.parent.name for path in (chosen.directory / layout.STUDIES).glob(f"*/{layout.STUDY}"))
-    own = (name for name in studies
-           if run == layout.shared_input(name) or re.fullmatch(rf"{re.escape(name)}-\d+(-\d+)?", run))  # fmt: skip
-    return next(own, "")
 
 
 def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | None:

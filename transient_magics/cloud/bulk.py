@@ -6,10 +6,11 @@ same group, so the number of requests depends on time and on zones, not on the n
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import AlreadyExistsError, CloudError, GoneError
+from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
 from .calling.calls import PLAIN, Calls, until
 from .translation import properties_of
 from .values import LEAVING, Vm, VmRequest, request_id
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from google.cloud import compute_v1
 
 Lister = Callable[[Mapping[str, str]], Awaitable[list[Vm]]]
+_log = logging.getLogger(__name__)
 _SIGHTINGS = 3  # lists without a VM after the operation's end, before it counts as missing: lists lag behind
 
 
@@ -46,16 +48,22 @@ class BulkInsert:
         )
         instances = self._calls.clients.instances
         whole: CloudError | None = None
+        unknown: AccessError | None = None
         try:
             operation = await self._calls.call(where, lambda: instances.bulk_insert_unary(message, **PLAIN))
             operation = await self._calls.finished(zone, where, operation)
             whole = self._calls.failure(operation, where)
-            outcome.update(await self._failures(zone, where, operation))
+            try:
+                outcome.update(await self._failures(zone, where, operation))
+            except AccessError as denied:
+                # Who may not list operations still learns the reason of the whole, and which VMs there are.
+                _log.warning("%s: why some VMs were not made may not be asked: %s", where, denied)
+                unknown = denied
         except AlreadyExistsError as error:
             whole = error  # an attempt whose answer was lost made them, and they have our labels; or they are not ours
         except GoneError as error:
             whole = CloudError(f"What the VMs need is not there: {error.what}", where=where)
-        await self._settled(requests, whole, outcome)
+        await self._settled(requests, whole, _reason_unknown(unknown), outcome)
 
     async def _failures(self, zone: str, where: str, operation: compute_v1.Operation) -> dict[str, CloudError]:
         """By name, why VMs of this operation's group were not made."""
@@ -78,9 +86,13 @@ class BulkInsert:
         return failed
 
     async def _settled(
-        self, requests: Sequence[VmRequest], whole: CloudError | None, outcome: dict[str, Vm | CloudError]
+        self,
+        requests: Sequence[VmRequest],
+        whole: CloudError | None,
+        unknown: CloudError | None,
+        outcome: dict[str, Vm | CloudError],
     ) -> None:
-        """Wait until each VM runs or is known not to."""
+        """Wait until each VM runs or is known not to. `unknown`: the error of one without a reason that is told."""
         absent: dict[str, int] = {}
 
         async def settled() -> bool | None:
@@ -93,7 +105,7 @@ class BulkInsert:
                     absent[name] += 1
                 else:
                     gone = GoneError(f"{name} was taken away before it ran", where=f"zone {request.zone}")
-                    outcome[name] = gone if vm or whole is None else whole
+                    outcome[name] = gone if vm else whole or unknown or gone
             return True if len(outcome) == len(requests) else None
 
         await until(settled)
@@ -107,3 +119,14 @@ class BulkInsert:
                 taken = f"The name is taken: {name} runs and is not what was asked for"
                 outcome[name] = vm if vm.made_by(request) else AlreadyExistsError(taken, where=f"zone {vm.zone}")
         return found
+
+
+def _reason_unknown(denied: AccessError | None) -> CloudError | None:
+    """Return the error of VMs that were not made for a reason that may not be asked; None where it was told.
+
+    It is no AccessError: the VMs may be had in another zone or later, and a right would only tell why.
+    """
+    if denied is None:
+        return None
+    what = f"It was not made, and the reason may not be asked: {denied.what}"
+    return CloudError(what, where=denied.where, fix=denied.fix)

@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -60,6 +61,10 @@ def preload() -> threading.Thread:
     return thread
 
 
+_NOTICE_FIELD = re.compile(r"preemption_?notice_?duration", re.IGNORECASE)
+"""How a refusal names the field of the scheduling that requests a longer notice."""
+
+
 class ComputeEngine:
     """The VMs of one project. `endpoint` is an emulator's URL; None is Google, with its default credentials."""
 
@@ -67,6 +72,8 @@ class ComputeEngine:
         """`patience` is for how many seconds a request is tried again before its error is raised."""
         self.project = project
         self.endpoint = endpoint.rstrip("/") if endpoint else None
+        self.notice_refused = ""
+        """Why VMs have no longer preemption notice than usual, one sentence, once Compute Engine has refused it."""
         self._calls = Calls(project, self.endpoint, patience)
         self.firewall = Firewall(self._calls, project)
         self.images = Images(self._calls, project)
@@ -143,6 +150,29 @@ class ComputeEngine:
         The same request again, also by another process, continues the first. A VM of that name with other labels, of
         another machine type or for another key is not ours: AlreadyExistsError. Taken away before it ran: GoneError.
         """
+        request = self._noticed(request)
+        try:
+            return await self._insert(request, timeout)
+        except CloudError as error:
+            if not self._refuses_notice(error, request):
+                raise
+        return await self._insert(self._noticed(request), timeout)
+
+    def _noticed(self, request: VmRequest) -> VmRequest:
+        """Return the request, without a longer notice if Compute Engine has refused one."""
+        return replace(request, notice_seconds=0) if self.notice_refused else request
+
+    def _refuses_notice(self, error: CloudError, request: VmRequest) -> bool:
+        """Return whether the request failed because of its notice, and remember why."""
+        if not request.notice_seconds or not _NOTICE_FIELD.search(str(error)):
+            return False
+        self.notice_refused = (
+            f"Compute Engine refuses the preemption notice of {request.notice_seconds} s, so Spot VMs are requested "
+            f"without it: {error}"
+        )
+        return True
+
+    async def _insert(self, request: VmRequest, timeout: float) -> Vm:
         from google.cloud import compute_v1
 
         zone, name, where = request.zone, request.name, _place(request.zone, request.name)
@@ -173,6 +203,15 @@ class ComputeEngine:
         As many as can be had are made. One that is not known to run or not, after `timeout` or because nobody answers,
         takes none of the others along. Raises CloudError where nothing is known of any.
         """
+        requests = [self._noticed(request) for request in requests]
+        try:
+            return await self._insert_many(requests, timeout)
+        except CloudError as error:  # such a refusal is of the whole request
+            if not self._refuses_notice(error, requests[0]):
+                raise
+        return await self._insert_many([self._noticed(request) for request in requests], timeout)
+
+    async def _insert_many(self, requests: Sequence[VmRequest], timeout: float) -> dict[str, Vm | CloudError]:
         zone, where = requests[0].zone, f"{len(requests)} VMs in zone {requests[0].zone}"
         bulk = BulkInsert(self._calls, self.project, partial(self.list, within=(zone,)))
         outcome: dict[str, Vm | CloudError] = {}

@@ -20,6 +20,7 @@ from .values import STOPPED, Vm
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
+_LOCAL_SSD = "SCRATCH"
 Get = Callable[[str, str], Awaitable[Vm | None]]
 Finish = Callable[[str, str, "compute_v1.Operation"], Awaitable[None]]
 
@@ -33,10 +34,25 @@ class Power:
         self._get, self._finish = get, finish
 
     async def stop(self, zone: str, name: str, *, timeout: float = 300.0) -> None:
-        """Stop the VM, its disk whole, and return when it has stopped. Raises CloudError; GoneError if it was taken."""
+        """Stop the VM, its boot disk whole, and return when it has stopped. Raises CloudError; GoneError if it is gone.
+
+        Local SSDs, which some machine types bring along (a2-ultragpu, a3-highgpu), are discarded: Compute Engine
+        refuses a stop that says nothing about them (reference of `instances.stop`, discovery revision 20261106:
+        "required if the instance has any attached Local SSD disks").
+        """
         from google.cloud import compute_v1
 
         where = _place(zone, name)
+        whole = self._whole(zone, name)
+        instances = self._calls.clients.instances
+
+        def stop() -> compute_v1.Operation:
+            vm = {key: whole[key] for key in ("project", "zone", "instance")}
+            disks = instances.get(**vm, **PLAIN).disks
+            message = compute_v1.StopInstanceRequest(whole)
+            if any(disk.type_ == _LOCAL_SSD for disk in disks):
+                message.discard_local_ssd = True
+            return instances.stop_unary(message, **PLAIN)
 
         async def stopped() -> bool | None:
             vm = await self._get(zone, name)
@@ -45,9 +61,7 @@ class Power:
             return True if vm.status in STOPPED else None
 
         async with limit(timeout, f"{name} did not stop", where):
-            message = compute_v1.StopInstanceRequest(self._whole(zone, name))
-            instances = self._calls.clients.instances
-            await self._done(zone, name, lambda: instances.stop_unary(message, **PLAIN))
+            await self._done(zone, name, stop)
             await until(stopped)
 
     async def start(self, zone: str, name: str, *, timeout: float = 600.0) -> None:

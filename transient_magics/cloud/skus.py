@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..catalog import ACCELERATORS, CONTROLLER_MACHINE, PriceRow
+from .calling.asking import charged, content_of
 
 if TYPE_CHECKING:
     from .calling.calls import Calls
@@ -43,13 +44,10 @@ async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str
         query = {"pageSize": _PAGE, "currencyCode": "USD", **({"pageToken": token} if token else {})}
 
         def ask(query: Mapping[str, Any] = query) -> dict[str, Any]:
-            from google.api_core import exceptions
+            def once(headers: Mapping[str, str]) -> Any:
+                return session.get(f"{endpoint or HOST}{_PATH}", params=query, headers=headers, timeout=30.0)
 
-            headers = {} if endpoint else {"x-goog-user-project": project}
-            answer = session.get(f"{endpoint or HOST}{_PATH}", params=query, headers=headers, timeout=30.0)
-            if answer.status_code != 200:
-                raise exceptions.from_http_response(answer)
-            return answer.json()
+            return content_of(charged(calls, project, once))
 
         page = await calls.call("Cloud Billing", ask)
         skus += page.get("skus", [])

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ..protocol.layout import NOTICE_KEY
 from ..protocol.share import KEY, share_of
 from .images import image_url
 from .values import Vm, VmRequest
@@ -110,6 +111,8 @@ def _scheduling(request: VmRequest) -> dict[str, Any]:
         scheduling |= {"preemptible": True, "on_host_maintenance": "TERMINATE"}
     if request.provisioning_model == "spot":
         scheduling |= {"provisioning_model": "SPOT", "instance_termination_action": "DELETE"}
+        if request.notice_seconds:
+            scheduling["preemption_notice_duration"] = {"seconds": request.notice_seconds}
     if request.termination_time and request.provisioning_model != "preemptible":
         moment = moment_text(request.termination_time)
         scheduling |= {"termination_time": moment, "instance_termination_action": "DELETE"}
@@ -125,6 +128,7 @@ def _metadata(request: VmRequest) -> dict[str, str]:
     key = request.ssh_public_key.strip()
     return {
         **request.metadata,
+        **({NOTICE_KEY: str(request.notice_seconds)} if request.notice_seconds else {}),
         **({"ssh-keys": f"{request.user}:{key}"} if key else {}),
         "block-project-ssh-keys": "true",
         "enable-guest-attributes": "TRUE",  # the way on which the VM's host keys reach us

@@ -44,6 +44,8 @@ class VmRequest:
     A `disk_gb` of 0 is the size of the image.
     A `subnet` without a slash is a name in the zone's region. `service_account` (an address, or "default") is attached
     with all the rights that its roles give it; most VMs have none.
+    `notice_seconds` (0 or 120, Spot only) lie between the preemption notice in the VM's metadata and the start of its
+    shutdown; its metadata attribute `NOTICE_KEY` has them too, so that programs on the VM know their time.
     """
 
     name: str
@@ -66,6 +68,7 @@ class VmRequest:
     external_ip: bool = True
     service_account: str = ""
     request_id: str = ""
+    notice_seconds: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,17 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from .. import places
 from ..imports import uncollected
-from ..journal.lock import is_of, take
+from ..journal.lock import LOCK, is_of, mark, take
 from ..protocol import layout
 from . import watchdog
+
+_MARK_SECONDS = 10.0
+_LOOK_SECONDS, _MISSED = 1.0, 5
 
 
 def main(arguments: list[str]) -> int:
@@ -36,12 +40,40 @@ async def _take_charge(directory: Path, lock: int) -> None:
         # Ending the controller does not end the cluster: whoever follows the journal starts another.
         loop.add_signal_handler(number, task.cancel)
     alive = asyncio.create_task(watchdog.keep_telling(os.environ))
+    marking = asyncio.create_task(_mark(lock))
+    locked = asyncio.create_task(_end_without_lock(directory, lock, task))
     try:
         await task
     except asyncio.CancelledError:
         logging.getLogger(__name__).info("asked to end; the cluster goes on")
     finally:
         alive.cancel()
+        marking.cancel()
+        locked.cancel()
+
+
+async def _mark(lock: int) -> None:
+    """Mark the lock, so that clients can report since when a dead controller has been gone. Lives until cancelled."""
+    while True:
+        with suppress(OSError):  # a disk that cannot be written is reported by the journal
+            mark(lock)
+        await asyncio.sleep(_MARK_SECONDS)
+
+
+async def _end_without_lock(directory: Path, lock: int, task: asyncio.Task[None]) -> None:
+    """End the task when the lock is not that of the folder any more, so that no second controller is beside it.
+
+    A lock file that is missing for a moment is a folder that is just being removed: then the cluster is deleted.
+    """
+    missed = 0
+    while missed < _MISSED:
+        await asyncio.sleep(_LOOK_SECONDS)
+        if is_of(lock, directory) or not directory.exists():
+            missed = 0
+        else:
+            missed = _MISSED if (directory / LOCK).exists() else missed + 1
+    logging.getLogger(__name__).error("the lock of %s is not held any more, so this controller ends", directory)
+    task.cancel()
 
 
 async def _look_after(directory: Path, lock: int) -> None:
@@ -52,10 +84,12 @@ async def _look_after(directory: Path, lock: int) -> None:
     with uncollected():
         from ..journal import read, replay
         from ..journal.declared import ATTACHED
+        from ..journal.store import restore
         from .cluster import Controller
         from .place import here
         from .placement.mirror import Mirror
 
+    restore(directory / layout.JOURNAL)
     while is_of(lock, directory) and not (state := replay(read(directory / layout.JOURNAL))).over:
         if (directory / ATTACHED).exists() and state.seat == here() and state.phase != "deleting":
             what = "the journal says that this machine is in charge, which only follows the cluster and rents nothing"

@@ -16,8 +16,8 @@ from typing import Any
 
 from ..errors import ClusterError, RemoteError
 from ..files import write_atomically
-from ..journal import ClusterState, Journal, events, now, read, replay
-from ..journal.declared import agree, agreed, differences, resized, was_elsewhere
+from ..journal import ClusterState, Journal, encode, events, metrics, now, read, replay
+from ..journal.declared import agree, agree_to_move, agreed, differences, resized, was_governed
 from ..protocol import agent_commands, layout
 from ..protocol.agent_commands import DISPATCHER, INPUT
 from ..protocol.cluster_commands import (
@@ -47,10 +47,12 @@ from ..protocol.cluster_commands import (
     Study,
     Train,
 )
+from ..protocol.job import NOTICE_SECONDS
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
 from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store, run_store
 from ..version import VERSION
 from . import skew
+from .agreement.provenance import LEFT_OUT, sift, sifted_until
 from .bags.conduct import Bags
 from .commands import PATIENCE, serve, still_looking
 from .dask.conduct import Dasks
@@ -71,6 +73,7 @@ from .decisions.core import (
 )
 from .decisions.giving_up import MEASURES, leaving
 from .decisions.restarting import asked
+from .forgotten import begin_without_journal
 from .jobs.conduct import Jobs
 from .metering import Metering
 from .opening import Opening
@@ -136,16 +139,18 @@ class Controller:
         path = self._directory / layout.JOURNAL
         with Journal(path) as journal:
             history = read(path)
+            unreadable = max(path.read_bytes().count(b"\n") - len(history), 0)
             self._take_up(Recorder(journal, replay(history)))
             if self._state.over:
                 return
-            if self._state.spec is None:  # at the very begin, or where a journal is no more readable than that
-                self._recorder.record(events.ClusterDeclared(spec=self._declared.to_dict()))
-            if not here() and was_elsewhere(history):
+            if self._state.spec is None:
+                self._begin_journal()
+            if not here() and sifted_until(history) < len(history):
                 self._hold_to_what_was_declared(agreed(self._directory, history))
             async with serve(command_socket(self._directory), self._command):
                 if any(event.kind == "controller.started" for event in history):
-                    self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=len(self._state.living)))
+                    vms = len(self._state.living)
+                    self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=vms, unreadable=unreadable))
                 elif await self._turn_comes():
                     self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=VERSION))
                 else:
@@ -155,6 +160,7 @@ class Controller:
                 self._runs.declare_waiting()
                 async with Access(self._declared, makes_vms=self._state.phase != "deleting") as access:
                     if await Opening(self._directory, self._recorder, access).open():
+                        agree(self._directory, self._recorder.spec)
                         adviser = Adviser(self._recorder, access)
                         await adviser.keep_asking(now())  # before the first VM is asked for
                         await self._govern(access, adviser)
@@ -172,6 +178,12 @@ class Controller:
         self._deadlines = Deadlines(recorder, self._runs.save_run, partial(self._runs.stop_trial, save=True))
         self._mover = Mover(self._directory, recorder, self._runs)
         self._reclaims = Reclaims(self._directory, recorder)
+
+    def _begin_journal(self) -> None:
+        """Write its first lines: at the very begin, or where nothing of it can be read any more."""
+        spec = agreed(self._directory) if was_governed(self._directory) else self._declared
+        self._recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
+        begin_without_journal(self._directory, self._recorder, self._runs, self._jobs, self._bags, self._studies)
 
     async def _turn_comes(self) -> bool:
         """Wait until the clusters of a study that come before this one are done; False where that is never.
@@ -198,25 +210,40 @@ class Controller:
         return False
 
     def _hold_to_what_was_declared(self, known: ClusterSpec) -> None:
-        """After a time in which a VM wrote the journal: nothing that it says decides what this machine rents.
+        """Sift the journal after a time in which a VM wrote it: nothing that it says decides what this machine rents.
 
-        VMs that exist are found by asking Compute Engine; what was only asked for elsewhere is asked for anew, or not.
+        VMs that exist are found by asking Compute Engine. What was only asked for elsewhere is asked for again, or not.
         """
-        if other := differences(self._state.spec, known):
+        there = self._state.spec
+        found = sift(self._directory, read(self._directory / layout.JOURNAL), known)
+        try:
+            metrics.append(self._directory / LEFT_OUT, b"".join(map(encode, found.left_out)))
+        except OSError as error:  # they are kept for those who look into it, and decide nothing
+            log.warning("%s: %s", LEFT_OUT, error)
+        written = self._recorder.rewrite(found.kept)
+        if found.surprising:
+            kinds = ", ".join(found.surprising)
+            what = f"The controller on its VM wrote what only this machine decides, and it does not count: {kinds}"
+            self._recorder.note("provenance", what)
+        if other := differences(there, known):
             log.warning("the journal has another declaration (%s); this machine's own holds", ", ".join(other))
-            self._recorder.record(events.ClusterResized(spec=known.to_dict()))
             what = f"{known.name} is taken back as it was declared here: on its VM it had become another"
             self._recorder.note("declaration", f"{what} ({', '.join(other)})")
+        if self._state.spec != known:
+            self._recorder.record(events.ClusterResized(spec=known.to_dict()))
+        changed = {event.vm for event in found.left_out if isinstance(event, events.VmMachineAsked)}
         for vm in self._state.living:
             if not vm.running_at:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
-            if vm.change:
+            if vm.change or vm.name in changed:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was stopped elsewhere"))
-        self._deadlines.decide_anew()
-        self._reclaims.take_back()
         self._jobs.take_back()
         self._bags.take_back()
         self._dasks.take_back()
+        self._studies.take_back()
+        agree_to_move(self._directory, None)
+        if written:
+            self._recorder.record(events.ClusterTakenBack(left_out=found.counts))
 
     async def _govern(self, access: Access, adviser: Adviser) -> None:
         async with asyncio.TaskGroup() as group:
@@ -284,7 +311,8 @@ class Controller:
 
     def _carry_out(self, fleet: Fleet, situation: Situation) -> None:
         decisions = decide(situation)
-        fleet.request([each for each in decisions if isinstance(each, RequestVm)])
+        going = {each.vm for each in decisions if isinstance(each, DeleteVm)}
+        fleet.request([each for each in decisions if isinstance(each, RequestVm)], going)
         for decision in decisions:
             match decision:
                 case DeleteVm():
@@ -324,7 +352,9 @@ class Controller:
         match line:
             case PreemptionNoticed():  # those on demand are never preempted, and another VM is rented at this word
                 if state.living and state.state != "leaving" and state.provisioning_model != "standard":
-                    self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time))
+                    most = max(NOTICE_SECONDS, float(self._recorder.spec.notice_seconds))
+                    seconds = min(line.seconds, most)
+                    self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time, seconds=seconds))
             case TrafficCounted():
                 self._metering = self._metering or Metering(self._recorder)
                 self._metering.counted(vm, line, now())

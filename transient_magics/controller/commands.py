@@ -28,7 +28,10 @@ PATIENCE = 10.0
 
 @asynccontextmanager
 async def serve(path: Path, handle: Handler) -> AsyncGenerator[None]:
-    """Answer commands at `path` while the context lasts. A TransientError becomes `{"ok": false}` and its parts."""
+    """Answer commands at `path` while the context lasts.
+
+    A TransientError becomes `{"ok": false}` and its parts, and an OSError a ClusterError.
+    """
     open_connections: set[asyncio.StreamWriter] = set()
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,6 +69,10 @@ async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
         return {"ok": True, **await handle(_read(line))}
     except TransientError as error:
         return {"ok": False, **errors.told(error)}
+    except OSError as error:  # a full disk; without an answer the client sends the command again
+        log.warning("a command failed: %s", error)
+        what = f"The controller cannot do this: {error.strerror or error}"
+        return {"ok": False, **errors.told(ClusterError(what, where=str(error.filename or "")))}
 
 
 def _read(line: bytes) -> Command:

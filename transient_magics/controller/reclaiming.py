@@ -59,11 +59,6 @@ class Reclaims:
             number = min(wanted.number, len(vms))
             self._recorder.record(events.ReclaimWanted(number=number, vms=vms, until=wanted.until))
 
-    def take_back(self) -> None:
-        """Ask the provider anew: what the journal says that it wants, and who goes, was written elsewhere."""
-        if self._state.reclaim:
-            self._recorder.record(events.ReclaimWanted(number=0))
-
     def look(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
         """Do what is due at `at`, in seconds since 1970."""
         for name in self._refused.difference(self._state.wanted_back):  # it is gone, or nobody wants it any more

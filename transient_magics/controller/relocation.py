@@ -14,7 +14,7 @@ from pathlib import Path
 from ..catalog import DISK_GB, INTERNET, transfer_price
 from ..errors import RemoteError, TrainingError
 from ..journal import ClusterState, RunState, events, now
-from ..journal.declared import agree, run_folder
+from ..journal.declared import agree, agree_to_move, run_folder
 from ..protocol import layout
 from ..runtime.files.checkpoints import Checkpoints
 from ..spec import PARAMETER_SERVER, ClusterSpec
@@ -59,6 +59,7 @@ class Mover:
             return
         _, dollars = await self._followed(wanted, fleet)
         new = meant(self._state, wanted, now(), dollars)
+        agree_to_move(self._directory, new)
         self._recorder.record(events.ClusterRelocating(spec=new.to_dict()))
 
     def carry_out(self, decision: Arrive | Stay, fleet: Fleet, tasks: Tasks) -> None:
@@ -66,9 +67,13 @@ class Mover:
         match decision:
             case Stay(why):
                 tasks.cancel("move")
-                self._recorder.record(events.ClusterStayed(reason=why))
+                self._stay(why)
             case Arrive():
                 tasks.do("move", lambda: self._arrive(decision, fleet))
+
+    def _stay(self, why: str) -> None:
+        self._recorder.record(events.ClusterStayed(reason=why))
+        agree_to_move(self._directory, None)
 
     async def _arrive(self, decision: Arrive, fleet: Fleet) -> None:
         relocation = self._state.relocation
@@ -80,7 +85,7 @@ class Mover:
             await self._runs.hand_over(decision.leaves, save=decision.save)
         except TrainingError as error:
             fleet.recall(decision.leaves)
-            self._recorder.record(events.ClusterStayed(reason=f"no checkpoint could be saved: {error}"))
+            self._stay(f"no checkpoint could be saved: {error}")
         except (RemoteError, OSError) as error:  # it is decided upon again, until that has taken too long
             log.warning("the runs are not handed over yet: %s", error)
             fleet.recall(decision.leaves)
@@ -90,6 +95,7 @@ class Mover:
             raise
         else:
             agree(self._directory, relocation.spec)
+            agree_to_move(self._directory, None)
             self._recorder.record(
                 events.ClusterRelocated(leaves=decision.leaves, transferred=followed, dollars=dollars)
             )

@@ -99,7 +99,7 @@ class Speeds:
         """The speeds of these added up, in those of one without a GPU or of a teraflop per second."""
         if self._alike:
             return float(sum(workers.values()))
-        return sum([count * _power(gpu) for gpu, count in workers.items()])
+        return sum(count * _power(gpu) for gpu, count in workers.items())
 
     def _fit(self, added: float) -> float:
         return 1 / (self._each / added + self._fixed)

@@ -20,8 +20,8 @@ _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")
 
 @dataclass
 class Record:
-    """One instance. `resource` is its JSON; `ending` says when and how it ends: {"until", "then", "preemption"};
-    `refusal` when and how its operation will fail, for one that cannot be had: {"at", "error", "http"}."""
+    """One instance. `resource` is its JSON; `ending` says when and how it ends: {"begins", "until", "then",
+    "preemption"}; `refusal` when and how its operation fails, for one without capacity: {"at", "error", "http"}."""
 
     project: str
     zone: str
@@ -62,6 +62,12 @@ class Record:
     def transient(self) -> bool:
         """Whether it may be preempted: Spot, or preemptible as it was before."""
         return bool(self.resource["scheduling"]["preemptible"])
+
+    @property
+    def requested_notice(self) -> float:
+        """Seconds between the notice of a preemption in its metadata and the start of its shutdown."""
+        duration = self.resource["scheduling"].get("preemptionNoticeDuration")
+        return wire.seconds(duration, "scheduling.preemptionNoticeDuration") if duration else 0.0
 
     @property
     def then(self) -> str:
@@ -264,6 +270,13 @@ def checked_scheduling(given: dict[str, Any], accelerated: bool) -> dict[str, An
         else:
             wire.moment(str(given[name]), f"resource.scheduling.{name}")
         scheduling[name] = given[name]
+    if notice := given.get("preemptionNoticeDuration"):
+        field = "resource.scheduling.preemptionNoticeDuration"
+        if not spot:
+            raise wire.invalid(field, notice, "Only instances of the Spot provisioning model may have it.")
+        if wire.seconds(notice, field) not in (0.0, 120.0):
+            raise wire.invalid(field, notice, "Must be 0 or 120 seconds.")
+        scheduling["preemptionNoticeDuration"] = notice
     action = given.get("instanceTerminationAction")
     if action not in (None, "", "STOP", "DELETE"):
         raise wire.invalid("resource.scheduling.instanceTerminationAction", action, "Must be STOP or DELETE.")

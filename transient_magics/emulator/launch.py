@@ -34,7 +34,8 @@ def ensure(
     line) count only if it is started now; one that was killed is revived with the settings that it had, where these do
     not say otherwise. Raises UnreachableError.
     """
-    state = places.private(places.emulator().absolute())
+    with places.reporting():
+        state = places.private(places.emulator().absolute())
     if url := _answering(state, expecting):
         return url
     deadline = time.monotonic() + timeout

@@ -27,8 +27,8 @@ from .network.guard import Guard
 from .network.isolation import Isolation
 from .network.relay import Relay
 from .project.api import ProjectApi
-from .project.permissions import Door
-from .project.state import BUCKETS, Project
+from .project.permissions import Door, charge
+from .project.state import BUCKETS, STORAGE, Project
 from .rest.calls import LARGEST_BODY
 from .rest.operations import Operations
 from .rest.store import Store
@@ -172,7 +172,11 @@ class _Emulator:
     async def _storage_first(self, request: web.Request, handler: Any) -> web.StreamResponse:
         if not self._storage.serves(request):
             return await handler(request)
-        return await self._storage.answer(request, rights.REFUSED if self._project.lacks(BUCKETS) else rights.ALL)
+        if refusal := charge(self._project, request, STORAGE, ""):
+            return refusal
+        if self._project.lacks(BUCKETS):
+            return await self._storage.answer(request, rights.REFUSED)
+        return await self._storage.answer(request, rights.Rights(role=self._project.permissions))
 
     def _changed(self) -> None:
         """A VM has come, gone or changed."""

@@ -27,7 +27,8 @@ _GIB = 2**30
 _LEAST_SECONDS = 60.0
 Tenure = tuple[str, float, float]
 """Who had a worker, from when to when, in seconds since 1970."""
-_NOTICE_SECONDS = 120.0  # the longest notice that Compute Engine gives; a VM that is there after it was not taken
+_NOTICE_SECONDS = 180.0
+"""More than the longest notice and the shutdown behind it (120 and 30 s): a VM that is there after it was not taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,14 @@ def bill(state: ClusterState, now: float) -> Bill:
         sum(moved.values()) + followed,
         sum(vm.traffic_rate * 3600 * per_byte(vm) for vm in running),
     )
-    total, hourly = sum(by_vm.values()) + followed, sum(vm.hourly for vm in running) + transfer_hourly
+    total = sum(by_vm.values()) + followed + state.forgotten_dollars
+    hourly = sum(vm.hourly for vm in running) + transfer_hourly
     return Bill(
         total=total,
         hourly=hourly,
-        on_demand=sum(hours * each.on_demand_hourly for of in paid.values() for hours, each in of) + transfer,
+        on_demand=sum(hours * each.on_demand_hourly for of in paid.values() for hours, each in of)
+        + transfer
+        + state.forgotten_dollars,
         by_vm=by_vm,
         source="; ".join(sorted(sources)),
         transfer=transfer,

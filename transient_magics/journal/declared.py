@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from .. import places
@@ -20,15 +20,18 @@ from ..catalog import transfer_price
 from ..errors import AgreementError, ClusterError, DeclarationError
 from ..files import write_atomically
 from ..protocol import checks, layout
+from ..protocol.cluster_commands import Command
 from ..protocol.names import checked_name, is_name
 from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
 from . import events
 from .cost import at_the_end
 from .events import Event
 from .folding import fold
-from .state import ClusterState, RunState
+from .state import ClusterState, RunState, unknown_run
 
 AGREED = "agreed.json"
+_MOVING = "moving.json"
+_ASKED = "asked.jsonl"
 ATTACHED = "attached"
 """A file in the folders of clusters that another machine declared: what this machine follows, in a sentence."""
 _BROUGHT = "brought"
@@ -48,6 +51,72 @@ def run_folder(directory: Path, run: str) -> Path:
 def agree(directory: Path, spec: ClusterSpec) -> None:
     """Note what the cluster is by this machine's own decisions and its user's commands."""
     write_atomically(directory / AGREED, json.dumps(spec.to_dict(), indent=1), durable=False)
+
+
+def was_governed(directory: Path) -> bool:
+    """Return whether a controller has ever been in charge of the cluster, whatever its journal says."""
+    return (directory / AGREED).exists()
+
+
+def agree_to_move(directory: Path, spec: ClusterSpec | None) -> None:
+    """Note where the cluster moves to, by a command of this machine's user; None: the move is over."""
+    if spec is None:
+        (directory / _MOVING).unlink(missing_ok=True)
+    else:
+        write_atomically(directory / _MOVING, json.dumps(spec.to_dict(), indent=1), durable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What this machine's user agreed to rent: the cluster, where it moves to, and a run with a deadline."""
+
+    spec: ClusterSpec
+    moving: ClusterSpec | None = None
+    deadline: RunSpec | None = None
+    """A run that was declared on this machine, and whose deadline decides which workers the cluster has."""
+
+
+def agreement(directory: Path, run: str = "") -> Agreement:
+    """Return the agreement from the files in the cluster's folder.
+
+    Parameters
+    ----------
+    directory
+        The cluster's folder.
+    run
+        The run whose deadline decides about workers, if there is one.
+
+    Raises
+    ------
+    DeclarationError
+        The declaration cannot be read.
+    """
+    spec, moving, deadline = agreed(directory), None, None
+    path = directory / _MOVING
+    try:
+        if path.exists():
+            moving = ClusterSpec.from_dict(checks.parsed_object(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise DeclarationError(f"The move of {spec.name} cannot be read: {error}", where=str(path)) from error
+    if run and not is_brought(directory, run):
+        with suppress(ClusterError):  # a run without a declaration here has no deadline that counts
+            declared = declared_run(directory, unknown_run(run)).spec
+            deadline = declared if declared.finish_by else None
+    return Agreement(spec, moving, deadline)
+
+
+def note_asked(directory: Path, command: Command) -> None:
+    """Note a command of this machine's user that the controller on a VM carries out."""
+    with (directory / _ASKED).open("ab") as file:
+        file.write(command.encoded)
+
+
+def was_asked(directory: Path, command: Command) -> bool:
+    """Return whether this machine's user gave this very command."""
+    try:
+        return command.encoded in (directory / _ASKED).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return False
 
 
 def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:
@@ -151,13 +220,18 @@ def declared_below(place: Path, file: str) -> list[str]:
 
 
 def declared_run(directory: Path, run: RunState) -> RunState:
-    """The run with what its `run.json` on this machine says of it. Raises ClusterError where there is none."""
+    """The run with what its `run.json` on this machine says of it. Raises ClusterError where there is none.
+
+    One whose declaration came from a VM has no deadline: on demand only this machine's user rents.
+    """
     path = run_folder(directory, run.name) / layout.RUN
     try:
         values = checks.parsed_object(path.read_bytes())
         spec = RunSpec.from_dict({**values, "name": run.name, "token": ""})
     except (OSError, ValueError) as error:
         raise ClusterError(f"The declaration of {run.name} cannot be read: {error}", where=str(path)) from error
+    if is_brought(directory, run.name):
+        spec = replace(spec, finish_by=0.0, gpus=(), zones=(), max_cost=None)
     return replace(run, spec=spec)
 
 
@@ -165,6 +239,11 @@ def note_brought(directory: Path, run: str) -> None:
     """Note that the code of a run is another machine's, before it comes."""
     places.private(directory / _BROUGHT)
     (directory / _BROUGHT / checked_name(run)).touch()
+
+
+def forget_brought(directory: Path, run: str) -> None:
+    """Remove the note of `note_brought`, once nothing of the run from there is left in its place."""
+    (directory / _BROUGHT / checked_name(run)).unlink(missing_ok=True)
 
 
 def is_brought(directory: Path, run: str) -> bool:

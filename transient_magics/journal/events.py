@@ -18,16 +18,18 @@ from ..errors import JournalError
 from ..protocol import events as known
 from ..protocol.bag import events as _bags  # noqa: F401 - a journal has them, too: `journal.bags` folds them
 from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped, within
-from ..protocol.events import Event, Unknown  # noqa: F401 - likewise
+from ..protocol.events import FACT, INTENTION, Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
 from ..protocol.literals import CheckedValue, all_as_json
 from ..protocol.share import LEAST
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
     DaskClosed,
     DaskCrashed,
+    DaskGpuUnused,
     DaskLeft,
     DaskServing,
     JobExited,
+    JobGpuUnused,
     JobPacked,
     JobStarted,
     JobUnkept,
@@ -72,14 +74,14 @@ Anchors = Annotated[tuple[tuple[float, float, _Rate], ...], _begun]
 """Those of `Clock`, all of them."""
 
 
-@_event("cluster.declared")
+@_event("cluster.declared", INTENTION)
 class ClusterDeclared(Event):
     """The user asked for this cluster. `spec` is ClusterSpec.to_dict()."""
 
     spec: Mapping[str, object]
 
 
-@_event("cluster.ready")
+@_event("cluster.ready", FACT)
 class ClusterReady(Event):
     """Every declared VM answers; `seconds` since the declaration."""
 
@@ -87,7 +89,7 @@ class ClusterReady(Event):
     seconds: float
 
 
-@_event("cluster.resized")
+@_event("cluster.resized", INTENTION)
 class ClusterResized(Event):
     """The user asked for other workers. `spec` is the whole new ClusterSpec.to_dict().
 
@@ -98,7 +100,7 @@ class ClusterResized(Event):
     gives_up: tuple[str, ...] = ()
 
 
-@_event("cluster.relocating")
+@_event("cluster.relocating", INTENTION)
 class ClusterRelocating(Event):
     """The user asked for the cluster elsewhere, or with other parameter servers: its VMs are rented there, beside those
     that go on. `spec` is the whole ClusterSpec.to_dict() that it is to have."""
@@ -106,7 +108,7 @@ class ClusterRelocating(Event):
     spec: Mapping[str, object]
 
 
-@_event("cluster.relocated")
+@_event("cluster.relocated", INTENTION)
 class ClusterRelocated(Event):
     """The cluster is there from now on, its runs go on from what was saved; the VMs that it `leaves` are deleted.
 
@@ -118,21 +120,21 @@ class ClusterRelocated(Event):
     dollars: Amount = 0.0
 
 
-@_event("cluster.stayed")
+@_event("cluster.stayed", INTENTION)
 class ClusterStayed(Event):
     """The cluster stays as it was, for this `reason` (a clause); what was rented elsewhere is deleted."""
 
     reason: str
 
 
-@_event("cluster.clock")
+@_event("cluster.clock", FACT)
 class ClusterClock(Event):
     """The emulated clock runs at another rate."""
 
     anchors: Anchors
 
 
-@_event("cluster.advised")
+@_event("cluster.advised", FACT)
 class ClusterAdvised(Event):
     """What Compute Engine advises about Spot VMs with this GPU: by zone, how likely there is one (0 to 1) and for
     how many seconds most run (0: unknown).
@@ -147,7 +149,7 @@ class ClusterAdvised(Event):
     measured: bool = False
 
 
-@_event("cluster.zones_found")
+@_event("cluster.zones_found", INTENTION)
 class ClusterZonesFound(Event):
     """Compute Engine has the GPUs in other zones than the catalog says: by GPU, those in which workers may be, best
     first. `spec`: the declaration with them."""
@@ -156,7 +158,7 @@ class ClusterZonesFound(Event):
     spec: Mapping[str, object]
 
 
-@_event("cluster.priced")
+@_event("cluster.priced", INTENTION)
 class ClusterPriced(Event):
     """Google's prices are others than those the cluster was declared with; `spec`: the declaration with them.
 
@@ -168,19 +170,19 @@ class ClusterPriced(Event):
     spec: Mapping[str, object]
 
 
-@_event("cluster.deleting")
+@_event("cluster.deleting", FACT)
 class ClusterDeleting(Event):
     """Teardown began; `reason` is a clause (`asked by the user`, `the time limit of 24 h`)."""
 
     reason: str
 
 
-@_event("cluster.deleted")
+@_event("cluster.deleted", INTENTION)
 class ClusterDeleted(Event):
     """Compute Engine lists no VM of this cluster any more."""
 
 
-@_event("cluster.image_chosen")
+@_event("cluster.image_chosen", INTENTION)
 class ClusterImageChosen(Event):
     """Which image the VMs boot from where none was named (`image`, empty for plain Debian 12); `why` is a clause.
 
@@ -192,7 +194,7 @@ class ClusterImageChosen(Event):
     gpu: bool = True
 
 
-@_event("vm.requested")
+@_event("vm.requested", FACT)
 class VmRequested(Event):
     """A VM was asked for. Prices are US dollars per hour; `replaces` names the VM whose place it takes.
 
@@ -213,7 +215,7 @@ class VmRequested(Event):
     ends: Amount = 0.0
 
 
-@_event("vm.refused")
+@_event("vm.refused", FACT)
 class VmRefused(Event):
     """Compute Engine did not give the VM. `reason` is one sentence.
 
@@ -227,7 +229,7 @@ class VmRefused(Event):
     hints: tuple[str, ...] = ()
 
 
-@_event("vm.running")
+@_event("vm.running", FACT)
 class VmRunning(Event):
     """Compute Engine reports the VM as RUNNING: it costs money from here on.
 
@@ -241,7 +243,7 @@ class VmRunning(Event):
     started: Count = 0
 
 
-@_event("vm.boot_step")
+@_event("vm.boot_step", FACT)
 class VmBootStep(Event):
     """The VM's start-up script began something; `what` is a clause."""
 
@@ -249,7 +251,7 @@ class VmBootStep(Event):
     what: str
 
 
-@_event("vm.boot_failed")
+@_event("vm.boot_failed", FACT)
 class VmBootFailed(Event):
     """The VM will not become one that answers. `reason` is a clause; `lines`: the end of what it wrote, where known."""
 
@@ -258,14 +260,14 @@ class VmBootFailed(Event):
     lines: str = ""
 
 
-@_event("vm.ready")
+@_event("vm.ready", FACT)
 class VmReady(Event):
     """The VM answers over SSH and its agent runs."""
 
     vm: Name
 
 
-@_event("vm.unfit")
+@_event("vm.unfit", FACT)
 class VmUnfit(Event):
     """The VM answers, but cannot do what it was rented for, as train on its GPU. `reason` is a clause."""
 
@@ -273,7 +275,7 @@ class VmUnfit(Event):
     reason: str
 
 
-@_event("vm.preemption_asked")
+@_event("vm.preemption_asked", FACT)
 class VmPreemptionAsked(Event):
     """The user asked Compute Engine to take the VM back, in `seconds`: what follows is no revocation of its own."""
 
@@ -281,15 +283,16 @@ class VmPreemptionAsked(Event):
     seconds: float = 0.0
 
 
-@_event("vm.preemption_notice")
+@_event("vm.preemption_notice", FACT)
 class VmPreemptionNotice(Event):
-    """Compute Engine announced that it takes the VM back; some 30 s are left. `noticed` is the VM's own clock, ns."""
+    """Compute Engine announced that it takes the VM back in `seconds`. `noticed` is the VM's own clock, ns."""
 
     vm: Name
     noticed: int = 0
+    seconds: Amount = 30.0
 
 
-@_event("vm.traffic")
+@_event("vm.traffic", FACT)
 class VmTraffic(Event):
     """What a VM has `sent` and `received` since it started, in bytes. Told of VMs away from the parameter servers."""
 
@@ -298,7 +301,7 @@ class VmTraffic(Event):
     received: Count
 
 
-@_event("vm.deflated")
+@_event("vm.deflated", FACT)
 class VmDeflated(Event):
     """The provider took a part of the VM's processors or network, and left it the rest; it runs on.
 
@@ -312,7 +315,7 @@ class VmDeflated(Event):
     network_before: _Part = 1.0
 
 
-@_event("vm.inflated")
+@_event("vm.inflated", FACT)
 class VmInflated(Event):
     """The provider gave back some of it, or all. As `vm.deflated`."""
 
@@ -323,7 +326,7 @@ class VmInflated(Event):
     network_before: _Part = 1.0
 
 
-@_event("vm.machine_asked")
+@_event("vm.machine_asked", INTENTION)
 class VmMachineAsked(Event):
     """The VM is to be stopped, made a `machine_type` and started again; `reason`, a clause, says why.
 
@@ -340,7 +343,7 @@ class VmMachineAsked(Event):
     reason: str
 
 
-@_event("vm.stopped")
+@_event("vm.stopped", FACT)
 class VmStopped(Event):
     """We stopped the VM for this `reason`, a clause, and are about to start it again: until then its disk alone costs.
 
@@ -352,7 +355,7 @@ class VmStopped(Event):
     stopping: Count = 0
 
 
-@_event("vm.machine_changed")
+@_event("vm.machine_changed", FACT)
 class VmMachineChanged(Event):
     """The VM, which is stopped, is a `machine_type` from now on, and was a `machine_before`."""
 
@@ -361,7 +364,7 @@ class VmMachineChanged(Event):
     machine_before: str
 
 
-@_event("vm.machine_refused")
+@_event("vm.machine_refused", FACT)
 class VmMachineRefused(Event):
     """Compute Engine does not change the VM, which stays what it was. `reason` is one sentence."""
 
@@ -369,7 +372,7 @@ class VmMachineRefused(Event):
     reason: str
 
 
-@_event("vm.end_set")
+@_event("vm.end_set", FACT)
 class VmEndSet(Event):
     """The VM, which is stopped, had lost its end: Compute Engine was told it again, `ends` in seconds since 1970."""
 
@@ -377,7 +380,7 @@ class VmEndSet(Event):
     ends: Amount
 
 
-@_event("vm.start_refused")
+@_event("vm.start_refused", FACT)
 class VmStartRefused(Event):
     """Compute Engine did not start the VM, which is stopped. `reason` and `cause` as of VmRefused."""
 
@@ -386,7 +389,7 @@ class VmStartRefused(Event):
     cause: str = "other"
 
 
-@_event("vm.started")
+@_event("vm.started", FACT)
 class VmStarted(Event):
     """The VM, which was stopped, runs again, `started` as of VmRunning; without an `address` it is not as it should be,
     and is stopped again."""
@@ -397,7 +400,7 @@ class VmStarted(Event):
     started: Count = 0
 
 
-@_event("reclaim.wanted")
+@_event("reclaim.wanted", INTENTION)
 class ReclaimWanted(Event):
     """The provider wants `number` of these `vms` back until then, in seconds since 1970, whichever; what is missing
     then it takes by itself. 0: it wants none any more."""
@@ -407,7 +410,7 @@ class ReclaimWanted(Event):
     until: Amount = 0.0
 
 
-@_event("reclaim.proposed")
+@_event("reclaim.proposed", INTENTION)
 class ReclaimProposed(Event):
     """These VMs are to go for this `reason`, a clause; it is asked whether others are to, `until` then (seconds since
     1970)."""
@@ -417,7 +420,7 @@ class ReclaimProposed(Event):
     until: Amount
 
 
-@_event("reclaim.answered")
+@_event("reclaim.answered", INTENTION)
 class ReclaimAnswered(Event):
     """These VMs go, of those that the provider wants back, for this `reason`, a clause.
 
@@ -429,7 +432,7 @@ class ReclaimAnswered(Event):
     agreed: bool = False
 
 
-@_event("vm.revoked")
+@_event("vm.revoked", FACT)
 class VmRevoked(Event):
     """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`), or `start`: it was
     stopped and cannot be started again.
@@ -442,7 +445,7 @@ class VmRevoked(Event):
     stopping: Count = 0
 
 
-@_event("vm.deleted")
+@_event("vm.deleted", FACT)
 class VmDeleted(Event):
     """We ended the VM and it is gone. `stopping`: when it was told to stop, as of VmRevoked."""
 
@@ -451,7 +454,7 @@ class VmDeleted(Event):
     stopping: Count = 0
 
 
-@_event("worker.replaced")
+@_event("worker.replaced", FACT)
 class WorkerReplaced(Event):
     """VM `by` was asked for in the place of `worker`."""
 
@@ -459,7 +462,7 @@ class WorkerReplaced(Event):
     by: Name
 
 
-@_event("train.declared")
+@_event("train.declared", INTENTION)
 class TrainDeclared(Event):
     """The user asked for this run. `spec` is RunSpec.to_dict() without its token."""
 
@@ -467,7 +470,7 @@ class TrainDeclared(Event):
     spec: Mapping[str, object]
 
 
-@_event("train.checked")
+@_event("train.checked", FACT)
 class TrainChecked(Event):
     """The run passed its check: a step of it can be built.
 
@@ -480,7 +483,7 @@ class TrainChecked(Event):
     variable_bytes: Count = 0
 
 
-@_event("train.traced")
+@_event("train.traced", FACT)
 class TrainTraced(Event):
     """A step of the worker was traced, and the trace is here; with a `reason`, why not."""
 
@@ -489,7 +492,7 @@ class TrainTraced(Event):
     reason: str = ""
 
 
-@_event("train.moved")
+@_event("train.moved", INTENTION)
 class TrainMoved(Event):
     """The user wants this run, which waits, to begin before that one; `before` is empty: before all that wait."""
 
@@ -501,7 +504,7 @@ Machines = tuple[tuple[str, Literal["spot", "standard"], Annotated[int, at_least
 """Workers: of each GPU (`cpu`: none), transient (spot) or on demand (standard), so many."""
 
 
-@_event("preparation.scaled")
+@_event("preparation.scaled", INTENTION)
 class PreparationScaled(Event):
     """The VMs in these `slots`, which are nobody else's before or after, prepare the run's mini-batches from now on.
 
@@ -513,7 +516,7 @@ class PreparationScaled(Event):
     waiting: Annotated[float, within(0, 1)] = 0.0
 
 
-@_event("deadline.acted")
+@_event("deadline.acted", INTENTION)
 class DeadlineActed(Event):
     """The workers of a run with a deadline are these from now on, for this `reason`, a clause.
 
@@ -526,7 +529,7 @@ class DeadlineActed(Event):
     agreed: bool = False
 
 
-@_event("deadline.proposed")
+@_event("deadline.proposed", INTENTION)
 class DeadlineProposed(Event):
     """The same as a proposal, which can be agreed to `until` then, in seconds since 1970; 0: it is withdrawn."""
 
@@ -536,7 +539,7 @@ class DeadlineProposed(Event):
     until: float
 
 
-@_event("deadline.outlook")
+@_event("deadline.outlook", FACT)
 class DeadlineOutlook(Event):
     """How a run with a deadline stands.
 
@@ -553,7 +556,7 @@ class DeadlineOutlook(Event):
     gpu: str
 
 
-@_event("deadline.late")
+@_event("deadline.late", FACT)
 class DeadlineLate(Event):
     """It is known that a run ends after its deadline, about at `ends` (seconds since 1970; 0: not known), or, where
     `again` is true, that it can be in time after all. `reason` is a clause."""
@@ -564,7 +567,7 @@ class DeadlineLate(Event):
     again: bool = False
 
 
-@_event("study.declared")
+@_event("study.declared", INTENTION)
 class StudyDeclared(Event):
     """The user asked for this study. `spec` is StudySpec.to_dict()."""
 
@@ -572,7 +575,7 @@ class StudyDeclared(Event):
     spec: Mapping[str, object]
 
 
-@_event("study.asked")
+@_event("study.asked", INTENTION)
 class StudyAsked(Event):
     """The study's next trial: its number, from 0 on, the values of its parameters, and the runs that train it."""
 
@@ -586,7 +589,7 @@ class StudyAsked(Event):
         return {**super().values, "params": all_as_json(self.params)}
 
 
-@_event("study.told")
+@_event("study.told", FACT)
 class StudyTold(Event):
     """How a trial ended. `value` is that of the study's objective, of several runs their mean; None: there is none.
 
@@ -601,7 +604,7 @@ class StudyTold(Event):
     reason: str = ""
 
 
-@_event("study.extended")
+@_event("study.extended", INTENTION)
 class StudyExtended(Event):
     """The user wants so many `trials` more, also of a study that had ended; asked for by `request`."""
 
@@ -610,7 +613,7 @@ class StudyExtended(Event):
     request: NameOrNone = ""
 
 
-@_event("study.ended")
+@_event("study.ended", FACT)
 class StudyEnded(Event):
     """The study asks for no further trial; `reason` is a clause, empty where all of them are done.
 
@@ -621,7 +624,7 @@ class StudyEnded(Event):
     reason: str = ""
 
 
-@_event("job.declared")
+@_event("job.declared", INTENTION)
 class JobDeclared(Event):
     """The user asked for this job. `spec` is JobSpec.to_dict()."""
 
@@ -629,7 +632,7 @@ class JobDeclared(Event):
     spec: Mapping[str, object]
 
 
-@_event("job.began")
+@_event("job.began", FACT)
 class JobBegan(Event):
     """The job is given to these VMs, rank 0 first: the how-many-th `attempt` it is, from 1 on."""
 
@@ -638,7 +641,7 @@ class JobBegan(Event):
     vms: tuple[Name, ...]
 
 
-@_event("job.kept")
+@_event("job.kept", FACT)
 class JobKept(Event):
     """The folder of a job is here: the archive of that `number`, with its SHA-256.
 
@@ -657,7 +660,7 @@ class JobKept(Event):
     saved: Amount = 0.0
 
 
-@_event("job.interrupted")
+@_event("job.interrupted", FACT)
 class JobInterrupted(Event):
     """An attempt is over and another one follows. `reason` is a clause; `failed`: the command had failed, so this is
     one of its retries. A revocation is no failure."""
@@ -668,7 +671,7 @@ class JobInterrupted(Event):
     failed: bool = False
 
 
-@_event("job.stopping")
+@_event("job.stopping", FACT)
 class JobStopping(Event):
     """The job is told to end: `reason` is a clause. `failed`: by a limit of its own, not by its user."""
 
@@ -677,7 +680,7 @@ class JobStopping(Event):
     failed: bool = False
 
 
-@_event("job.ended")
+@_event("job.ended", FACT)
 class JobEnded(Event):
     """The job is over. `code`: that of its command (None: nobody knows); `reason`: why it did not end well, a clause;
     `tail`: its last lines then."""
@@ -689,7 +692,7 @@ class JobEnded(Event):
     tail: str = ""
 
 
-@_event("dask.declared")
+@_event("dask.declared", INTENTION)
 class DaskDeclared(Event):
     """The user asked for a Dask cluster on VMs. `spec` is DaskSpec.to_dict()."""
 
@@ -697,7 +700,7 @@ class DaskDeclared(Event):
     spec: Mapping[str, object]
 
 
-@_event("dask.began")
+@_event("dask.began", FACT)
 class DaskBegan(Event):
     """Its scheduler is given to this VM."""
 
@@ -705,7 +708,7 @@ class DaskBegan(Event):
     vm: Name
 
 
-@_event("dask.stopping")
+@_event("dask.stopping", FACT)
 class DaskStopping(Event):
     """It is told to end: `reason` is a clause. `failed`: it cannot go on."""
 
@@ -714,7 +717,7 @@ class DaskStopping(Event):
     failed: bool = False
 
 
-@_event("dask.ended")
+@_event("dask.ended", FACT)
 class DaskEnded(Event):
     """It is over, and its VMs are free. `reason`: why, a clause."""
 
@@ -723,7 +726,7 @@ class DaskEnded(Event):
     reason: str = ""
 
 
-@_event("cluster.leased")
+@_event("cluster.leased", FACT)
 class ClusterLeased(Event):
     """Which runs have begun, each with the number of its ports on the parameter servers, and which run, job or Dask
     cluster has the worker in each place: that of a slot, or a further one on its VM (spec/places.py).
@@ -738,7 +741,7 @@ class ClusterLeased(Event):
     ahead: Mapping[str, Name] = field(default_factory=dict[str, str])
 
 
-@_event("controller.started")
+@_event("controller.started", FACT)
 class ControllerStarted(Event):
     """A controller process took charge of the cluster for the first time."""
 
@@ -746,15 +749,19 @@ class ControllerStarted(Event):
     version: str = ""
 
 
-@_event("controller.recovered")
+@_event("controller.recovered", FACT)
 class ControllerRecovered(Event):
-    """A controller took charge after another one ended; it found `vms` living VMs."""
+    """A controller took charge after another one ended; it found `vms` living VMs.
+
+    `unreadable` lines of the journal, torn or damaged, do not count.
+    """
 
     pid: int
     vms: int
+    unreadable: int = 0
 
 
-@_event("controller.moved")
+@_event("controller.moved", INTENTION)
 class ControllerMoved(Event):
     """The cluster is from here on in the charge of the controller on `vm`; empty: on the machine that declared it.
 
@@ -764,21 +771,36 @@ class ControllerMoved(Event):
     vm: NameOrNone
 
 
-@_event("controller.trouble")
+@_event("cluster.forgotten", INTENTION)
+class ClusterForgotten(Event):
+    """The journal of the cluster was removed. It counts with these US `dollars`, the most that it can have cost."""
+
+    dollars: Amount
+
+
+@_event("cluster.taken_back", INTENTION)
+class ClusterTakenBack(Event):
+    """This machine is in charge again, after a controller on a VM was. `left_out`: by kind, how many lines of that
+    controller do not count."""
+
+    left_out: Mapping[str, Count] = field(default_factory=dict[str, int])
+
+
+@_event("controller.trouble", FACT)
 class ControllerTrouble(Event):
     """Something that the controller goes on trying. `what` is one sentence; empty when it is over."""
 
     what: str
 
 
-@_event("image.step")
+@_event("image.step", FACT)
 class ImageStep(Event):
     """In the journal of an image's build: something begins; `what` is a clause."""
 
     what: str
 
 
-@_event("image.built")
+@_event("image.built", FACT)
 class ImageBuilt(Event):
     """The image is there and its VM is gone, `seconds` after the declaration. `image_id` is Compute Engine's number."""
 
@@ -787,7 +809,7 @@ class ImageBuilt(Event):
     image_id: str = ""
 
 
-@_event("image.failed")
+@_event("image.failed", FACT)
 class ImageFailed(Event):
     """There is no image; `reason` is one sentence, behind it perhaps the last lines of the start-up script."""
 

@@ -32,6 +32,8 @@ class JobState:
     """By VM: how it ended there."""
     kept: e.JobKept | None = None
     """The folder as it was brought here last."""
+    gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By VM: the GPU that no process of the attempt under way has used yet, once that was reported."""
     packed: Mapping[int, int] = field(default_factory=dict[int, int])
     """By rank: the number on its VM of the last archive that was taken in the attempt under way."""
     unkept: str = ""
@@ -75,6 +77,8 @@ class DaskState:
     """Where the scheduler listens, once it does."""
     heard: Mapping[str, int] = field(default_factory=dict[str, int])
     """By VM: the moment (ns) of the last that it told. Who follows it anew hears all of it again."""
+    gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By VM: the GPU that no process has used since the worker started, once that was reported."""
     left: int = 0
     """Workers that left after a notice."""
     crashes: int = 0

@@ -20,6 +20,11 @@ def take(directory: Path) -> int | None:
     return lock
 
 
+def mark(lock: int) -> None:
+    """Note in the lock's file that its holder is alive now: its time of modification tells when a holder died."""
+    os.utime(lock)
+
+
 def is_of(lock: int, directory: Path) -> bool:
     """Whether this lock is still that of the folder: another one may bear its name by now."""
     try:
@@ -32,7 +37,7 @@ def is_of(lock: int, directory: Path) -> bool:
 def held(directory: Path) -> bool:
     """Whether a process holds the lock of `directory`."""
     try:
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)  # also where nothing can be written
     except FileNotFoundError:
         return False
     try:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..files import replacing
-from ..protocol.checks import plain
+from ..protocol.checks import LONGEST_LINE, plain
 from ..protocol.measures.step_parts import StepParts, step_parts
 from ..protocol.names import LONGEST_NAME
 from .follow import follow_lines
@@ -52,6 +52,11 @@ def append(path: Path, lines: bytes) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o600), "ab") as file:
         file.write(lines)
+
+
+def joined(block: Iterable[tuple[int, bytes]]) -> bytes:
+    """The lines of a block of a followed file as they are in that file, for one `append`."""
+    return b"".join(line + b"\n" for _, line in block)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -104,6 +109,8 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 def _parsed(content: bytes) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for line in content.splitlines():
+        if len(line) > LONGEST_LINE:  # no worker writes one, and its values would take a multiple of its bytes
+            continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

@@ -12,6 +12,7 @@ from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..protocol.share import WHOLE, Share
 from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec
+from ..spec.namespace import Kind, refusal
 from ..spec.places import places, slot_of
 from . import events as e
 from .bags.state import DeclaredBag
@@ -65,6 +66,8 @@ class VmState:
     failure: str = ""
     """Why it will not answer, or is of no use, a clause."""
     noticed_at: float = 0.0
+    notice_seconds: float = 30.0
+    """From the notice of its preemption to its end, or to the start of its shutdown where it has a longer notice."""
     """When its preemption was announced."""
     ended_at: float = 0.0
     started_at: float = 0.0
@@ -333,6 +336,8 @@ class ClusterState:
     """What the provider wants back, as long as it does."""
     transferred_dollars: float = 0.0
     """What checkpoints and data cost that followed the cluster when it moved."""
+    forgotten_dollars: float = 0.0
+    """The most that it can have cost before its journal was removed."""
     recent: tuple[Event, ...] = ()
     seq: int = 0
     passed_over: int = 0
@@ -416,6 +421,36 @@ class ClusterState:
             return 0.0
         passed = self.clock.between(self.spec.declared_at, now)
         return (self.spec.ends_at - self.spec.declared_at - passed) / self.clock.rate
+
+    @property
+    def work(self) -> dict[str, Kind]:
+        """The kind of everything that was ever declared on the cluster, by name."""
+        return {
+            **dict.fromkeys(self.runs, "run"),
+            **dict.fromkeys(self.studies, "study"),
+            **dict.fromkeys(self.jobs, "job"),
+            **dict.fromkeys(self.bags, "bag"),
+            **dict.fromkeys(self.dasks, "Dask cluster"),
+        }
+
+    def taken(self, kind: Kind, name: str, *, owner: str | None = None) -> str:
+        """Return why new work of this kind cannot have `name`, in one sentence; empty where it can.
+
+        `owner`: the study or bag to which the work belongs (default: the one that has asked for work of this name).
+        """
+        if owner is None:
+            owner = self._owner(name)
+        return refusal(self.name, kind, name, self.work, owner=owner)
+
+    def _owner(self, name: str) -> str:
+        """Return the study that has asked for the run `name`, or the bag that began the Dask cluster `name`."""
+        for study in self.studies.values():
+            if any(name in trial.runs for trial in study.trials.values()):
+                return study.name
+        for bag in self.bags.values():
+            if name in bag.dasks:
+                return bag.name
+        return ""
 
     @property
     def run(self) -> RunState | None:

@@ -3,21 +3,49 @@
 A line is written by one `write` on a file opened for appending, so that readers see whole lines or a torn last one. A
 torn last line of an earlier writer is closed with a newline and passed over by every reader. When the disk is full, a
 part that was written is cut off again and the error goes to the caller, who keeps the event.
+
+A journal has a second name beside it, a hard link. So one that is removed is there again as soon as somebody asks for
+the cluster, with all that happened and all that it has cost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from .. import files
 from ..errors import JournalError
 from .events import Event, encode
 from .folding import MOST_LOST
 from .follow import read
 from .steady import now
+
+_MISSED = 3
+"""How often the file is missed, before it is written again."""
+
+
+def name_twice(path: Path) -> None:
+    """Give the journal at `path` its second name. Where the file system has no hard links, it has none."""
+    other = _second_name(path)
+    with contextlib.suppress(OSError):
+        other.unlink(missing_ok=True)
+        os.link(path, other)
+
+
+def restore(path: Path) -> bool:
+    """Give a journal that was removed its name again, and return whether it has one now."""
+    if not path.exists():
+        with contextlib.suppress(OSError):  # none is there, or another process was faster
+            os.link(_second_name(path), path)
+    return path.exists()
+
+
+def _second_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.kept")
 
 
 class Journal:
@@ -27,11 +55,15 @@ class Journal:
         """Open `path` for appending, made with mode 0600 if it is not there. Raises JournalError."""
         self.path = path
         self._latest = 0
+        self._missed = 0
         try:
+            restore(path)
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._folder = os.stat(path.parent)
             self._close_torn_line()
         except OSError as error:
             raise JournalError(f"The journal cannot be opened: {error.strerror}", where=str(path)) from error
+        name_twice(path)
         self.seq = 0
         for event in read(path):
             if event.seq <= self.seq + MOST_LOST:
@@ -63,6 +95,51 @@ class Journal:
     def extend(self, events: Iterable[Event]) -> list[Event]:
         """Append several."""
         return [self.append(event) for event in events]
+
+    def rewrite(self, events: Iterable[Event]) -> None:
+        """Make the journal consist of these events, which keep their numbers and times: all of it or nothing.
+
+        Readers find another file under its name, and begin at its first line. Raises JournalError.
+        """
+        self._replace(b"".join(map(encode, events)))
+
+    def hold_name(self) -> bool:
+        """Write the journal again where its file was removed or replaced, and return whether it was.
+
+        Only where it is missing for some time: the whole folder may just be removed. In another folder that took the
+        name of ours there is another journal.
+        """
+        if self._has_name() or not self._has_folder():
+            self._missed = 0
+            return False
+        self._missed += 1
+        if self._missed < _MISSED:
+            return False
+        self._replace(os.pread(self._file, os.fstat(self._file).st_size, 0))
+        return True
+
+    def _has_folder(self) -> bool:
+        try:
+            return os.path.samestat(self._folder, os.stat(self.path.parent))
+        except FileNotFoundError:
+            return False
+
+    def _has_name(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _replace(self, content: bytes) -> None:
+        try:
+            files.write_atomically(self.path, content)
+            fresh = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise JournalError(f"The journal cannot be written: {error.strerror}", where=str(self.path)) from error
+        os.close(self._file)
+        self._file = fresh
+        self._missed = 0
+        name_twice(self.path)
 
     def sync(self) -> None:
         """Make what was appended survive a power cut. Blocks for some milliseconds: call it in a thread."""

@@ -23,14 +23,16 @@ def listing_html(listing: Listing) -> str:
     told = "".join(f"<div>{escape(each)}</div>" for each in listing.unreadable)
     if not rows:
         return f"<div>No cluster. For example: <code>%transient_cluster k80x4</code></div>{told}"
-    return _table(list(rows[0]), [list(row.values()) for row in rows]) + told
+    above = "".join(f"<div>{escape(sentence)}</div>" for sentence in listing.unattended)
+    return above + _table(list(rows[0]), [list(row.values()) for row in rows]) + told
 
 
 def snapshot_html(snapshot: Snapshot) -> str:
     """How a cluster was, as HTML."""
     forecast = f"<div>{escape(snapshot.forecast)}</div>" if snapshot.forecast else ""
+    unattended = f"<div>{escape(snapshot.unattended)}</div>" if snapshot.unattended else ""
     shown = panels.view(snapshot.state, bill(snapshot.state, snapshot.at), snapshot.at)
-    return panels.html(shown) + forecast
+    return unattended + panels.html(shown) + forecast
 
 
 def preview_html(preview: Preview) -> str:

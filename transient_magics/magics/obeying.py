@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import clear_output
 
-from .. import panels
+from .. import panels, places
 from ..cli import verbs
 from ..cli.answers import Begun, Deleted, Sentence
 from ..cli.arguments import Command
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .cells import TransientMagics
 
 
+@places.reporting()
 def obey(magics: TransientMagics, command: Command, code: str = "", offset: int = 0) -> Any:
     """Do what `command` says and return the magic's value. `code`: a cell's body, below `offset` lines."""
     try:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..client import text
+from ..client.following.identity import Identity
 from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..protocol import layout
@@ -64,13 +65,17 @@ class Followed(Asked, Protocol):
     name: str
 
     @property
+    def identity(self) -> Identity: ...
+    @property
     def directory(self) -> Path: ...
 
 
 class Feed(Protocol):
     """What a display needs of the follower."""
 
-    def subscribe(self, cluster: str, callback: Callable[[ClusterState, list[Event]], None]) -> Callable[[], None]: ...
+    def subscribe(
+        self, cluster: Identity | str, callback: Callable[[ClusterState, list[Event]], None]
+    ) -> Callable[[], None]: ...
     def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]: ...
     def call(self, function: Callable[..., Any], *arguments: Any) -> None: ...
     def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]: ...
@@ -196,7 +201,7 @@ class Display:
     def _start(self) -> None:
         if not self._ends:
             self._ends = [
-                self._feed.subscribe(self._cluster.name, self._on_state),
+                self._feed.subscribe(self._cluster.identity, self._on_state),
                 self._feed.every(_HEARTBEAT_SECONDS, self._beat),
                 self._feed.at_end(self._store_last),
             ]
@@ -231,7 +236,11 @@ class Display:
         self._ends.append(cancel)
 
     def _on_state(self, state: ClusterState, new: list[Event]) -> None:
-        if state.spec is None or state.seq < self._state.seq:
+        if state.spec is None:
+            return
+        # The follower may be behind what the panel was shown with. A lower number alone does not say so: a journal that
+        # lost its end is numbered anew.
+        if state.seq < self._state.seq and state.seq < self._cluster.state.seq:
             return
         self._state = state
         self._feed.call(self._beat)  # a mistake in drawing must not end the following

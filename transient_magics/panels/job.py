@@ -42,7 +42,7 @@ def show_job(job: Job) -> None:
     """Show the job in the cell that runs now, once per cell; where there is a front end, it follows until the
     job is over."""
     shell = current_shell()
-    if shown_in_this_cell(shell, job.cluster.name, job.name):
+    if shown_in_this_cell(shell, job.cluster.identity, job.name):
         return
     drawn = Drawn(job)
     if not has_front_end(shell):

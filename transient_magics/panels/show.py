@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..client import Cluster, Run, follower, text
+from ..client.following.identity import Identity
 from ..client.forecaster import ending
 from ..journal import ClusterState, bill
 from .display import Display, Feed, Followed, known, live_view
@@ -32,8 +33,8 @@ Publish = Callable[..., None]
 
 _CELL, _JUPYTERLAB = "cellId", "recordTiming"
 """What a page says when it asks for a cell, and what only JupyterLab says."""
-_DISPLAYS: dict[tuple[str, float, str | None], Display] = {}
-_SHOWN: dict[tuple[str, str | None], object] = {}
+_DISPLAYS: dict[tuple[Identity, str | None], Display] = {}
+_SHOWN: dict[tuple[Identity, str | None], object] = {}
 _UNHEARD: dict[str, dict[str, Any]] = {}
 """By display_id, what may have come between two cells."""
 
@@ -41,7 +42,7 @@ _UNHEARD: dict[str, dict[str, Any]] = {}
 def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None, forecasts: Forecasts = ending) -> None:
     """Show the panel of `cluster` (of its `run` alone) in the cell that runs now, once per cell."""
     shell = current_shell()
-    if shown_in_this_cell(shell, cluster.name, run):
+    if shown_in_this_cell(shell, cluster.identity, run):
         return
     if not has_front_end(shell):
         print(status(known(cluster), run))
@@ -166,14 +167,13 @@ def _asked_with(shell: Any) -> Mapping[str, Any]:
 
 
 def _display(cluster: Followed, run: str | None, feed: Feed | None, forecasts: Forecasts) -> Display:
-    spec = known(cluster).spec
-    key = (cluster.name, spec.declared_at if spec else 0.0, run)
+    key = (cluster.identity, run)
     if key not in _DISPLAYS:
         _DISPLAYS[key] = Display(cluster, run, feed or follower(), forecasts)
     return _DISPLAYS[key]
 
 
-def shown_in_this_cell(shell: Any, cluster: str, work: str | None) -> bool:
+def shown_in_this_cell(shell: Any, cluster: Identity, work: str | None) -> bool:
     """A magic shows a panel and returns the handle, which IPython would show again at the end of the cell.
 
     `work`: the run, job or measure on the cluster that is shown by itself.

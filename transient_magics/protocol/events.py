@@ -2,18 +2,26 @@
 
 A class per kind, whose annotations are the checks of what is read. Kinds of newer versions are read as `Unknown` and
 fields that are not known are passed over, so that an old notebook can read a new journal.
+
+Each kind is a fact or an intention. A fact says what has happened, or gives something up; whoever writes it cannot make
+a cluster rent, run or spend more by it. An intention says what is wanted from now on: what is declared, rented, tried,
+or in charge. When a machine takes its cluster back from a controller on a VM, the facts that the VM wrote count and its
+intentions do not, unless the files of this machine say the same (`controller/agreement/provenance.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, TypeVar, cast, dataclass_transform
+from typing import ClassVar, Literal, TypeVar, cast, dataclass_transform
 
 from . import checks
 from .messages import Line
 
 _DAY = 86_400 * 10**9
+Provenance = Literal["fact", "intention"]
+FACT: Provenance = "fact"
+INTENTION: Provenance = "intention"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -21,6 +29,8 @@ class Event(Line):
     """What all events have. `seq` and `time` are set by the journal when the event is appended."""
 
     kind: ClassVar[str] = ""
+    provenance: ClassVar[Provenance] = INTENTION
+    """Whether the kind is a fact or an intention. Unknown kinds count as intentions."""
     seq: checks.Count = 0
     time: checks.Count = 0
 
@@ -59,12 +69,13 @@ _Kind = TypeVar("_Kind", bound=type[Event])
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def event(kind: str) -> Callable[[_Kind], _Kind]:
-    """Make a class that of the events of `kind`."""
+def event(kind: str, provenance: Provenance) -> Callable[[_Kind], _Kind]:
+    """Make a class that of the events of `kind`, which are facts or intentions."""
 
     def register(cls: _Kind) -> _Kind:
         cls = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         cls.kind = kind
+        cls.provenance = provenance
         KINDS[kind] = cls
         return cls
 

@@ -128,3 +128,8 @@ def job_events(attempt: int) -> str:
 def log_on_vm(run: str, vm: str) -> str:
     """What the process of a run on that VM says, from the home of its user."""
     return f"{run_on_vm(run)}/{LOGS}/{vm}.log"
+
+
+# In the metadata of a VM.
+NOTICE_KEY = "preemption-notice-seconds"
+"""The seconds between the preemption notice and the start of the VM's shutdown, where they were requested."""

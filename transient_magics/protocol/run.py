@@ -54,7 +54,7 @@ class RunSpec:
     Steps: `mode`; `backup_workers` are those whose gradients a synchronous step does not wait for. `lr_policy` says
     what divides the learning rate; `damping` staleness lowers that of late gradients. `wire` is how numbers cross,
     `ps_shards` into how many parts large variables are cut. `pace_seconds` is the least time of one worker's step,
-    `notice_seconds` lie between the notice that a VM is taken and its end.
+    `notice_seconds` lie between the notice that a VM is taken and its end (None: what the VM's own scheduling says).
     `max_workers` and `workers` are how many the run may have, and had by declaration; it begins with `least_workers` of
     the cluster's and takes `most_workers` (0: all); or exactly these `machines`, as `k80x2+p100x1` (machines.py). Its
     worker's VM has so many runs of its study (`per_vm`).
@@ -153,7 +153,7 @@ class RunSpec:
     on_demand_wait: Amount = 0.0
     resume: str | None = None
     pace_seconds: Amount | None = None
-    notice_seconds: Amount = 30.0
+    notice_seconds: Amount | None = None
     when_done: Literal["keep", "workers", "cluster"] = "keep"
     check: bool = True
     line_offset: int = 1

@@ -14,13 +14,13 @@ from typing import Annotated
 from . import checks
 from .agent_commands import Role
 from .checks import Amount, Count, Name, NameOrNone
-from .events import Event, event, taken
+from .events import FACT, Event, event, taken
 from .measures.stalls import Measure
 
 _VM = "a VM"
 
 
-@event("worker.joined")
+@event("worker.joined", FACT)
 class WorkerJoined(Event):
     """A worker process takes part in a run, under a `number` that is never used twice; `active` workers now."""
 
@@ -30,7 +30,7 @@ class WorkerJoined(Event):
     active: Count
 
 
-@event("worker.left")
+@event("worker.left", FACT)
 class WorkerLeft(Event):
     """A worker process takes no part any more. `reason`: finished, revoked, lost, or told to leave."""
 
@@ -41,7 +41,7 @@ class WorkerLeft(Event):
     reason: str
 
 
-@event("worker.batch_resized")
+@event("worker.batch_resized", FACT)
 class WorkerBatchResized(Event):
     """A worker takes mini-batches of `new` examples (of text: tokens), not of `old`.
 
@@ -55,7 +55,7 @@ class WorkerBatchResized(Event):
     reason: str
 
 
-@event("train.started")
+@event("train.started", FACT)
 class TrainStarted(Event):
     """The chief initialised or restored the model; training goes on from `step`.
 
@@ -67,7 +67,7 @@ class TrainStarted(Event):
     parameters: Count = 0
 
 
-@event("train.progress")
+@event("train.progress", FACT)
 class TrainProgress(Event):
     """Where the run stands, over the whole cluster.
 
@@ -85,7 +85,7 @@ class TrainProgress(Event):
     waiting: Amount = 0.0
 
 
-@event("train.data")
+@event("train.data", FACT)
 class TrainData(Event):
     """How the run reads its records, which come in `blocks` of `bytes` in all; `epochs` are complete.
 
@@ -110,7 +110,7 @@ class TrainData(Event):
     waited_seconds: Amount = 0.0
 
 
-@event("train.reread")
+@event("train.reread", FACT)
 class TrainReread(Event):
     """A worker is gone that held `blocks` of the records, of the `bound` that one may hold: others read them again."""
 
@@ -120,7 +120,7 @@ class TrainReread(Event):
     bound: Count = 0
 
 
-@event("train.detour")
+@event("train.detour", FACT)
 class TrainDetour(Event):
     """Blocks that were to come straight from the bucket come through ps-0, for `reason`: said once, of one worker.
 
@@ -132,7 +132,7 @@ class TrainDetour(Event):
     reason: str
 
 
-@event("train.checkpoint")
+@event("train.checkpoint", FACT)
 class TrainCheckpoint(Event):
     """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
 
@@ -151,7 +151,7 @@ class TrainCheckpoint(Event):
     asked: bool = False
 
 
-@event("train.unsaved")
+@event("train.unsaved", FACT)
 class TrainUnsaved(Event):
     """A checkpoint could not be written (`reason`). Training goes on, and it is tried again until one is written.
 
@@ -163,7 +163,7 @@ class TrainUnsaved(Event):
     reason: str
 
 
-@event("train.shipped")
+@event("train.shipped", FACT)
 class TrainShipped(Event):
     """The checkpoint of `step` is in the bucket: `path` is what TensorFlow calls it there (`gs://...`)."""
 
@@ -174,7 +174,7 @@ class TrainShipped(Event):
     bytes: Count = 0
 
 
-@event("train.unshipped")
+@event("train.unshipped", FACT)
 class TrainUnshipped(Event):
     """A checkpoint could not be brought into the bucket (`reason`); the controller brings it to this machine."""
 
@@ -182,7 +182,7 @@ class TrainUnshipped(Event):
     reason: str
 
 
-@event("train.slow")
+@event("train.slow", FACT)
 class TrainSlow(Event):
     """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
 
@@ -201,7 +201,7 @@ class TrainSlow(Event):
     with_servers: Amount = 0.0
 
 
-@event("train.recovered")
+@event("train.recovered", FACT)
 class TrainRecovered(Event):
     """The cluster, which was slow, makes `speed` of the `expected` examples per second again."""
 
@@ -210,7 +210,7 @@ class TrainRecovered(Event):
     expected: Amount
 
 
-@event("train.evaluated")
+@event("train.evaluated", FACT)
 class TrainEvaluated(Event):
     """The dev split's metrics at `step`, by name; those `undefined` are no numbers.
 
@@ -232,7 +232,7 @@ class TrainEvaluated(Event):
     among: Count = 0
 
 
-@event("train.unevaluated")
+@event("train.unevaluated", FACT)
 class TrainUnevaluated(Event):
     """The checkpoint of `step` could not be evaluated (`reason`). Training goes on, and the next one is evaluated."""
 
@@ -241,7 +241,7 @@ class TrainUnevaluated(Event):
     reason: str
 
 
-@event("train.best")
+@event("train.best", FACT)
 class TrainBest(Event):
     """The checkpoint of `step` has the best evaluation so far, and stays until there is a better one.
 
@@ -259,7 +259,7 @@ class TrainBest(Event):
     """Of how many examples the value is, in words, where not of the whole split."""
 
 
-@event("train.order")
+@event("train.order", FACT)
 class TrainOrder(Event):
     """Workers cannot begin at any of their examples: why not, and what to do about it. Told once, by the first one."""
 
@@ -267,7 +267,7 @@ class TrainOrder(Event):
     reason: str
 
 
-@event("train.unjudged")
+@event("train.unjudged", FACT)
 class TrainUnjudged(Event):
     """Evaluations have no `metric`, by which the run is judged: no checkpoint is the best, its steps end it.
 
@@ -280,7 +280,7 @@ class TrainUnjudged(Event):
     metrics: tuple[str, ...] = ()
 
 
-@event("train.measured")
+@event("train.measured", FACT)
 class TrainMeasured(Event):
     """A measure of a run that measures stalls was taken, in its `repeat`-th turn (from 1 on): the mean `seconds` of a
     step by worker, and of how many `steps`.
@@ -299,7 +299,7 @@ class TrainMeasured(Event):
     bytes: Count = 0
 
 
-@event("train.made")
+@event("train.made", FACT)
 class TrainMade(Event):
     """The run has its steps, and the last checkpoint is written: its workers are free for other runs, while that is
     evaluated and brought home."""
@@ -308,7 +308,7 @@ class TrainMade(Event):
     step: Count
 
 
-@event("train.finished")
+@event("train.finished", FACT)
 class TrainFinished(Event):
     """The run reached its steps (or was stopped by the user); its results are on this machine or in its bucket.
 
@@ -324,7 +324,7 @@ class TrainFinished(Event):
     reason: str = ""
 
 
-@event("train.failed")
+@event("train.failed", FACT)
 class TrainFailed(Event):
     """The run ended without reaching its steps. `reason` is one sentence."""
 
@@ -333,7 +333,7 @@ class TrainFailed(Event):
     step: Count = 0
 
 
-@event("job.started")
+@event("job.started", FACT)
 class JobStarted(Event):
     """The command of a job runs on this rank's VM, in that attempt.
 
@@ -346,7 +346,7 @@ class JobStarted(Event):
     kept: Count = 0
 
 
-@event("job.packed")
+@event("job.packed", FACT)
 class JobPacked(Event):
     """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes` and SHA-256.
 
@@ -364,7 +364,7 @@ class JobPacked(Event):
     saved: Amount = 0.0
 
 
-@event("job.unkept")
+@event("job.unkept", FACT)
 class JobUnkept(Event):
     """The folder of a job cannot be packed, or not all of it (`reason`, a clause). What was kept before stays.
 
@@ -376,7 +376,21 @@ class JobUnkept(Event):
     reason: str
 
 
-@event("job.exited")
+@event("job.gpu_unused", FACT)
+class JobGpuUnused(Event):
+    """No process of a job has used the GPU of this rank's VM (`gpu`) in the `seconds` since the command started.
+
+    Zero seconds report that a process uses it now.
+    """
+
+    job: Name
+    attempt: Count
+    rank: Count
+    gpu: str
+    seconds: Amount
+
+
+@event("job.exited", FACT)
 class JobExited(Event):
     """The command of a job ended on this rank's VM, `seconds` after it was started, with `code` (None: nobody knows;
     below 0: the signal).
@@ -406,7 +420,7 @@ def _version(value: str) -> str:
     return value
 
 
-@event("dask.serving")
+@event("dask.serving", FACT)
 class DaskServing(Event):
     """The scheduler of a Dask cluster listens on its VM: at this `port`, its dashboard (0: none) at that one on the
     VM's loopback. `versions`: of Python and of packages that its clients have to have, too."""
@@ -417,7 +431,7 @@ class DaskServing(Event):
     versions: Mapping[Name, Annotated[str, _version]]
 
 
-@event("dask.left")
+@event("dask.left", FACT)
 class DaskLeft(Event):
     """A worker left a Dask cluster after the notice of its VM's preemption: `moved` results, of so many bytes, are
     elsewhere after `seconds`; `lost` ones are computed again, as are `interrupted` tasks that it had not ended."""
@@ -431,7 +445,7 @@ class DaskLeft(Event):
     interrupted: Count
 
 
-@event("dask.crashed")
+@event("dask.crashed", FACT)
 class DaskCrashed(Event):
     """A process of a Dask cluster ended on a VM that is not taken away. `reason` is a clause: how it ended, or why it
     was ended (`it needed more memory than it may have`). What it computed counts as its fault."""
@@ -441,7 +455,20 @@ class DaskCrashed(Event):
     reason: str
 
 
-@event("dask.closed")
+@event("dask.gpu_unused", FACT)
+class DaskGpuUnused(Event):
+    """No process on a VM of a Dask cluster has used the VM's GPU (`gpu`) in the `seconds` since its worker started.
+
+    Zero seconds report that a process uses it now.
+    """
+
+    dask: Name
+    vm: Name
+    gpu: str
+    seconds: Amount
+
+
+@event("dask.closed", FACT)
 class DaskClosed(Event):
     """The scheduler of a Dask cluster has ended by itself. `reason` is a clause (`its client is gone`)."""
 
@@ -515,9 +542,10 @@ class TrafficCounted(AgentLine):
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionNoticed(AgentLine):
-    """The VM's metadata server announced its preemption."""
+    """The VM's metadata server announced its preemption: work on the VM has `seconds`, as its own scheduling says."""
 
     kind = "vm.preemption_notice"
+    seconds: Amount = 30.0
 
 
 _OF_CHIEF: dict[str, type[Event]] = {
@@ -529,8 +557,12 @@ _OF_CHIEF: dict[str, type[Event]] = {
         TrainFailed, TrainOrder,
     )
 }  # fmt: skip
-_OF_JOB: dict[str, type[Event]] = {each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobExited)}
-_OF_DASK: dict[str, type[Event]] = {each.kind: each for each in (DaskServing, DaskLeft, DaskCrashed, DaskClosed)}
+_OF_JOB: dict[str, type[Event]] = {
+    each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobGpuUnused, JobExited)
+}
+_OF_DASK: dict[str, type[Event]] = {
+    each.kind: each for each in (DaskServing, DaskLeft, DaskCrashed, DaskGpuUnused, DaskClosed)
+}
 _OF_AGENT: dict[str, type[AgentLine]] = {
     each.kind: each
     for each in (
@@ -568,7 +600,11 @@ def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, unti
     """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler tells of others."""
     found = taken(line, _OF_DASK, _VM, since, until)
     about = found.values
-    if about["dask"] != dask or about.get("vm", vm) != vm or not (schedules or isinstance(found, DaskCrashed)):
+    if (
+        about["dask"] != dask
+        or about.get("vm", vm) != vm
+        or not (schedules or isinstance(found, DaskCrashed | DaskGpuUnused))
+    ):
         raise ValueError(f"a {found.kind} event that is not this VM's to tell")
     return found
 

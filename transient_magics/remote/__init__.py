@@ -9,7 +9,7 @@ from .bundle import bundle, push_bundle
 from .connecting import connect
 from .connection import Connection
 from .dialling import Dialler, Direct, ProxyCommand, Relay
-from .following import Allowance, follow_across
+from .following import Allowance, follow_across, follow_blocks_across
 from .keys import generate_key
 from .streams import Reader, Writer
 from .transfer import MOST_FILES, room
@@ -27,6 +27,7 @@ __all__ = [
     "bundle",
     "connect",
     "follow_across",
+    "follow_blocks_across",
     "generate_key",
     "push_bundle",
     "room",

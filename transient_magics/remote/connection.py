@@ -177,13 +177,25 @@ class Connection:
         ForeignError where more has come than `allowance`, those of files before it included. Lines of more than 1 MiB
         are passed over.
         """
+        async with contextlib.aclosing(self.follow_blocks(path, offset, allowance=allowance)) as blocks:
+            async for block in blocks:
+                for place, line in block:
+                    yield place, line
+
+    async def follow_blocks(
+        self, path: str, offset: int = 0, *, allowance: following.Allowance | None = None
+    ) -> AsyncGenerator[following.Block, None]:
+        """Follow a file as `follow` does, in blocks of at most `MOST_LINES` lines, for callers that write them whole.
+
+        The event loop has a turn after each block.
+        """
         allowance = allowance or following.Allowance(taken=offset)
         carrier = await self._for_following()
         try:
-            lines = following.follow(carrier._ssh, self.name, path, offset, allowance)
-            async with contextlib.aclosing(lines):
-                async for line in lines:
-                    yield line
+            blocks = following.follow(carrier._ssh, self.name, path, offset, allowance)
+            async with contextlib.aclosing(blocks):
+                async for block in blocks:
+                    yield block
         finally:
             carrier._followed -= 1
 

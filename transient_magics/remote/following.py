@@ -3,6 +3,9 @@
 The VM's own `tail` does the watching (with inotify, so there is next to no delay); here its bytes become lines with
 offsets. An offset always lies behind a complete line, so it can be kept, and a later follower goes on from it without
 losing a line or seeing one twice. Lines of more than 1 MiB are passed over.
+
+Lines come in blocks, and the event loop has a turn after each block: a file of many short lines cannot keep the other
+tasks of the process from running.
 """
 
 from __future__ import annotations
@@ -29,6 +32,12 @@ if TYPE_CHECKING:
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
 _FAILURES = 20  # in a row, each within seconds, before following is given up
 _QUICK_SECONDS = 10.0
+MOST_LINES = 1000
+"""Lines of a block at most: some callers parse, fold and write each of them."""
+_CHUNK = 64 * 2**10
+
+Block = list[tuple[int, bytes]]
+"""Lines of a file, at least one, each as (offset behind the line, line)."""
 
 # Says first from where it reads. Ends when its input does: that is how it is told to, and how it notices that nobody is
 # there any more. The file is made where it is not there yet: for one that is missing as it begins, tail never uses
@@ -60,8 +69,8 @@ class Allowance:
 
 async def follow(
     ssh: asyncssh.SSHClientConnection, name: str, path: str, offset: int, allowance: Allowance
-) -> AsyncGenerator[tuple[int, bytes], None]:
-    """See `Connection.follow`."""
+) -> AsyncGenerator[Block, None]:
+    """See `Connection.follow_blocks`."""
     while True:
         folder = shlex.quote(posixpath.dirname(path) or ".")
         script = _SCRIPT.format(folder=folder, path=shlex.quote(path), offset=offset)
@@ -71,15 +80,24 @@ async def follow(
             watching = asyncio.create_task(_watch(process, another))
             try:
                 offset, lines = _begin(await process.stdout.readline(), offset, name), Splitter()
-                while offset >= 0 and (chunk := await process.stdout.read(65536)) and not another.is_set():
+                while offset >= 0 and (chunk := await process.stdout.read(_CHUNK)) and not another.is_set():
                     allowance.taken += len(chunk)
                     if allowance.taken > allowance.most:
                         much = f"more than the {allowance.most >> 20} MiB that are taken from a VM"
                         raise ForeignError(f"{path} on {name} has {much}", where=name)
+                    block: Block = []
                     for size, line in lines.feed(chunk):
                         offset += size
                         if line is not None:
-                            yield offset, line
+                            block.append((offset, line))
+                        if len(block) >= MOST_LINES:
+                            yield block
+                            block = []
+                            await asyncio.sleep(0)
+                    if block:
+                        yield block
+                    # A read that finds bytes in asyncssh's buffer does not wait.
+                    await asyncio.sleep(0)
             finally:
                 watching.cancel()
                 await end(process)
@@ -96,6 +114,20 @@ async def follow_across(
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """Follow a file as `Connection.follow` does, over as many connections as it takes.
 
+    Raises what `follow_blocks_across` raises.
+    """
+    blocks = follow_blocks_across(connected, path, offset, allowance=allowance)
+    async with aclosing(blocks):
+        async for block in blocks:
+            for place, line in block:
+                yield place, line
+
+
+async def follow_blocks_across(
+    connected: Callable[[], Awaitable[Connection]], path: str, offset: int = 0, *, allowance: Allowance | None = None
+) -> AsyncGenerator[Block, None]:
+    """Follow a file as `Connection.follow_blocks` does, over as many connections as it takes.
+
     `connected` gives a live connection, waiting for one if it must. RemoteErrors (a connection that was lost, a channel
     that was refused) are tried again; when they keep coming at once, the last one ends the following. Any other error
     that `connected` raises ends it at once, and so do HostKeyError and ForeignError (more than `allowance`, of whatever
@@ -107,9 +139,10 @@ async def follow_across(
         started = clock()
         try:
             connection = await connected()
-            async with aclosing(connection.follow(path, offset, allowance=allowance)) as lines:
-                async for offset, line in lines:
-                    yield offset, line
+            async with aclosing(connection.follow_blocks(path, offset, allowance=allowance)) as blocks:
+                async for block in blocks:
+                    offset = block[-1][0]
+                    yield block
         except (HostKeyError, ForeignError):
             raise
         except RemoteError:

@@ -6,6 +6,7 @@ disk, before it takes its name, because the VM may be deleted right after.
 What a VM says of its files is a stranger's word. Only regular files are taken, no links, under names that lead nowhere
 else, no more than `MOST_FILES` at once, none larger than `LARGEST_FILE`, and not so much that the disk here would be
 full; all else raises ForeignError, the last of these RoomError.
+Entries of all kinds count, and folders have no more than `MOST_LEVELS` levels: a server can invent them without end.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ..protocol.names import checked_file
 from .failures import explained
 
 MOST_FILES = 10_000
+MOST_LEVELS = 64
 LARGEST_FILE = 2**38
 KEPT_FREE = 2**30
 """Bytes of a disk of this machine that no VM's files take; a fiftieth of the disk, where that is less."""
@@ -72,21 +74,25 @@ class Transfer:
 
     async def get_tree(self, path: str, local: Path, without: Collection[str]) -> list[str]:
         found: list[str] = []
+        entries = 0
         async with self._sftp(f"listing {path}") as sftp:
-            folders = [path]
+            folders = [(path, 0)]
             while folders:
-                folder = folders.pop()
+                folder, level = folders.pop()
+                if level > MOST_LEVELS:
+                    raise ForeignError(f"{path} on {self._name} has folders in more than {MOST_LEVELS} levels")
                 async for entry in sftp.scandir(folder):
+                    entries += 1
+                    if entries > MOST_FILES:
+                        raise ForeignError(f"{path} on {self._name} has more than {MOST_FILES} files and folders")
                     if entry.filename in (".", "..", b".", b".."):
                         continue
                     entry_path = posixpath.join(folder, self._checked(entry.filename))
                     kind = stat.S_IFMT(entry.attrs.permissions or 0)
                     if kind == stat.S_IFDIR:
-                        folders.append(entry_path)
+                        folders.append((entry_path, level + 1))
                     elif kind == stat.S_IFREG and not entry_path.endswith(".part"):
                         found.append(posixpath.relpath(entry_path, path))
-                    if len(found) + len(folders) > MOST_FILES:
-                        raise ForeignError(f"{path} on {self._name} has more than {MOST_FILES} files")
         copied: list[str] = []
 
         async def copy(relative: str) -> None:

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import os
 from collections.abc import Callable
 
+from ..protocol.job import NOTICE_SECONDS
+from ..protocol.layout import NOTICE_KEY
+
+_ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 60
 _LIMIT = 1 << 16
 _SHORTEST, _LONGEST = 0.05, 2.0
@@ -20,6 +25,26 @@ _SHORTEST, _LONGEST = 0.05, 2.0
 def metadata_host() -> str:
     """Where the metadata server is."""
     return os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
+
+
+def notice_seconds(host: str | None = None) -> float:
+    """Return for how many seconds a VM may use its processors after a preemption notice.
+
+    Compute Engine shuts a Spot VM down within 30 s. If the VM's scheduling requests a longer notice, its metadata
+    server reports the preemption that much earlier. Then the longer notice counts, and the shutdown behind it does not,
+    because the operating system ends programs during it.
+    """
+    connection = http.client.HTTPConnection(host or metadata_host(), timeout=_ANSWER_SECONDS)
+    path = f"/computeMetadata/v1/instance/attributes/{NOTICE_KEY}"
+    try:
+        connection.request("GET", path, headers={"Metadata-Flavor": "Google"})
+        answer = connection.getresponse()
+        text = answer.read(_LIMIT).decode("ascii", errors="replace").strip()
+        return max(NOTICE_SECONDS, float(int(text))) if answer.status == 200 else NOTICE_SECONDS
+    except (OSError, http.client.HTTPException, ValueError):
+        return NOTICE_SECONDS
+    finally:
+        connection.close()
 
 
 async def watch_preemption(notice: Callable[[], None], host: str | None = None) -> None:

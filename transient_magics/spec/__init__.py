@@ -22,6 +22,7 @@ from .cluster import (
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec
 from .packages import check_package, without_secrets
+from .project import parse_project
 from .storage import cluster_store, own_bucket, parse_bucket, parse_records, run_store
 from .training import BYTES_EACH_WAY, RunSpec, check_run, make_run, parse_workers
 from .units import (
@@ -65,6 +66,7 @@ __all__ = [
     "parse_groups",
     "parse_interval",
     "parse_name",
+    "parse_project",
     "parse_records",
     "parse_share",
     "parse_workers",

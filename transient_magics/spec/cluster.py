@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from ..catalog import DISK_TYPE
 from ..errors import DeclarationError
@@ -78,6 +78,8 @@ class ClusterSpec:
     preparation: int = 0
     """How many VMs its runs may have prepare mini-batches at once; the limit on money is computed with all of them."""
     provisioning_model: str = "spot"
+    notice_seconds: Annotated[int, checks.within(0, 120)] = 0
+    """The seconds that Spot VMs request between the preemption notice and the start of their shutdown."""
     max_workers: int = 0
     replace: bool = True
     give_up: Literal["slowest", "youngest", "riskiest", "dearest", "ask"] | None = None

@@ -8,7 +8,7 @@ from ...protocol.bag.spec import BagSpec, parse_until
 from ...spec import parse_name
 from ..option import Option, duration, flag, hours, one_of, positive, share, space, whole
 from .runs import split_paths
-from .shared import LITERALS, OUTPUT, WAIT
+from .shared import LITERALS, OUTPUT, OWN_CLUSTER, WAIT
 
 
 def bag() -> tuple[Option, ...]:
@@ -40,13 +40,13 @@ def bag() -> tuple[Option, ...]:
               metavar="DOLLARS"),
         flag("--max-hours", "it ends after that time", hours("--max-hours"), metavar="TIME"),
         flag("--seed", "from it follow the points, and each job's own seed (0)", whole("--seed", 0), metavar="N"),
-        flag("--include", "files and folders to send along; the function imports them", str, completes="path",
+        flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "
+              ".env, and what links in it lead to; the function imports them", str, completes="path",
               many="extend", metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this bag, by name or file", str, completes="path",
               many="extend", metavar="PACKAGE"),
         flag("--pip-build", "let --pip build packages without a wheel; their code then runs where the controller runs"),
-        flag("--cluster", "the cluster on which it runs (default: the latest one)", str, completes="cluster",
-              metavar="NAME"),
+        flag("--cluster", f"the cluster on which it runs {OWN_CLUSTER}", str, completes="cluster", metavar="NAME"),
         flag("--name", "the bag's name (bag-1, bag-2, ...)", lambda text: parse_name(text, "--name")),
         flag("--wait", WAIT.format("the bag is over")),
         OUTPUT,

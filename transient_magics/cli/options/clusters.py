@@ -21,6 +21,8 @@ from ..option import (
     one_of,
     one_zone,
     positive,
+    preemption_notice,
+    project,
     whole,
     word,
     zones,
@@ -50,6 +52,8 @@ def declare() -> tuple[Option, ...]:
         flag("--provisioning-model", "how workers are rented; Compute Engine ends preemptible ones after 24 hours, "
               "and enforces no shorter limit for them (spot)",
               **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
+        flag("--preemption-notice", "how long Spot VMs run after a preemption notice, before their shutdown of 30 s: "
+              "120s or none (120s with --project, none on the emulator)", preemption_notice, metavar="TIME"),
         flag("--max-workers", "no resize goes beyond it (twice the workers); with --finish-by others start beside "
               "those that they take over from; with --max-cost the cluster ends as early as so many workers would have "
               "spent the money", whole("--max-workers"), metavar="N"),
@@ -68,7 +72,7 @@ def declare() -> tuple[Option, ...]:
         flag("--max-cost", "hard limit in US dollars; a resize is refused for which it would not last until the end",
               positive("--max-cost"), metavar="DOLLARS"),
         flag("--idle", "without a run for so long, workers are deleted: 30m", duration("--idle", "m"), metavar="TIME"),
-        flag("--project", "a Google Cloud project; without one all is emulated and free", str),
+        flag("--project", "the ID of a Google Cloud project; without one all is emulated and free", project),
         flag("--bucket", "where checkpoints and results live: NAME, gs://NAME/FOLDER, or none: they come to this "
               "machine (with a project one of its own, else none)", bucket),
         flag("--image", "the VMs' image: NAME or family/NAME of the project, or a URL (one that was baked for this "

@@ -7,7 +7,7 @@ from typing import Any
 from ...spec import parse_name
 from ..option import Option, duration, environment_variable, flag, positive, whole, word
 from .runs import split_paths
-from .shared import OUTPUT
+from .shared import OUTPUT, OWN_CLUSTER
 
 
 def job() -> tuple[Option, ...]:
@@ -22,7 +22,8 @@ def job() -> tuple[Option, ...]:
         flag("--at-notice", "how long before a preemption ends a VM the command receives SIGTERM, 15s to 30s; before "
              "that the file TRANSIENT_NOTICE tells the end (default: 30s, at the notice)",
              duration("--at-notice", "s"), name="at_notice_seconds", metavar="TIME"),
-        flag("--include", "files and folders to send along; it runs beside them", str, completes="path", many="extend",
+        flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "
+              ".env, and what links in it lead to; it runs beside them", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this job, by name or file", str, completes="path",
               many="extend", metavar="PACKAGE"),
@@ -36,8 +37,7 @@ def job() -> tuple[Option, ...]:
               duration("--job-timeout", "m"), name="timeout_seconds", metavar="TIME"),
         flag("--memory", "it is ended when it has more than so many GB in memory (what the VM has)",
               positive("--memory"), metavar="GB"),
-        flag("--cluster", "the cluster on which it runs (default: the latest one)", str, completes="cluster",
-              metavar="NAME"),
+        flag("--cluster", f"the cluster on which it runs {OWN_CLUSTER}", str, completes="cluster", metavar="NAME"),
         flag("--name", "the job's name (job-1, job-2, ...)", lambda text: parse_name(text, "--name")),
         flag("--wait", "wait until the job is over, and show its output meanwhile"),
         OUTPUT,

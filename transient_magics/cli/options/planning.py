@@ -21,6 +21,7 @@ from ..option import (
     overrides,
     parameter,
     positive,
+    project,
     share,
     whole,
     word,
@@ -128,7 +129,7 @@ def catalog() -> tuple[Option, ...]:
     """Of the catalog."""
     return (
             word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),
-            flag("--project", "ask Google for today's prices first, with this project's right to", str),
+            flag("--project", "ask Google for today's prices first, with the right of the project of this ID", project),
         )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def doctor() -> tuple[Option, ...]:
     return (
         word("spec", "[SPEC]", "what to look for, as t4x4 (cpu+t4: a worker without a GPU and a cheap one)", many="*",
              completes="gpu"),
-        flag("--project", "a Google Cloud project; without one it is about the emulator", str),
+        PROJECT,
         flag("--spend", "also go through the hour's course, which costs so many US dollars at most: a VM, an image, a "
               "GPU, a step of training, a notice, a checkpoint in the bucket, and nothing left", positive("--spend"),
               metavar="DOLLARS"),

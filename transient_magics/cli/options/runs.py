@@ -39,7 +39,7 @@ from ..option import (
     word,
     zones,
 )
-from .shared import LITERALS, OF_CLUSTER, OUTPUT, RUN, WAIT
+from .shared import LITERALS, OF_CLUSTER, OUTPUT, OWN_CLUSTER, RUN, WAIT
 
 OF_DEADLINES = ("finish_by", "max_cost", "confidence", "gpus", "zones", "adapt")
 """The options of runs that have a cluster for themselves: none of a study's."""
@@ -52,7 +52,7 @@ def train() -> tuple[Option, ...]:
         flag("--hparams-set", "its hyper-parameter set", str),
         flag("--problem", "the problem to train it on", str),
         flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N", required=True),
-        flag("--cluster", "which cluster (the latest)", str, completes="cluster", metavar="NAME"),
+        flag("--cluster", f"the cluster on which it runs {OWN_CLUSTER}", str, completes="cluster", metavar="NAME"),
         flag("--name", "the run's name (run-1, run-2, ...)", lambda text: parse_name(text, "--name")),
         flag("--hparams", "overrides: batch_size=64,learning_rate=0.1", overrides, metavar="NAME=VALUE,..."),
         flag("--data-dir", "where the TFRecords are: a folder that every VM has; gs://BUCKET/FOLDER: kept there for "
@@ -66,7 +66,8 @@ def train() -> tuple[Option, ...]:
               "(none: the workers do)", preparation, metavar="cpuxN"),
         flag("--param", "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
               parameter, name="params", many="extend", metavar="NAME=VALUE"),
-        flag("--include", "local modules or folders to send along", str, completes="path", many="extend",
+        flag("--include", "local modules or folders to send along, 200 MB at most; of a folder all files, such as .git "
+              "and .env, and what links in it lead to", str, completes="path", many="extend",
               metavar="PATH"),
         flag("--pip", "packages to install on the VMs for this run, by name or file", str, completes="path",
               many="extend", metavar="PACKAGE"),

@@ -21,19 +21,21 @@ from ...protocol.cluster_commands import Bag as Begin
 from ...protocol.study import parse_space
 from ...spec import ClusterSpec, parse_name
 from ...spec.boot_times import usual
-from .. import cell, commands, text
+from .. import cell, text
+from ..declaring import claims
 from ..declaring.refusals import of_option
-from ..declaring.runs import write
+from ..declaring.runs import fill
 from ..finding import cluster as find_cluster
 from ..handles import Bag, Cluster
 from ..planning.revocations import foreseen
-from ..training import free_name, refuse_when_ending
+from ..training import refuse_when_ending
 
 _ITS_OPTION = {
     "timeout_seconds": "job-timeout", "memory_bytes": "memory", "job_seconds": "job-time", "save_seconds": "save-time",
     "space": "over",
 }  # fmt: skip
 _FUNCTION = "job"
+_STEM = "bag"
 
 
 def declare_bag(
@@ -71,15 +73,16 @@ def declare_bag(
         raise DeclarationError(f"Invalid --over: {error}") from None
     cell.check(source, notebook, line_offset=line_offset, include=include, hparams=False)
     check_function(source, [each.name for each in space], line_offset)
-    folders = chosen.directory / layout.BAGS
-    name = parse_name(name, "--name") if name else free_name(folders, "bag")
-    _refuse_name(name, chosen)
+    name = parse_name(name, "--name") if name else None
+    if name:
+        claims.refuse_taken(chosen, "bag", name)
     named = cell.packages(pip, build=bool(options.get("pip_build")))
     files = cell.files_of(named)
     try:
         wanted = parse_until(str(until)) if isinstance(until, int | float | str) and until != "" else until or {}
         declared = BagSpec.from_dict({
-            **{key: value for key, value in options.items() if value is not None}, "name": name, "jobs": jobs,
+            **{key: value for key, value in options.items() if value is not None},
+            "name": name or f"{_STEM}-1", "jobs": jobs,
             "space": [asdict(each) for each in space], "until": wanted, "declared_at": time.time(),
             "include": tuple(Path(each).name for each in include), "pip": cell.as_declared(named, files),
         })  # fmt: skip
@@ -87,8 +90,15 @@ def declare_bag(
         raise of_option(error, _ITS_OPTION) from None
     lifetimes = json.dumps(_lifetimes(chosen, spec).to_dict()).encode()
     placed = "\n" * line_offset + source  # so that a VM counts lines as the notebook shows them
-    write(folders / name, layout.BAG, declared.to_dict(), placed, include, files, more={layout.LIFETIMES: lifetimes})
-    commands.send(chosen.directory, Begin(bag=name))
+    name = claims.declare(
+        chosen,
+        "bag",
+        name,
+        stem=_STEM,
+        record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
+        fill=lambda folder: fill(folder, placed, include, files, more={layout.LIFETIMES: lifetimes}),
+    )
+    claims.announce(chosen, "bag", name, Begin(bag=name))
     return Bag(name, chosen)
 
 
@@ -113,12 +123,6 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
         raise CellError(
             f"{where}: nothing gives job its argument {lost[0]}", fix="Name it in --over, or give a default."
         )
-
-
-def _refuse_name(name: str, chosen: Cluster) -> None:
-    for folder, kind in ((layout.BAGS, "bag"), (layout.RUNS, "run"), (layout.JOBS, "job")):
-        if (chosen.directory / folder / name).exists():
-            raise ClusterError(f"{chosen.name} has a {kind} {name} already", fix="Choose another --name.")
 
 
 def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
 from ...errors import ClusterError, DeclarationError, TransientError
-from ...files import write_atomically
 from ...journal import ClusterState, DaskState
-from ...protocol import layout
 from ...protocol.cluster_commands import Dask, StopDask
 from ...protocol.dask import versions
 from ...protocol.dask.spec import DaskSpec
 from .. import commands, text
-from ..training import free_name, refuse_when_ending
+from ..declaring import claims
+from ..following.identity import Identity
+from ..training import refuse_when_ending
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -30,8 +30,9 @@ TRUST = (
     "Dask unpickles in this process what the cluster's VMs compute: who controls one of them can run code here. "
     "Use it with code and data that you trust (docs/security)."
 )
+_STEM = "dask"
 _said: list[str] = []
-_open: dict[str, VmClient] = {}
+_open: dict[Identity, VmClient] = {}
 
 
 def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float = 900.0, **options: int) -> Client:
@@ -48,7 +49,7 @@ def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float =
             print(TRUST, file=sys.stderr)
         from .vm_client import connected
 
-        _open[cluster.name] = client = connected(cluster, there)
+        _open[cluster.identity] = client = connected(cluster, there)
     except BaseException as error:  # an interrupted wait, too: nobody is left who wants its VMs
         _give_up(cluster, name, error)
         raise
@@ -64,11 +65,11 @@ def _versions() -> dict[str, str]:
 
 def _known(cluster: Cluster, workers: int | None) -> VmClient | None:
     """The client that this process has of it, as where a cell is run again. Raises ClusterError where it is another."""
-    known = _open.get(cluster.name)
+    known = _open.get(cluster.identity)
     if known is None:
         return None
     if known.status != "running":  # closed, or its connection broke
-        del _open[cluster.name]
+        del _open[cluster.identity]
         known.give_back()
         return None
     if workers not in (None, known.spec.workers):
@@ -84,17 +85,22 @@ def _declare(cluster: Cluster, workers: int | None, options: Mapping[str, int]) 
     if workers is not None and workers > most:
         what = f"{cluster.name} has {text.count(most, 'worker')}, not {workers}"
         raise DeclarationError(what, where="workers", fix="Take fewer, or resize the cluster first.")
-    folders = cluster.directory / layout.DASKS
-    name = free_name(folders, "dask")
     try:
         declared = DaskSpec.from_dict({
-            **options, "name": name, "workers": most if workers is None else workers, "declared_at": time.time(),
+            **options, "name": f"{_STEM}-1", "workers": most if workers is None else workers,
+            "declared_at": time.time(),
         })  # fmt: skip
     except ValueError as error:
         raise DeclarationError(f"This is no Dask cluster: {error}") from None
-    (folders / name).mkdir(parents=True, mode=0o700)
-    write_atomically(folders / name / layout.DASK, json.dumps(declared.to_dict()))
-    commands.send(cluster.directory, Dask(dask=name))
+    name = claims.declare(
+        cluster,
+        "Dask cluster",
+        None,
+        stem=_STEM,
+        record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
+        fill=lambda folder: None,
+    )
+    claims.announce(cluster, "Dask cluster", name, Dask(dask=name))
     return name
 
 

@@ -25,6 +25,7 @@ class Declaration:
     disk: str | None = None
     zone: tuple[str, ...] = ()
     provisioning_model: str = "spot"
+    preemption_notice: int | None = None
     max_workers: int | None = None
     replace: bool = True
     give_up: Literal["slowest", "youngest", "riskiest", "dearest", "ask"] | None = None

@@ -39,6 +39,11 @@ class Preview:
     """What plans say of such a cluster (`client.planning.servers`)."""
 
     @property
+    def well(self) -> bool:
+        """Whether nothing that was asked forbids it."""
+        return all(good for _, good, _ in self.findings)
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, (on_demand_)hourly, source."""
         spec = self.spec

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative, stack_refusal
+from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative
 from ...errors import DeclarationError
 from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
 from ...spec.image import FAMILIES
@@ -16,7 +16,6 @@ WAYS_IN = (
     "Install the Google Cloud CLI, or say from which addresses SSH may come in directly: --ssh-from RANGE "
     "(this machine's own, as the internet sees it, as 203.0.113.7/32)."
 )
-_OWN_DRIVER = "Name an image that has such a driver and the stack (--image), or take another GPU."
 
 
 def of_option(error: ValueError, names: Mapping[str, str] = MappingProxyType({})) -> DeclarationError:
@@ -55,8 +54,6 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
         raise DeclarationError("--ps-machine says how many vCPUs each has", fix="Leave out --ps-cores.")
     if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
-    if declaration.project and not declaration.image:
-        refuse_driver(kinds)
     refuse_on_demand(declaration.provisioning_model, declaration.fallback_seconds, kinds)
     if declaration.controller == "cluster" and declaration.bucket == "none":
         what = "Results need a bucket, because this machine may be off when they are there"
@@ -105,12 +102,6 @@ def refuse_short(spec: ClusterSpec) -> None:
             "more to boot",
             where=option, fix=f"Raise it, or bake an image (`{build}`), from which they boot sooner.",
         )  # fmt: skip
-
-
-def refuse_driver(kinds: Iterable[str]) -> None:
-    """Raise DeclarationError for a GPU whose driver is not in the stack that VMs are given."""
-    if refused := next(filter(None, map(stack_refusal, kinds)), ""):
-        raise DeclarationError(refused, fix=_OWN_DRIVER)
 
 
 def refuse_on_demand(model: str, fallback_seconds: float | None, kinds: Iterable[str]) -> None:

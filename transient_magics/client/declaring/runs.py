@@ -1,4 +1,4 @@
-"""What a run, or what else VMs run, is declared as: its record from what was typed, and the folder that has it."""
+"""Declarations of runs and of other work of VMs: the record made from what was typed, and the files beside it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import CloudError, ClusterError, DeclarationError
+from ...errors import DeclarationError
 from ...protocol import layout
 from ...runtime.training.t2t import hyperparameters
 from ...spec import ClusterSpec, RunSpec, check_run, make_run, parse_records, parse_workers, run_store
 from .. import text
 from ..cell import as_declared, check_hyperparameters, files_of, packages
 from ..programs import fetch
+from .including import copy
 
 if TYPE_CHECKING:
     from ..handles import Run
@@ -68,48 +69,45 @@ def specified(
     return spec, files
 
 
-def write(
+def fill(
     folder: Path,
-    record: str,
-    declaration: Mapping[str, Any],
     source: str,
     include: tuple[str, ...],
     packages: Mapping[str, Path],
     earlier: Run | None = None,
+    *,
+    from_store: bool = False,
     more: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write the folder of a run, whole or not at all; its declaration into the file called `record`, `more` beside it.
+    """Write everything of new work but its declaration into its folder.
 
-    With the checkpoints of `earlier`, which it resumes. Raises ClusterError or CloudError.
+    Raises OSError, CloudError, or DeclarationError where the files to include cannot be copied.
+
+    Parameters
+    ----------
+    earlier
+        The run that this one resumes, whose checkpoints are copied.
+    from_store
+        Whether the VMs get these checkpoints from their bucket.
+    more
+        The contents of further files, by name.
     """
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        (fresh / layout.INCLUDE).mkdir(parents=True, mode=0o700)
-        fresh.chmod(0o700)
-        (fresh / layout.CELL).write_text(source)
-        for each in include:
-            path = Path(each).expanduser()
-            if path.is_dir():
-                shutil.copytree(path, fresh / layout.INCLUDE / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(path, fresh / layout.INCLUDE / path.name)
-        (fresh / layout.PIP).mkdir(mode=0o700)
-        for name, path in packages.items():
-            shutil.copyfile(path, fresh / layout.PIP / name)
-        if earlier and (earlier.directory / layout.CHECKPOINTS).exists():
-            shutil.copytree(earlier.directory / layout.CHECKPOINTS, fresh / layout.CHECKPOINTS)
-        if earlier and earlier.state.shipped and not declaration.get("resume_store") and (place := earlier.place):
-            fetch(*place, fresh, results=False)
-        for name, content in (more or {}).items():
-            (fresh / name).write_bytes(content)
-        handle = os.open(fresh / record, os.O_WRONLY | os.O_CREAT, 0o600)
-        with os.fdopen(handle, "w") as file:
-            json.dump(declaration, file, indent=1)
-        fresh.rename(folder)
-    except CloudError:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    except OSError as error:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise ClusterError(f"The run's folder cannot be made: {error.strerror or error}", where=str(folder)) from error
+    (folder / layout.INCLUDE).mkdir(mode=0o700)
+    (folder / layout.CELL).write_text(source, encoding="utf-8")
+    copy(include, folder / layout.INCLUDE)
+    (folder / layout.PIP).mkdir(mode=0o700)
+    for name, path in packages.items():
+        shutil.copyfile(path, folder / layout.PIP / name)
+    if earlier and (earlier.directory / layout.CHECKPOINTS).exists():
+        shutil.copytree(earlier.directory / layout.CHECKPOINTS, folder / layout.CHECKPOINTS)
+    if earlier and earlier.state.shipped and not from_store and (place := earlier.place):
+        fetch(*place, folder, results=False)
+    for name, content in (more or {}).items():
+        (folder / name).write_bytes(content)
+
+
+def write_record(path: Path, declaration: Mapping[str, Any]) -> None:
+    """Write a declaration that this user alone can read. Raises OSError."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(declaration, file, indent=1)

@@ -37,10 +37,11 @@ from ...spec import (
     parse_bucket,
     parse_groups,
     parse_name,
+    parse_project,
 )
 from ...spec.pricing import lines_of, with_home, worker_prices
 from .declaration import Declaration
-from .refusals import refuse, refuse_driver, refuse_far, refuse_on_demand, refuse_short
+from .refusals import refuse, refuse_far, refuse_on_demand, refuse_short
 
 _SCHEDULER = "e2-standard-2"
 """Of the VM on demand of a cluster for jobs: Dask's scheduler and what conducts bags hold no variables."""
@@ -82,13 +83,14 @@ def specify(declaration: Declaration) -> ClusterSpec:
         max_workers=most,
         replace=declaration.replace,
         give_up=declaration.give_up,
+        notice_seconds=_notice(declaration),
         fallback_seconds=declaration.fallback_seconds,
         chief=declaration.chief,
         max_seconds=3600 * declaration.max_hours,
         max_cost=declaration.max_cost,
         reserved_workers=declaration.max_workers or 0,
         idle_seconds=declaration.idle,
-        project=declaration.project,
+        project=declaration.project and parse_project(declaration.project),
         image=declaration.image,
         service_account=_account(declaration),
         network=declaration.network,
@@ -104,6 +106,16 @@ def specify(declaration: Declaration) -> ClusterSpec:
     refuse_short(spec)
     # As whoever reads it will: a value of another type is refused here, not by the controller.
     return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())
+
+
+def _notice(declaration: Declaration) -> int:
+    """Return the seconds of notice that Spot VMs request: by default 120 on Google, and none on the emulator."""
+    if declaration.preemption_notice is None:
+        return 120 if declaration.project and declaration.provisioning_model == "spot" else 0
+    if declaration.preemption_notice and declaration.provisioning_model != "spot":
+        what = f"Compute Engine gives no longer notice to {declaration.provisioning_model} VMs"
+        raise DeclarationError(what, where="--preemption-notice", fix="Leave it out, or rent Spot VMs.")
+    return 120 if declaration.preemption_notice else 0
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
@@ -143,8 +155,6 @@ def _priced(spec: ClusterSpec) -> ClusterSpec:
     kinds = [group.accelerator for group in spec.groups]
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
-    if not spec.emulated:  # what it was declared with, an image of the user's has a driver for
-        refuse_driver(kind for kind in kinds if kind not in spec.prices)
     refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
     known = [*spec.prices, *kinds] if "k80" in spec.prices else kinds
     lines = lines_of(spec, known)

@@ -26,10 +26,11 @@ from typing import Any
 
 from ... import places
 from ...errors import ControllerError
-from ...journal import ClusterState, Event, follow, metrics, replay
+from ...journal import ClusterState, Event, follow, metrics, read, replay
 from ...protocol import layout
 from ...protocol.cluster_commands import Ping
 from .. import commands
+from .identity import Identity
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Follower:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[Identity, _Watched] = {}
         self._last: list[Callable[[], Any]] = []
         self._thread = threading.Thread(target=self._run, name="transient-follower", daemon=True)
         self._thread.start()
@@ -57,10 +58,14 @@ class Follower:
         weakref.finalize(self, self._loop.stop).detach()
         atexit.register(self._end)
 
-    def subscribe(self, cluster: str, callback: Callback) -> Callable[[], None]:
-        """Call `callback(state, new events)` in the follower's thread from now on; returns what ends that."""
-        self.call(self._subscribe, cluster, callback)
-        return lambda: self.call(self._unsubscribe, cluster, callback)
+    def subscribe(self, cluster: Identity | str, callback: Callback) -> Callable[[], None]:
+        """Call `callback(state, new events)` in the follower's thread from now on; returns what ends that.
+
+        `cluster`: one cluster, or the name of the one that has it now.
+        """
+        identity = Identity.of(cluster) if isinstance(cluster, str) else cluster
+        self.call(self._subscribe, identity, callback)
+        return lambda: self.call(self._unsubscribe, identity, callback)
 
     def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]:
         """Call `callback(rows)` in the follower's thread with the metrics in the file at `path` as it grows.
@@ -112,13 +117,13 @@ class Follower:
         self.call(self._loop.stop)
         self._thread.join(_END_SECONDS)
 
-    def _subscribe(self, cluster: str, callback: Callback) -> None:
+    def _subscribe(self, cluster: Identity, callback: Callback) -> None:
         if cluster not in self._watched:
             self._watched[cluster] = _Watched(cluster)
             self._watched[cluster].start(self._loop)
         self._watched[cluster].add(callback)
 
-    def _unsubscribe(self, cluster: str, callback: Callback) -> None:
+    def _unsubscribe(self, cluster: Identity, callback: Callback) -> None:
         watched = self._watched.get(cluster)
         if watched and watched.remove(callback):
             del self._watched[cluster]
@@ -130,11 +135,16 @@ def follower() -> Follower:
     return Follower()
 
 
+class _NameReusedError(Exception):
+    """Another cluster has the name of the one that is followed."""
+
+
 class _Watched:
     """One cluster that is followed, for any number of callbacks."""
 
-    def __init__(self, name: str) -> None:
-        self._directory = places.cluster(name)
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._directory = identity.directory
         self._state = ClusterState()
         self._trouble = ""  # as the controller itself says it now
         self._lost = ""  # why it is followed no more
@@ -165,13 +175,27 @@ class _Watched:
 
         def anew() -> None:
             nonlocal again
+            if self._identity.directory != self._directory:
+                raise _NameReusedError
             again, self._state = True, ClusterState()
 
-        async for batch in follow(self._directory / layout.JOURNAL, anew):
-            self._state = replay(batch, self._state)
-            self._caught_up = True
-            self._tell_all([event for event in batch if event.time > latest] if again else batch)
-            latest, again = max([latest, *(event.time for event in batch)]), False
+        try:
+            async for batch in follow(self._directory / layout.JOURNAL, anew):
+                self._state = replay(batch, self._state)
+                self._caught_up = True
+                self._tell_all([event for event in batch if event.time > latest] if again else batch)
+                latest, again = max([latest, *(event.time for event in batch)]), False
+        except _NameReusedError:
+            self._end()
+
+    def _end(self) -> None:
+        """Report what the journal held last, which lies elsewhere now: another cluster has the name."""
+        self._directory = self._identity.directory
+        events = read(self._directory / layout.JOURNAL)
+        new = [event for event in events if event.seq > self._state.seq]
+        self._state = replay(new, self._state)
+        self._caught_up = True
+        self._tell_all(new)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Say why nothing more is heard, where that is not because nobody listens or the cluster is over."""
@@ -199,7 +223,7 @@ class _Watched:
         while True:
             began = time.monotonic()
             await self._until_controller_ends()
-            if self._state.over or not self._directory.exists():
+            if self._state.over or not self._directory.exists() or not self._identity.is_current:
                 return
             if not commands.in_charge(self._directory):
                 pause = _FIRST_PAUSE if time.monotonic() - began > _CALM_SECONDS else min(2 * pause, _LONGEST_PAUSE)

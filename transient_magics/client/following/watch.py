@@ -24,7 +24,7 @@ def watch(
 ) -> Iterator[Event]:
     """Yield events (of one `kind` or family) with a `seq` above `after` (None: only new ones) until `until(state)`."""
     arrived: queue.SimpleQueue[tuple[ClusterState, list[Event]]] = queue.SimpleQueue()
-    end = follower().subscribe(cluster.name, lambda state, new: arrived.put((state, new)))
+    end = follower().subscribe(cluster.identity, lambda state, new: arrived.put((state, new)))
     try:
         # Read after subscribing, so that nothing falls between; what arrives twice is known by its seq.
         before = cluster.events()

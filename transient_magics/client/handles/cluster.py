@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from ... import places
 from ...errors import ClusterError, DeclarationError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
+from ...journal.store import restore
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
 from ...protocol.names import is_name
@@ -20,6 +20,7 @@ from ...spec import ClusterSpec
 from ...spec.grammar import instead
 from .. import commands
 from ..following.follower import follower
+from ..following.identity import Identity
 from ..following.watch import is_of
 from ..shown import Log, displayed
 from .bag import Bag
@@ -35,10 +36,14 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """One cluster, by its name. As a context manager it is deleted at the end of the block, whatever happened there."""
+    """One cluster: the one that has the name when the handle is made, also once another cluster has taken that name.
+
+    As a context manager it is deleted at the end of the block, whatever happened there.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._identity = Identity.of(name)
 
     def __enter__(self) -> Self:
         return self
@@ -48,9 +53,16 @@ class Cluster:
         self.delete()
 
     @property
+    def identity(self) -> Identity:
+        """The cluster's name and id."""
+        if not self._identity.id:  # it had no folder before
+            self._identity = Identity.of(self.name)
+        return self._identity
+
+    @property
     def directory(self) -> Path:
         """The folder with the cluster's journal, runs and logs."""
-        return places.cluster(self.name)
+        return self.identity.directory
 
     @property
     def followed(self) -> str:
@@ -69,7 +81,10 @@ class Cluster:
     @property
     def state(self) -> ClusterState:
         """What the journal says now; what was declared, until its first line is written."""
-        state = kept(self.directory / layout.JOURNAL).read()
+        journal = self.directory / layout.JOURNAL
+        state = kept(journal).read()
+        if not state.seq and restore(journal):
+            state = kept(journal).read()
         return state if state.seq else replay(self._declared())
 
     def _declared(self) -> list[Event]:
@@ -107,7 +122,7 @@ class Cluster:
     def follow(self, reached: Callable[[ClusterState], bool], timeout: float | None = None) -> ClusterState | None:
         """Block until `reached(state)`; None after `timeout` seconds. What `reached` raises is raised here."""
         states: queue.SimpleQueue[ClusterState] = queue.SimpleQueue()
-        end = follower().subscribe(self.name, lambda state, _: states.put(state))
+        end = follower().subscribe(self.identity, lambda state, _: states.put(state))
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while True:

@@ -77,7 +77,7 @@ class Job:
             if state.over or self.is_over(state):
                 over.set()
 
-        end, read = follower().subscribe(self.cluster.name, see), dict[str, int]()
+        end, read = follower().subscribe(self.cluster.identity, see), dict[str, int]()
         try:
             while True:
                 if last := over.is_set():

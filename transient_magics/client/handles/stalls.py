@@ -126,7 +126,7 @@ class Stalls:
                 over.set()
             changed.set()
 
-        end = follower().subscribe(self.cluster.name, see)
+        end = follower().subscribe(self.cluster.identity, see)
         try:
             while not over.is_set():
                 changed.wait()

@@ -66,6 +66,8 @@ class Study:
     def __init__(self, name: str, cluster: Cluster) -> None:
         self.name = name
         self.cluster = cluster
+        self._clusters = {cluster.name: cluster}
+        """Its clusters that were looked up, by name: the same ones also once others have taken their names."""
 
     @property
     def directory(self) -> Path:
@@ -76,8 +78,12 @@ class Study:
     def parts(self) -> tuple[Study, ...]:
         """The same study on each of its clusters, in the order of their turns: itself where it has one cluster."""
         spec = self._spec
-        names = spec.parts if spec else ()
-        return tuple(Study(self.name, type(self.cluster)(name)) for name in names) if names else (self,)
+        if not spec or not spec.parts:
+            return (self,)
+        for name in spec.parts:
+            if name not in self._clusters:
+                self._clusters[name] = type(self.cluster)(name)
+        return tuple(Study(self.name, self._clusters[name]) for name in spec.parts)
 
     @property
     def alone(self) -> bool:

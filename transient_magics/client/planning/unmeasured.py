@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError
 from ...protocol import layout
 from .. import cell
-from ..declaring.runs import specified, write
+from ..declaring.including import included
+from ..declaring.runs import fill, specified, write_record
 from ..programs import ask_model
 
 if TYPE_CHECKING:
@@ -29,20 +30,20 @@ def model_of(source: str, options: Mapping[str, Any], include: tuple[str, ...] =
     """The declaration of a run of the code in `source` with these options (fields of RunSpec), checked as a cell of
     training is. Raises CellError or DeclarationError."""
     named = {key: value for key, value in options.items() if value}
-    included = cell.included(include)
+    paths = included(include)
     if source or not named.get("model"):
         cell.check(
-            source, line_offset=line_offset, include=included, own_model=not named.get("model"),
+            source, line_offset=line_offset, include=paths, own_model=not named.get("model"),
             params=dict.fromkeys(named.get("params", ()), "--param"),
         )  # fmt: skip
     whole = {"name": "planned", "train_steps": 1, "line_offset": line_offset, **named}
-    return specified(None, whole, None, included, source)[0]
+    return specified(None, whole, None, paths, source)[0]
 
 
 def counted(source: str, spec: RunSpec, include: tuple[str, ...] = ()) -> Mapping[str, float]:
     """What was counted of the model: `parameters`, `gigaflops` of an example, `batch_size`. Takes some ten seconds the
     first time that this process is asked about it. Raises CellError, TrainingError or ClusterError."""
-    paths = cell.included(include)
+    paths = included(include)
     ages = tuple(each.stat().st_mtime_ns for path in paths for each in (Path(path), *Path(path).rglob("*")))
     return _counted(source, json.dumps({**spec.to_dict(), "declared_at": 0.0}, sort_keys=True), paths, ages)
 
@@ -52,7 +53,12 @@ def _counted(source: str, declared: str, paths: tuple[str, ...], ages: tuple[int
     what = "Counting what the model computes"
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         folder = Path(temporary) / "planned"
-        write(folder, layout.RUN, json.loads(declared), source, paths, {})
+        try:
+            folder.mkdir(mode=0o700)
+            fill(folder, source, paths, {})
+            write_record(folder / layout.RUN, json.loads(declared))
+        except OSError as error:
+            raise TrainingError(f"{what} failed: {error.strerror or error}", where=str(folder)) from error
         found = ask_model(what, "--run", str(folder), program="check", otherwise=_OTHERWISE, timeout=_SECONDS)
     if not isinstance(model := found.get("model"), dict):
         raise TrainingError(f"{what} failed: {found.get('note') or 'it says nothing'}")

@@ -149,6 +149,7 @@ class ImageList:
         return str(self)
 
 
+@places.reporting()
 def build_image(
     name: str | None = None,
     *,

@@ -105,6 +105,7 @@ class Measurements(tuple[Measurement, ...]):
         return str(self)
 
 
+@places.reporting()
 def measure(
     gpu: str = "",
     zones: Sequence[str] = (),

@@ -25,8 +25,8 @@ from ...catalog import (
     never_on_demand,
     price_history,
     region,
+    runs_cuda_13,
     shapes,
-    stack_refusal,
     worker_price,
     zones_with,
 )
@@ -110,7 +110,7 @@ def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
         price = ICAC19.worker_price(name)
         published = f"There a VM costs ${price.transient:.3f} per hour, on demand ${price.on_demand:.3f}."
         notes.append(f"{_withdrawn(name)} {published} The last list prices were:")
-    notes += filter(None, [never_on_demand([name]), _driver(name)])
+    notes += filter(None, [never_on_demand([name]), _cuda(name)])
     header = ("REGION", "ZONES", "SPOT $/H", "ON DEMAND", "AS OF")
     lines = table(header, [
         (row["region"], " ".join(zone.rpartition("-")[2] for zone in row["zones"]), f"{row['transient']:.3f}",
@@ -136,9 +136,11 @@ def _withdrawn(name: str) -> str:
     return f"{name}: withdrawn {entry.withdrawn}, use {use}; on the emulator only, at {ICAC19.source}."
 
 
-def _driver(name: str) -> str:
-    refused = stack_refusal(name)
-    return f"{refused}. It takes an image of your own." if refused else ""
+def _cuda(name: str) -> str:
+    """Return that a GPU is too old for programs built for CUDA 13, or nothing."""
+    if name == "cpu" or runs_cuda_13(name):
+        return ""
+    return "Programs built for CUDA 13, as PyTorch from 2.11 on, do not run on it: --pip 'torch<2.8' does."
 
 
 def _limits(name: str) -> list[str]:

@@ -18,7 +18,6 @@ from .records import data_words
 from .screens import listing, listing_row, status
 from .states import (
     NOTHING_TO_DELETE,
-    NOTICE_SECONDS,
     RENTED,
     best_words,
     counted_words,
@@ -54,7 +53,6 @@ from .words import (
 __all__ = [
     "MOST_CHARACTERS",
     "NOTHING_TO_DELETE",
-    "NOTICE_SECONDS",
     "QUIET",
     "RENTED",
     "bag_words",

@@ -18,7 +18,9 @@ def dask_words(dask: DaskState, there: int | None = None) -> str:
             return f"waits for {count(dask.spec.workers, 'worker')}"
         case "running":
             some = f"{there} of " if there is not None and there < dask.spec.workers else ""
-            return f"Dask on {some}{count(dask.spec.workers, 'worker')}{'' if dask.serving else ', begins'}{after}"
+            unused = f"; GPU not used on {', '.join(dask.gpu_unused)}" if dask.gpu_unused else ""
+            begins = "" if dask.serving else ", begins"
+            return f"Dask on {some}{count(dask.spec.workers, 'worker')}{begins}{after}{unused}"
     return f"{dask.phase}: {plain(dask.reason)}{after}" if dask.reason else f"{dask.phase}{after}"
 
 
@@ -40,6 +42,11 @@ def dask_event_words(event: Event) -> str:
             )
         case events.DaskCrashed():
             return f"the process of {event.dask} on {event.vm} ended: {event.reason}"
+        case events.DaskGpuUnused() if event.seconds:
+            minutes = f"{event.seconds / 60:.0f} min"
+            return f"{event.dask} has not used the GPU of {event.vm} ({plain(event.gpu)}) in {minutes}: it is paid for"
+        case events.DaskGpuUnused():
+            return f"{event.dask} uses the GPU of {event.vm} ({plain(event.gpu)}) now"
         case events.DaskClosed():
             return f"the scheduler of {event.dask} has ended: {event.reason}"
         case events.DaskStopping():

@@ -171,7 +171,7 @@ def _words(event: Event) -> str:
             later = f" in {render_duration(event.seconds)}" if event.seconds else ""
             return f"{event.vm} is to be taken back{later}: asked by the user"
         case events.VmPreemptionNotice():
-            return f"{event.vm} will be taken back in 30 s"
+            return f"{event.vm} will be taken back in {event.seconds:.0f} s"
         case events.VmDeflated() | events.VmInflated():
             return f"{event.vm} was {_reshared(event)}"
         case events.VmMachineAsked():
@@ -209,12 +209,18 @@ def _words(event: Event) -> str:
             return f"{event.by} takes the place of {event.worker}"
         case events.ControllerMoved():
             return f"the controller moved to {event.vm or 'the machine that declared the cluster'}"
+        case events.ClusterForgotten():
+            return f"its journal was removed; it counts with ${event.dollars:.2f}, the most that it can have cost"
+        case events.ClusterTakenBack():
+            lines = ", ".join(sorted(event.left_out))
+            return f"this machine took the cluster back{f', without what its VM wrote: {lines}' if lines else ''}"
         case events.ControllerTrouble():
             return f"trouble: {event.what}" if event.what else "the trouble is over"
         case events.ControllerStarted():
             return "the controller started"
         case events.ControllerRecovered():
-            return f"a new controller took over {count(event.vms, 'VM')}"
+            damage = f"; {count(event.unreadable, 'line')} of the journal cannot be read" if event.unreadable else ""
+            return f"a new controller took over {count(event.vms, 'VM')}{damage}"
         case events.StudyDeclared():
             return f"study {event.study} was declared"
         case events.StudyAsked():

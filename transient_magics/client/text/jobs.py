@@ -22,7 +22,8 @@ def job_words(job: JobState) -> str:
             return f"waits for {count(job.spec.workers, 'worker')} to go on{again}{kept}"
         case "running":
             does = "running on" if job.started else "begins on"
-            return f"{does} {', '.join(job.vms)} (attempt {job.attempt}{again}){kept}{unkept}"
+            unused = f"; GPU not used on {', '.join(job.gpu_unused)}" if job.gpu_unused else ""
+            return f"{does} {', '.join(job.vms)} (attempt {job.attempt}{again}){kept}{unkept}{unused}"
         case "finished":
             return f"finished{again}{kept}{unkept}"
     return f"{job.phase}: {plain(job.reason)}{kept}{unkept}" if job.reason else f"{job.phase}{kept}{unkept}"
@@ -45,6 +46,11 @@ def job_event_words(event: Event) -> str:
         case events.JobUnkept():
             why = f" is not brought here: {event.reason}" if event.reason else " is brought here again"
             return f"the folder of {event.job}{why}"
+        case events.JobGpuUnused() if event.seconds:
+            where = f"rank {event.rank} of {event.job}" if event.rank else event.job
+            return f"{where} has not used its GPU ({plain(event.gpu)}) in {event.seconds / 60:.0f} min: it is paid for"
+        case events.JobGpuUnused():
+            return f"{event.job} uses its GPU ({plain(event.gpu)}) now"
         case events.JobExited():
             how = "was told to end" if event.noticed else f"ended with code {event.code}"
             return f"the command of {event.job} {how}"

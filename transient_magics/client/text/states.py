@@ -10,9 +10,6 @@ from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
 from .words import clock, count, number, params_words, share_words
 
-NOTICE_SECONDS = 30.0
-
-
 _NEAR_END_SECONDS = 3600.0
 
 
@@ -39,7 +36,7 @@ def machine(state: ClusterState, vm: VmState) -> str:
 
 def leaves_at(vm: VmState) -> float:
     """When a VM under notice is taken (0: it is not under notice)."""
-    return vm.noticed_at + NOTICE_SECONDS if vm.state == "leaving" and vm.noticed_at else 0.0
+    return vm.noticed_at + vm.notice_seconds if vm.state == "leaving" and vm.noticed_at else 0.0
 
 
 def replacement(state: ClusterState, vm: VmState) -> VmState | None:

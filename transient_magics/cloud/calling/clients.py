@@ -10,9 +10,12 @@ from typing import Any
 
 from . import lean
 from .clock import Heard
+from .login import found_credentials
 from .recording import watched
 
 BILLING_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"
+_COMPUTE_SCOPE = "https://www.googleapis.com/auth/compute"
+_WHOLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 _SERVICES = (
     "instances", "zone_operations", "global_operations", "projects", "regions", "zones", "machine_types",
@@ -39,6 +42,8 @@ class Clients:
         self.clock = Heard()
         self.billing: Session  # for the price list, which has no client among those that we have
         self.asking: Session  # nor have the services that know rights and policies, and what is not in version 1
+        self.quota_project = ""
+        """The quota project that the login names, if it names one. No client here sends it unasked."""
         given: dict[str, Any] = {}
         if endpoint:
             # The universe is fixed too, or an environment variable could make the credentials look foreign.
@@ -46,13 +51,12 @@ class Clients:
             given["credentials"] = AnonymousCredentials()
             self.billing, self.asking = Session(), Session()
         else:
-            import google.auth
             from google.auth.transport.requests import AuthorizedSession
 
-            given["credentials"], _ = google.auth.default(scopes=["https://www.googleapis.com/auth/compute"])
-            reading, _ = google.auth.default(scopes=[BILLING_SCOPE])
+            given["credentials"], self.quota_project = found_credentials([_COMPUTE_SCOPE])
+            reading, _ = found_credentials([BILLING_SCOPE])
             self.billing = AuthorizedSession(reading, max_refresh_attempts=1)
-            whole, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+            whole, _ = found_credentials([_WHOLE_SCOPE])
             self.asking = AuthorizedSession(whole, max_refresh_attempts=1)
         self.instances = compute_v1.InstancesClient(**given)
         self.operations = compute_v1.ZoneOperationsClient(**given)
@@ -87,5 +91,5 @@ class Clients:
         self.asking.close()
 
     def _all(self) -> tuple[Any, ...]:
-        others = self.billing, self.asking, self.clock
-        return tuple(each for each in vars(self).values() if each not in others)
+        others = self.billing, self.asking, self.clock, self.quota_project
+        return tuple(client for client in vars(self).values() if client not in others)

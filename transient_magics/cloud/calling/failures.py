@@ -9,6 +9,7 @@ known here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from ...errors import (
@@ -24,12 +25,20 @@ from ...errors import (
     StockoutError,
     UnreachableError,
 )
-from .mending import ACT_AS, NAMES, enable, grant, let_use, role_of
+from .error_info import (
+    RATE_LIMIT,
+    billing_disabled,
+    error_info,
+    explain_infrastructure,
+    service_disabled,
+)
+from .mending import ACT_AS, LOGIN, NAMES, grant, let_use, role_of
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
-_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "insufficientCapacity", "STOCKOUT", "VM_MIN_COUNT_NOT_REACHED")
+_TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
+_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "insufficientCapacity", "STOCKOUT", _TOO_FEW)
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 _RATE = ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED")
 _DISABLED = ("accessNotConfigured", "SERVICE_DISABLED")
@@ -38,11 +47,19 @@ _GONE = ("notFound", "RESOURCE_NOT_FOUND")
 _EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
 _ACCOUNT_DENIED = ("SERVICE_ACCOUNT_ACCESS_DENIED", "serviceAccountAccessDenied")
 _ACCOUNT = re.compile(r"service account '?\"?([^\s'\"]+@[^\s'\"]+[a-z])")
-_PERMISSION = re.compile(r"[a-z]+(?:\.[A-Za-z]+){2}")
+_NAME = r"[a-z]+\.[A-Za-z]+\.[A-Za-z]+"
+_PERMISSIONS = (
+    re.compile(rf"Required '?({_NAME})'? permission"),
+    re.compile(rf"Permission '({_NAME})' denied"),
+    re.compile(rf"does not have ({_NAME}) access"),
+)
+"""The sentences in which Compute Engine, IAM and Cloud Storage name the permission that is missing."""
 _POLICY = re.compile(r"constraints?/([a-z]+\.[A-Za-z.]*[A-Za-z])")
 _SERVICE = re.compile(r"/apis/api/([a-z]+\.googleapis\.com)/")
+_IN_PROJECT = re.compile(r"project #?([a-z0-9][-a-z0-9:.]*[a-z0-9])")
 _REQUEST = re.compile(r"^[A-Z]+ https?://\S+: ")
-_LOGIN = "Type `gcloud auth application-default login` in a terminal and try again."
+"""What google-api-core puts before the message of a refusal."""
+_LOGIN = f"Type `{LOGIN}` in a terminal and try again."
 
 
 def is_transient(error: BaseException) -> bool:
@@ -54,7 +71,9 @@ def is_transient(error: BaseException) -> bool:
 
     if isinstance(error, GoogleAPICallError):
         status, reason = int(error.code or 0), _reason(error)
-        return status == 429 or status >= 500 or (status == 403 and reason in _RATE) or reason in _NOT_READY
+        if status == 429 or status >= 500 or reason in _NOT_READY:
+            return True
+        return status == 403 and (reason in _RATE or error_info(error).reason == RATE_LIMIT)
     broken = requests.exceptions.ConnectionError, requests.exceptions.Timeout, requests.exceptions.ChunkedEncodingError
     if isinstance(error, requests.exceptions.SSLError):
         return False
@@ -70,8 +89,13 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
 
     if isinstance(error, GoogleAPICallError):
-        message = str(error.message or error).strip()
-        return _by_code(_reason(error), int(error.code or 0), message, where=where, project=project)
+        message = without_request(str(error.message or error))
+        info = error_info(error)
+        said = _first_line(message)
+        if found := explain_infrastructure(info, said, where=where, project=project):
+            return found
+        status, permission = int(error.code or 0), info.metadata.get("permission", "")
+        return _by_code(_reason(error), status, message, where=where, project=project, permission=permission)
     if isinstance(error, DefaultCredentialsError):
         return CredentialsError("No Google Cloud credentials were found on this machine", where=where, fix=_LOGIN)
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
@@ -89,7 +113,7 @@ def explain_operation(operation: compute_v1.Operation, *, where: str, project: s
 
     Google's client reports a failure only if the operation carries an HTTP status, and calls it a success otherwise.
     """
-    for error in operation.error.errors:
+    for error in _telling_first(operation.error.errors):
         quota = next((detail.quota_info.metric_name for detail in error.error_details if detail.quota_info), "")
         hints = [detail.error_info.metadatas.get("zonesAvailable", "") for detail in error.error_details]
         sentences = [detail.localized_message.message for detail in error.error_details]
@@ -109,9 +133,37 @@ def explain_operation(operation: compute_v1.Operation, *, where: str, project: s
     return None
 
 
+def without_request(message: str) -> str:
+    """Return a message of google-api-core without the request that it begins with.
+
+    The host in the request looks like a permission: `compute.googleapis.com` has three words with dots.
+    """
+    return _REQUEST.sub("", message.strip())
+
+
+def consumer_in(message: str, project: str) -> str:
+    """Return the project that a refusal without an ErrorInfo names, else `project`."""
+    found = _IN_PROJECT.search(message)
+    return found[1] if found else project
+
+
+def permission_in(message: str) -> str:
+    """Return the permission that a refusal names as missing, or nothing."""
+    for pattern in _PERMISSIONS:
+        if found := pattern.search(message):
+            return found[1]
+    return ""
+
+
+def _telling_first(errors: Iterable[compute_v1.Errors]) -> list[compute_v1.Errors]:
+    """Return the errors of an operation, that of a bulk request (which only counts VMs) behind those of its VMs."""
+    return sorted(errors, key=lambda error: error.code == _TOO_FEW)
+
+
 def _by_code(
-    code: str, status: int, message: str, *, where: str, project: str, quota: str = "", zones: str = ""
-) -> CloudError:
+    code: str, status: int, message: str, *, where: str, project: str, quota: str = "", zones: str = "",
+    permission: str = "",
+) -> CloudError:  # fmt: skip
     """The one table from codes to errors. `code` is the most telling word that Google used."""
     said = _first_line(message)
     if code.startswith(_STOCKOUT) or (code == "UNSUPPORTED_OPERATION" and "preempt" in message.lower()):
@@ -135,10 +187,9 @@ def _by_code(
         return forbidden_by_policy(policy, said, where, project)
     if code in _DISABLED or "it is disabled" in message:
         service = (_SERVICE.search(message) or ["", "compute.googleapis.com"])[1]
-        command = enable(service, project)
-        name = "Compute Engine API" if service.startswith("compute.") else f"API {service}"
-        what = f"The {name} is not enabled in project {project}"
-        return AccessError(what, where=where, fix=f"Type `{command}` and wait a minute.")
+        return service_disabled(service, consumer_in(message, project), where=where)
+    if "requires billing to be enabled" in message:
+        return billing_disabled(consumer_in(message, project), where=where)
     if status == 401:
         return CredentialsError("Google did not accept the credentials", where=where, fix=_LOGIN)
     if code in _ACCOUNT_DENIED or "iam.serviceAccountUser" in message or ACT_AS in message:
@@ -146,12 +197,11 @@ def _by_code(
     if "Cross project referencing is not allowed" in message:
         return across_projects("another project", "", where)
     if status == 403 or code == "IAM_PERMISSION_DENIED":
-        asked = _PERMISSION.search(message)
-        role = (role_of(asked[0]) if asked else "") or "roles/compute.instanceAdmin.v1"
+        role = role_of(permission or permission_in(message)) or "roles/compute.instanceAdmin.v1"
         remedy = (
             f"Ask the project's owner for the role {NAMES[role]} (`{grant(role, project)}`), or use other credentials"
         )
-        fix = f"{remedy}: `gcloud auth application-default login`."
+        fix = f"{remedy}: `{LOGIN}`."
         return AccessError(f"The credentials in use do not allow this: {said}", where=where, fix=fix)
     if status == 404 or code in _GONE:
         return GoneError(f"It does not exist (any more): {said}", where=where)
@@ -225,4 +275,4 @@ def _quoted(message: str) -> str:
 
 def _first_line(message: object) -> str:
     line = " ".join(str(message).split("\n", 1)[0].split()).rstrip(".")
-    return _REQUEST.sub("", line)  # Google's library puts the request before what Google said
+    return without_request(line)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 ACT_AS = "iam.serviceAccounts.actAs"
+LOGIN = "gcloud auth application-default login"
 _ROLES = {
     "compute.firewalls.": "roles/compute.securityAdmin",
     "compute.networks.updatePolicy": "roles/compute.securityAdmin",
     "compute.images.create": "roles/compute.storageAdmin",
     "compute.images.delete": "roles/compute.storageAdmin",
     "compute.images.setLabels": "roles/compute.storageAdmin",
+    "compute.advice.": "roles/compute.viewer",
     "compute.": "roles/compute.instanceAdmin.v1",
     "storage.": "roles/storage.admin",
     ACT_AS: "roles/iam.serviceAccountUser",
@@ -19,6 +21,7 @@ NAMES = {
     "roles/compute.instanceAdmin.v1": "Compute Instance Admin (v1)",
     "roles/compute.securityAdmin": "Compute Security Admin",
     "roles/compute.storageAdmin": "Compute Storage Admin",
+    "roles/compute.viewer": "Compute Viewer",
     "roles/storage.admin": "Storage Admin",
     "roles/iam.serviceAccountUser": "Service Account User",
     "roles/serviceusage.serviceUsageConsumer": "Service Usage Consumer",
@@ -53,6 +56,24 @@ def lift(constraint: str, project: str, value: str = "") -> str:
     )
 
 
+def lift_managed(constraint: str, project: str) -> str:
+    """Return what mends a managed constraint (a sentence); the older commands of gcloud do not know those."""
+    return (
+        f"An Organization Policy Administrator excepts the project from {constraint}; `gcloud org-policies describe "
+        f"{constraint} --effective --project {project}` shows it."
+    )
+
+
 def enable(service: str, project: str) -> str:
     """The command that enables an API in a project."""
     return f"gcloud services enable {service} --project {project}"
+
+
+def link_billing(project: str) -> str:
+    """Return the command that links a project to a billing account."""
+    return f"gcloud billing projects link {project} --billing-account ACCOUNT"
+
+
+def set_quota_project(project: str) -> str:
+    """Return the command that changes the quota project of the application-default login."""
+    return f"gcloud auth application-default set-quota-project {project}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .login import found_credentials
+
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
@@ -17,10 +19,10 @@ def principal() -> str:
     What stands for an identity elsewhere (workload identity federation) has none: then what its configuration says.
     Raises what Google's libraries raise.
     """
-    import google.auth
     from google.auth.transport.requests import Request
 
-    credentials, _ = google.auth.default(scopes=_SCOPES)
+    # Google refuses to say whose a login is where the login may not charge its quota project.
+    credentials, _ = found_credentials(_SCOPES)
     account = getattr(credentials, "service_account_email", None)
     if account == "default":  # a VM's own, whose address its metadata server knows
         credentials.refresh(Request())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 
+from .login import quota_project_of
 from .principal import principal
 
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -35,6 +36,8 @@ class SignedIn:
     place: str
     expires: float
     exposed: bool
+    quota_project: str = ""
+    """The project that the login asks to be charged, whatever project a request is about; or nothing."""
 
 
 def signed_in() -> SignedIn:
@@ -53,6 +56,7 @@ def signed_in() -> SignedIn:
         place=str(place or ""),
         expires=credentials.expiry.replace(tzinfo=UTC).timestamp() if credentials.expiry else 0.0,
         exposed=bool(place and place.stat().st_mode & 0o077),
+        quota_project=quota_project_of(credentials),
     )
 
 

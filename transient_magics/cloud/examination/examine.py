@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import AccessError, CloudError, GoneError
+from ...errors import AccessError, CloudError, ConsumerError, GoneError
 from ...spec.image import FAMILIES
 from ..calling import mending
 from ..calling.asking import IAM, ask
@@ -147,17 +147,20 @@ class Examination:
     async def _policies(self) -> _Answer:
         wanted = policies.Wanted(self._project, self._requests, bool(self._bucket))
         try:
-            found = await policies.forbidden(self._calls, wanted)
+            found, unasked = await policies.forbidden(self._calls, wanted)
         except CloudError as error:
             raise _unasked(error, self._project, "roles/orgpolicy.policyViewer") from error
-        if not found:
-            return "no known policy forbids it"
-        return [
-            bad(
-                f"organization policy {each.constraint}", AccessError(f"It stands in the way: {each.why}", fix=each.fix)
-            )
-            for each in found
-        ]
+        answers: list[Finding] = []
+        for policy in found:
+            subject = f"organization policy {policy.constraint}"
+            answers.append(bad(subject, AccessError(f"It stands in the way: {policy.why}", fix=policy.fix)))
+        if not answers:
+            answers.append(Finding("organization policies", True, "no known policy forbids it"))
+        if unasked:
+            fix = f"Type `{mending.enable(policies.SERVICE, self._project)}` to be told."
+            said = f"not told: {', '.join(unasked)} could not be asked. {fix}"
+            answers.append(Finding("managed organization policies", True, said, fix, told=False))
+        return answers
 
     async def _way_out(self, region: str, inside: Sequence[VmRequest]) -> str:
         try:
@@ -255,7 +258,7 @@ class Examination:
 
 def _unasked(error: CloudError, project: str = "", role: str = "") -> _NotTold:
     """What a question that failed leaves: not an answer. `role`: the one that allows to ask it."""
-    denied = isinstance(error, AccessError) and "is not enabled" not in error.what
+    denied = isinstance(error, AccessError) and not isinstance(error, ConsumerError)
     fix = f"Type `{mending.grant(role, project)}` to be told." if denied and role else error.fix
     return _NotTold(error.what, fix)
 

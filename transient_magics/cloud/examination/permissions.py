@@ -1,4 +1,4 @@
-"""Which permissions a declaration takes: the table that docs/accounts.md prints.
+"""Which permissions a declaration takes, by the calls that are made for it (`calling/permissions.py`).
 
 `lacking` asks Google which of them the credentials in use have. Rights on a single bucket count, rights on a single
 network or image do not show in the project's answer.
@@ -11,51 +11,45 @@ from collections.abc import Iterable, Sequence
 from ...errors import CloudError
 from ..calling.asking import RESOURCE_MANAGER, STORAGE, ask
 from ..calling.calls import Calls
+from ..calling.permissions import (
+    EXTERNAL_ADDRESS,
+    OWN_IMAGE,
+    SERVICE_ACCOUNT,
+    Purpose,
+    permissions_for,
+)
 from ..values import VmRequest
 
 _MOST = 100  # in one question
 
 
-def _compute(text: str) -> tuple[str, ...]:
-    return tuple(f"compute.{each}" for each in text.split())
-
-
-ALWAYS = _compute(
-    "instances.create instances.delete instances.get instances.list instances.getGuestAttributes instances.setLabels "
-    "instances.setMetadata instances.setTags instances.simulateMaintenanceEvent instances.stop instances.start "
-    "instances.setMachineType instances.setScheduling disks.create disks.setLabels "
-    "subnetworks.use networks.get zones.get regions.get machineTypes.get machineTypes.list acceleratorTypes.get "
-    "acceleratorTypes.list zoneOperations.get projects.get"
+ALL = (
+    *permissions_for(set(Purpose) - {Purpose.BAKE, Purpose.ADVICE}),
+    *EXTERNAL_ADDRESS,
+    *SERVICE_ACCOUNT,
+    *OWN_IMAGE,
 )
-OUTSIDE = _compute("subnetworks.useExternalIp")
-"""VMs with external addresses."""
-ACCOUNT = _compute("instances.setServiceAccount")
-"""A VM with a service account (besides the right to use that account)."""
-IMAGE = _compute("images.get images.getFromFamily images.list images.useReadOnly")
-"""An image of the project."""
-RULES = _compute(
-    "networks.updatePolicy firewalls.create firewalls.delete firewalls.get firewalls.list firewalls.update "
-    "globalOperations.get"
-)
-"""Firewall rules."""
-BUCKET = (
-    *(f"storage.buckets.{verb}" for verb in ("create", "get", "list")),
-    *(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list")),
-)
-"""Checkpoints and results in a bucket."""
-ALL = (*ALWAYS, *OUTSIDE, *ACCOUNT, *IMAGE, *RULES, *BUCKET)
+"""What a user needs at most who neither builds images nor asks for advice."""
 
 _MAKING = ("storage.buckets.create", "storage.buckets.list")
 
 
 def needed(requests: Sequence[VmRequest], *, firewall: bool, bucket: str) -> tuple[str, ...]:
     """The permissions in the project that VMs like these take, with or without firewall rules and a bucket."""
-    found = list(ALWAYS)
-    found += OUTSIDE if any(each.external_ip for each in requests) else ()
-    found += ACCOUNT if any(each.service_account for each in requests) else ()
-    found += IMAGE if any(each.image and not _elsewhere(each.image) for each in requests) else ()
-    found += RULES if firewall else ()
-    found += BUCKET if bucket else ()
+    own_image = any(request.image and not _elsewhere(request.image) for request in requests)
+    purposes = {Purpose.RUN, Purpose.DECLARE}
+    if own_image:
+        purposes.add(Purpose.IMAGES)
+    if any(not request.external_ip for request in requests):
+        purposes.add(Purpose.WAY_OUT)
+    if firewall:
+        purposes.add(Purpose.RULES)
+    if bucket:
+        purposes.add(Purpose.BUCKET)
+    found = list(permissions_for(purposes))
+    found += EXTERNAL_ADDRESS if any(request.external_ip for request in requests) else ()
+    found += SERVICE_ACCOUNT if any(request.service_account for request in requests) else ()
+    found += OWN_IMAGE if own_image else ()
     return tuple(found)
 
 

@@ -1,21 +1,24 @@
 """Organization policies that forbid what VMs like these need: read from the project, before one is violated.
 
-Cloud Resource Manager v1 is asked (`getEffectiveOrgPolicy`): the Organization Policy API v2 takes the same right
-(`orgpolicy.policy.get`) and one more API in the project. It knows the managed constraints besides, which are newer and
-which v1 does not tell; one of those shows when it refuses (`failures`).
+The Organization Policy API v2 is asked first (`policies.getEffectivePolicy`). It alone knows the managed constraints
+(`compute.managed.*`), which organizations made since 2025 get ("Managed constraints",
+docs.cloud.google.com/compute/docs/access/managed-constraints, read 2026-11-27). Where that API is not enabled, Cloud
+Resource Manager v1 is asked (`getEffectiveOrgPolicy`), which takes the same right (`orgpolicy.policy.get`); the managed
+constraints are then not asked, and the answer says so. One of those shows when it refuses (`failures`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from ...errors import CloudError
+from ...errors import CloudError, ConsumerError, GoneError
 from ...protocol import checks
-from ..calling.asking import RESOURCE_MANAGER, ask
+from ..calling.asking import ORGANIZATION_POLICY, RESOURCE_MANAGER, ask
 from ..calling.calls import Calls
-from ..calling.mending import lift
+from ..calling.mending import lift, lift_managed
 from ..translation import IMAGE
 from ..values import VmRequest
 from .quotas import gpus_of
@@ -24,6 +27,13 @@ OS_LOGIN, EXTERNAL_IP = "compute.requireOsLogin", "compute.vmExternalIpAccess"
 GUEST_ATTRIBUTES, SHIELDED = "compute.disableGuestAttributesAccess", "compute.requireShieldedVm"
 IMAGES, LOCATIONS = "compute.trustedImageProjects", "gcp.resourceLocations"
 OWN_KEYS, RETENTION = "gcp.restrictNonCmekServices", "storage.retentionPolicySeconds"
+MANAGED = {
+    OS_LOGIN: "compute.managed.requireOsLogin",
+    EXTERNAL_IP: "compute.managed.vmExternalIpAccess",
+    GUEST_ATTRIBUTES: "compute.managed.disableGuestAttributesAccess",
+}
+"""The managed constraint that replaces an older one; all of them are enforced or not."""
+SERVICE = "orgpolicy.googleapis.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,54 +74,165 @@ class Policy:
     listPolicy: _List = field(default_factory=_List)
 
 
+@dataclass(frozen=True, slots=True)
+class _Values:
+    allowedValues: tuple[str, ...] = ()
+    deniedValues: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    enforce: bool = False
+    allowAll: bool = False
+    denyAll: bool = False
+    values: _Values = field(default_factory=_Values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    rules: tuple[_Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedPolicy:
+    """What the Organization Policy API v2 answers about one constraint, by the names that it gives to the fields."""
+
+    spec: _Spec = field(default_factory=_Spec)
+
+    def as_before(self) -> Policy:
+        """Return the same as Cloud Resource Manager v1 writes it. An effective policy has no conditions."""
+        rules = self.spec.rules
+        allowed = tuple(value for rule in rules for value in rule.values.allowedValues)
+        denied = tuple(value for rule in rules for value in rule.values.deniedValues)
+        every = "DENY" if any(rule.denyAll for rule in rules) else ""
+        enforced = any(rule.enforce for rule in rules)
+        return Policy(_Boolean(enforced), _List(every, allowed, denied))
+
+
 _Check = Callable[[Policy], Forbidden | None]
+_Ask = Callable[[str], Awaitable[Policy]]
 
 
-async def forbidden(calls: Calls, wanted: Wanted) -> list[Forbidden]:
-    """The effective policies that forbid some of it. Raises CloudError where they are not told."""
-    questions = _questions(wanted)
-    path = f"/v1/projects/{wanted.project}:getEffectiveOrgPolicy"
+async def forbidden(calls: Calls, wanted: Wanted) -> tuple[list[Forbidden], list[str]]:
+    """Return the effective policies that forbid some of it, and the constraints that could not be asked.
 
-    async def effective(name: str) -> Policy:
-        answer = await ask(calls, wanted.project, RESOURCE_MANAGER, path, {"constraint": f"constraints/{name}"})
-        try:
-            return checks.built(Policy, answer)
-        except ValueError as error:
-            raise CloudError(f"The policy {name} has a form that is not known: {error}", where=path) from error
+    Raises CloudError where no policy is told.
+    """
+    older = _questions(wanted)
+    managed = _managed_questions(wanted)
+    # The first alone: where nothing is told, that costs one request of each API.
+    first, *others = older
+    effective: _Ask = _Newer(calls, wanted.project).effective
+    newer = True
+    try:
+        answers = [await effective(first)]
+    except (ConsumerError, GoneError):
+        newer = False
+        effective = _Older(calls, wanted.project).effective
+        answers = [await effective(first)]
+    answers += await asyncio.gather(*map(effective, others))
+    found = [check(policy) for policy, check in zip(answers, older.values(), strict=True)]
+    unasked: list[str] = []
+    if newer:
+        told = await asyncio.gather(*(_or_none(effective, name) for name in managed))
+        for (name, check), policy in zip(managed.items(), told, strict=True):
+            if policy is None:
+                unasked.append(name)
+            else:
+                found.append(check(policy))
+    else:
+        unasked = list(managed)
+    return [policy for policy in found if policy is not None], unasked
 
-    # The first alone: where nothing is told, that costs one request.
-    first, *others = questions
-    told = [await effective(first), *await asyncio.gather(*map(effective, others))]
-    return [found for policy, check in zip(told, questions.values(), strict=True) if (found := check(policy))]
+
+class _Newer:
+    """Questions to the Organization Policy API v2."""
+
+    def __init__(self, calls: Calls, project: str) -> None:
+        self._calls, self._project = calls, project
+
+    async def effective(self, name: str) -> Policy:
+        path = f"/v2/projects/{self._project}/policies/{name}:getEffectivePolicy"
+        answer = await ask(self._calls, self._project, ORGANIZATION_POLICY, path)
+        return _read(EvaluatedPolicy, answer, name).as_before()
+
+
+class _Older:
+    """Questions to Cloud Resource Manager v1."""
+
+    def __init__(self, calls: Calls, project: str) -> None:
+        self._calls, self._project = calls, project
+
+    async def effective(self, name: str) -> Policy:
+        path = f"/v1/projects/{self._project}:getEffectiveOrgPolicy"
+        question = {"constraint": f"constraints/{name}"}
+        answer = await ask(self._calls, self._project, RESOURCE_MANAGER, path, question)
+        return _read(Policy, answer, name)
+
+
+async def _or_none(effective: _Ask, name: str) -> Policy | None:
+    """Return the policy of a constraint, or None where Google has no such constraint (any more)."""
+    try:
+        return await effective(name)
+    except GoneError:
+        return None
+
+
+_Kind = TypeVar("_Kind", Policy, EvaluatedPolicy)
+
+
+def _read(kind: type[_Kind], answer: dict[str, Any], name: str) -> _Kind:
+    try:
+        return checks.built(kind, answer)
+    except ValueError as error:
+        raise CloudError(f"The policy {name} has a form that is not known: {error}") from error
+
+
+def _managed_questions(wanted: Wanted) -> dict[str, _Check]:
+    """What is asked of the managed constraints: each is about the same as an older one."""
+    reasons = {OS_LOGIN: (_NO_KEYS, ""), GUEST_ATTRIBUTES: (_NO_GUEST_ATTRIBUTES, "")}
+    if any(request.external_ip for request in wanted.requests):
+        reasons[EXTERNAL_IP] = (_NO_ADDRESSES, f"{_WITHOUT_ADDRESS} ")
+    found: dict[str, _Check] = {}
+    for older, (why, fix) in reasons.items():
+        name = MANAGED[older]
+        found[name] = _enforced(name, why, f"{fix}{lift_managed(name, wanted.project)}")
+    return found
+
+
+def _enforced(name: str, why: str, fix: str) -> _Check:
+    def check(policy: Policy) -> Forbidden | None:
+        return Forbidden(name, why, fix) if policy.booleanPolicy.enforced else None
+
+    return check
 
 
 def _questions(wanted: Wanted) -> dict[str, _Check]:
     project, requests = wanted.project, wanted.requests
 
-    def enforced(name: str, why: str, fix: str = "") -> _Check:
-        def check(policy: Policy) -> Forbidden | None:
-            return Forbidden(name, why, f"{fix}{lift(name, project)}") if policy.booleanPolicy.enforced else None
-
-        return check
+    def enforced(name: str, why: str) -> _Check:
+        return _enforced(name, why, lift(name, project))
 
     zones = dict.fromkeys(each.zone for each in requests)
     found: dict[str, _Check] = {
-        OS_LOGIN: enforced(OS_LOGIN, "VMs take the cluster's SSH key from their metadata, which OS Login would ignore"),
-        GUEST_ATTRIBUTES: enforced(
-            GUEST_ATTRIBUTES, "VMs tell their SSH host keys and how their boot goes in guest attributes"
-        ),
+        OS_LOGIN: enforced(OS_LOGIN, _NO_KEYS),
+        GUEST_ATTRIBUTES: enforced(GUEST_ATTRIBUTES, _NO_GUEST_ATTRIBUTES),
         SHIELDED: enforced(SHIELDED, _SECURE_BOOT_GPU if any(map(gpus_of, requests)) else _SECURE_BOOT),
         IMAGES: lambda policy: _images(policy, wanted),
         LOCATIONS: lambda policy: _locations(policy, list(zones), project),
         OWN_KEYS: lambda policy: _own_keys(policy, wanted),
     }
     if any(each.external_ip for each in requests):
-        found[EXTERNAL_IP] = lambda policy: _external(policy, project)
+        found[EXTERNAL_IP] = _external
     if wanted.bucket:
         found[RETENTION] = lambda policy: _retention(policy, project)
     return found
 
 
+_NO_KEYS = "VMs take the cluster's SSH key from their metadata, which OS Login would ignore"
+_NO_GUEST_ATTRIBUTES = "VMs report their SSH host keys and the steps of their boot in guest attributes"
+_NO_ADDRESSES = "VMs with an external address are not allowed, or single ones by name"
+_WITHOUT_ADDRESS = "Declare with --no-external-ip (that takes Cloud NAT, or a baked image)."
 _SECURE_BOOT = "it demands Secure Boot, which these VMs are asked for without"
 _SECURE_BOOT_GPU = (
     "it demands Secure Boot, which refuses the GPU's driver: that is built on the VM and signed by nobody"
@@ -127,13 +248,11 @@ def _listed(policy: Policy) -> tuple[bool, list[str], list[str]]:
     return rules.allValues == "DENY", allowed, denied
 
 
-def _external(policy: Policy, project: str) -> Forbidden | None:
+def _external(policy: Policy) -> Forbidden | None:
     denied, allowed, _ = _listed(policy)
     if not denied and (not allowed or any(each.startswith("under:") for each in allowed)):
         return None
-    why = "VMs with an external address are not allowed, or single ones by name"
-    fix = "Declare with --no-external-ip (that takes Cloud NAT, or a baked image)."
-    return Forbidden(EXTERNAL_IP, why, fix)
+    return Forbidden(EXTERNAL_IP, _NO_ADDRESSES, _WITHOUT_ADDRESS)
 
 
 def _images(policy: Policy, wanted: Wanted) -> Forbidden | None:

@@ -15,6 +15,12 @@ from ...errors import (
     UnreachableError,
 )
 from ..calling import failures
+from ..calling.error_info import (
+    billing_disabled,
+    error_info,
+    explain_infrastructure,
+    service_disabled,
+)
 
 _WRITE = "roles/storage.objectAdmin on the bucket"
 _MAKE = "roles/storage.admin in the project where the bucket is to be made"
@@ -28,7 +34,10 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
     from google.cloud.storage.exceptions import DataCorruption
 
     if isinstance(error, GoogleAPICallError):
-        return _by_status(int(error.code or 0), _said(str(error.message or error)), where, project)
+        said = _said(str(error.message or error))
+        if found := explain_infrastructure(error_info(error), said, where=where, project=project):
+            return found
+        return _by_status(int(error.code or 0), said, where, project)
     if isinstance(error, DataCorruption):
         return CloudError("Its contents did not arrive as they were sent", where=where, fix="Try again.")
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
@@ -42,16 +51,17 @@ def _said(message: str) -> str:
     """Google's own sentence: its client puts the request before it, and for uploads the whole answer around it."""
     told = re.search(r'"message": ?"([^"]+)"', message)
     line = told[1] if told else message.split("\n", 1)[0]
-    return " ".join(re.sub(r"^[A-Z]+ https?://\S+: ", "", line).split()).rstrip(".")
+    return " ".join(failures.without_request(line).split()).rstrip(".")
 
 
 def _by_status(status: int, said: str, where: str, project: str) -> CloudError:
     if policy := failures.policy_in(said):
         return failures.forbidden_by_policy(policy, said, where, project)
+    if status == 403 and "billing account" in said:
+        return billing_disabled(project, where=where)
     if status == 403 and ("disabled" in said or "has not been used" in said):
-        command = f"gcloud services enable storage.googleapis.com --project {project}"
-        what = f"The Cloud Storage API is not enabled in project {project}"
-        return AccessError(what, where=where, fix=f"Type `{command}` and wait a minute.")
+        consumer = failures.consumer_in(said, project)
+        return service_disabled("storage.googleapis.com", consumer, where=where)
     if status == 401:
         fix = "Type `gcloud auth application-default login` in a terminal."
         return CredentialsError("Google did not accept the credentials", where=where, fix=fix)

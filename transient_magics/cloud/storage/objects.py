@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ...errors import AccessError, AlreadyExistsError, ChangedError, CloudError, CredentialsError, GoneError
 from ..calling.calls import Attempts
 from ..calling.failures import policy_in
+from ..calling.login import found_credentials
 from ..calling.recording import watched
 from . import failures
 
@@ -242,9 +243,7 @@ def _client(project: str, endpoint: str | None) -> storage.Client:
     from google.cloud import storage
 
     if endpoint is None:
-        import google.auth
-
-        credentials, _ = google.auth.default(scopes=[_SCOPE])
+        credentials, _ = found_credentials([_SCOPE])
         client = storage.Client(project=project, credentials=credentials)
         watched(_session(client))
         return client

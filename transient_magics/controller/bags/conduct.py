@@ -29,6 +29,7 @@ from ...protocol.dask.spec import DaskSpec
 from ...remote import Allowance, Connection, follow_across, room
 from ..dask.conduct import Dasks
 from ..foreign import Refusals
+from ..names import refuse_taken
 from ..record import Recorder
 from ..runs.packages import gather
 from ..tasks import Tasks
@@ -67,8 +68,7 @@ class Bags:
         state = self._state
         if name in state.bags:
             return
-        if name in state.runs or name in state.jobs:
-            raise ClusterError(f"{self._directory.name} has a run or a job {name} already")
+        refuse_taken(state, "bag", name)
         if not can_read():
             raise ClusterError(
                 f"The controller of {self._directory.name} has no NumPy, which reads what a bag returns",

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ...journal import ClusterState, DaskState
 from ...journal.bags.state import DeclaredBag
-from ...protocol.names import LONGEST_NAME
+from ...spec.namespace import dask_name
 
 MOST_DRIVERS = 20
 """That are begun one after the other."""
@@ -120,12 +120,6 @@ def _said(bag: DeclaredBag) -> str:
 def _free_name(bag: DeclaredBag, state: ClusterState) -> str:
     """What its next Dask cluster is called: leases know work by its name alone. One that was written down and not
     declared, for its controller was killed in between, is meant again."""
-    taken = {*state.runs, *state.jobs, *state.dasks}
     further = (dask_name(bag.name, number) for number in count(len(bag.dasks) + 1))
-    return next(name for name in chain(bag.dasks[-1:], further) if name not in taken)
-
-
-def dask_name(bag: str, number: int) -> str:
-    """What the bag's `number`-th Dask cluster is called: as no run of a study is, which ends in a number alone."""
-    end = f"-d{number}"
-    return bag[: LONGEST_NAME - len(end)].rstrip("-") + end
+    names = chain(bag.dasks[-1:], further)
+    return next(name for name in names if not state.taken("Dask cluster", name, owner=bag.name))

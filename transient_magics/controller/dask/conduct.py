@@ -21,6 +21,7 @@ from ...protocol.vm_events import from_dask
 from ...remote import Allowance, Connection, follow_across, push_bundle
 from ...spec import ClusterSpec
 from ..foreign import Refusals
+from ..names import refuse_taken
 from ..record import Recorder
 from ..runs.sending import is_plain
 from ..tasks import Tasks
@@ -62,8 +63,7 @@ class Dasks:
         """Begin the one whose declaration is in the cluster's folder. Raises ClusterError."""
         if name in self._state.dasks:
             return
-        if name in self._state.runs or name in self._state.jobs:
-            raise ClusterError(f"{self._directory.name} has a run or a job {name} already")
+        refuse_taken(self._state, "Dask cluster", name)
         path = self._folder(name) / layout.DASK
         try:
             spec = DaskSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": name})

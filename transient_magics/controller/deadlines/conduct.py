@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ...deadlines.decisions import Verdict, decide
-from ...deadlines.seen import SPOT, Seen
+from ...deadlines.seen import Seen
 from ...deadlines.words import machines, spent
 from ...errors import ClusterError
 from ...journal import ClusterState, RunState, events, now
@@ -53,13 +53,6 @@ class Deadlines:
         if run.spec.max_cost is not None and sight.money <= _LAST_SECONDS * _costs(sight):
             self._recorder.note("money", spent(run.name, run.spec.max_cost), run=run.name)
             self._stop(run.name)
-
-    def decide_anew(self) -> None:
-        """Take back which workers the run that is due has: that was decided elsewhere."""
-        if (run := self._state.due) and self._state.steered is not None:
-            declared = _as_event({(group.accelerator, SPOT): group.count for group in self._recorder.spec.groups})
-            reason = f"as {self._recorder.spec.name} was declared here, until it is decided anew"
-            self._recorder.record(events.DeadlineActed(run=run.name, machines=declared, reason=reason))
 
     def agree(self, name: str, proposal: int) -> None:
         """Do what was proposed. Raises ClusterError where that is not proposed any more."""

@@ -6,7 +6,7 @@ The rules:
   quarter of an hour at most (VMs that were asked for together meet one stockout together); a VM that came to run there
   opens it again;
 - a quota that is used up closes the whole region for that machine, five minutes at first; one of all regions closes
-  every zone, on whatever terms;
+  every zone, on whatever terms; a VM that was asked for before opens nothing, because it has its part of the quota;
 - zones that a stockout named as having capacity are asked first for a while, then the declared order holds again, as
   far as advice on Spot capacity does not change it (`ranking.ranked`);
 - a right that is missing or a policy lets the place in the cluster wait until somebody has mended it: half a minute at
@@ -66,16 +66,21 @@ class Capacity:
         self._hints: dict[str, tuple[str, ...]] = {}
         self._places: dict[tuple[str, int, str], list[VmState]] = {}
         rows: dict[tuple[str, str, str], tuple[int, float]] = {}  # how many in a row, and when the last was
+        used_up_at: dict[tuple[str, str, str], float] = {}
         for vm in sorted(vms, key=_answered_at):
             trail = self._places.setdefault((vm.role, vm.slot, vm.accelerator), [])
             if vm.running_at:
                 own = (price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone)
-                rows.pop(own, None)
-                self._open_at.pop(own, None)
+                # One that was asked for before a quota was used up has its part of that quota.
+                if vm.requested_at >= used_up_at.get(own, 0.0):
+                    rows.pop(own, None)
+                    self._open_at.pop(own, None)
                 trail.clear()
             elif vm.state == "refused":
                 trail.append(vm)
                 self._learn(vm, rows)
+                if vm.cause in (QUOTA, QUOTA_EVERYWHERE):
+                    used_up_at[price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone] = vm.ended_at
 
     def offer(self, role: str, slot: int, gpu: str, zones: tuple[str, ...], provisioning_model: str) -> Offer | None:
         """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where it may be."""

@@ -221,8 +221,9 @@ def wanted(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Pl
     servers = (spec.parameter_server_zone,) if spec.parameter_server_zone else near
     for slot in range(spec.parameter_servers):
         yield Place(PARAMETER_SERVER, slot, "", servers)
-    for run in preparing(situation.state) if CPU in spec.prices else ():
-        for slot in run.preparation.slots:
+    if CPU in spec.prices:
+        slots = (slot for run in preparing(situation.state) for slot in run.preparation.slots)
+        for slot in itertools.islice(slots, spec.preparation):  # the limit on money is computed with these
             yield Place(PREPARATION, slot, CPU, (spec.home_zone,))
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return

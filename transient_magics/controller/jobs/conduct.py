@@ -22,11 +22,12 @@ from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob, EndJob, WarnJob
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
-from ...remote import Allowance, Connection, follow_across
+from ...remote import Allowance, Connection, follow_across, follow_blocks_across
 from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
 from ...spec.grammar import instead
 from ..foreign import Refusals
+from ..names import refuse_taken
 from ..record import Recorder
 from ..runs.packages import gather
 from ..runs.sending import is_plain
@@ -65,8 +66,7 @@ class Jobs:
         """Begin the job whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
         if name in self._state.jobs:
             return
-        if name in self._state.runs:
-            raise ClusterError(f"{self._directory.name} has a run {name} already", fix="Choose another --name.")
+        refuse_taken(self._state, "job", name)
         self._recorder.record(events.JobDeclared(job=name, spec=self._declared(name).to_dict()))
 
     def declare_waiting(self) -> None:
@@ -317,6 +317,8 @@ class _Part:
                 await self._take(replace(event, saved=min(event.saved, now())))
             case events.JobUnkept() if event.reason != job.unkept and (self._rank == 0 or event.reason):
                 self._jobs.record(event)
+            case events.JobGpuUnused() if (event.seconds > 0) != (self._vm in job.gpu_unused):
+                self._jobs.record(event)
             case events.JobExited():
                 await self._take_rest(event)
                 heard = int(now() * 1e9)  # from which on a VM under notice has its time to leave
@@ -369,10 +371,12 @@ class _Part:
         there = f"{self._there}/{layout.OUTPUT}/{path.name}"
         offset = path.stat().st_size if path.exists() else 0
         allowance = Allowance(MOST_OUTPUT, offset)
-        async for _, line in follow_across(self._connection, there, offset, allowance=allowance):
-            if (offset := offset + len(line) + 1) > MOST_OUTPUT:
+        async for block in follow_blocks_across(self._connection, there, offset, allowance=allowance):
+            lines = metrics.joined(block)
+            offset += len(lines)
+            if offset > MOST_OUTPUT:
                 raise ForeignError(f"{self._name} has said more on {self._vm} than is taken from a VM")
-            metrics.append(path, line + b"\n")
+            metrics.append(path, lines)
 
     async def _take_rest(self, exited: events.JobExited) -> None:
         """The last of what it said, which the follower may not have seen yet."""

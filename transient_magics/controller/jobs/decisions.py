@@ -15,7 +15,6 @@ from typing import Literal
 
 from ...journal import ClusterState, JobState, VmState
 from ...journal.events import JobExited
-from ...protocol.job import NOTICE_SECONDS
 from ...spec import ClusterSpec, render_duration
 
 END_AHEAD_SECONDS = 60.0
@@ -148,11 +147,12 @@ def _warned(job: JobState, runs: list[str], state: ClusterState, now: float) -> 
 
     The rank on that VM reads the notice itself; the warning has it told at the same moment as the others.
     """
-    leaving = [state.vms[name].noticed_at for name in runs if state.vms[name].state == "leaving"]
+    leaving = [state.vms[name] for name in runs if state.vms[name].state == "leaving"]
     if leaving and len(job.vms) > 1:
-        left = NOTICE_SECONDS - (now - min(leaving))
+        first = min(leaving, key=lambda vm: vm.noticed_at + vm.notice_seconds)
+        left = first.notice_seconds - (now - first.noticed_at)
         for name in runs:
-            yield Warn(name, min(max(left, 0.0), NOTICE_SECONDS))
+            yield Warn(name, min(max(left, 0.0), first.notice_seconds))
 
 
 def _counts_as_failure(exit: JobExited, now: float) -> bool:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Protocol
 
 from ...errors import ClusterError, ForeignError, RoomError, TransientError
-from ...journal import ClusterState, Event, JobState, events
+from ...journal import ClusterState, Event, JobState, events, metrics
 from ...journal.bags.state import DeclaredBag
 from ...journal.declared import note_brought, run_folder
 from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.checks import LONGEST_LINE
 from ...protocol.measures.trace import MOST_BYTES
-from ...remote import Allowance, Connection, follow_across
+from ...remote import Allowance, Connection, follow_blocks_across
 from ...runtime.jobs.archive import path_of
 from ...spec import ClusterSpec, run_store
 from ..bags.arrivals import MOST_SURROGATE, can_read, take_arrays, take_surrogate
@@ -247,10 +247,12 @@ class Homecoming:
             size = path.stat().st_size if path.exists() else 0
             there = f"{Seat.folder(self._state.name)}/{layout.RUNS}/{run}/{path.name}"
             allowance = Allowance(MOST_METRICS, size)
-            async for offset, line in follow_across(self._host.live, there, size, allowance=allowance):
-                if offset == size + len(line) + 1:  # else it was thinned there, at its end: then it is brought whole
-                    self._host.append(what, path, line + b"\n")
-                    size = offset
+            async for block in follow_blocks_across(self._host.live, there, size, allowance=allowance):
+                lines = metrics.joined(block)
+                end = block[-1][0]
+                if end == size + len(lines):  # else it was thinned there, at its end: then it is brought whole
+                    self._host.append(what, path, lines)
+                    size = end
 
         if self._has_run(run):  # else once its folder is here
             self._host.do(what, follow)
@@ -303,8 +305,8 @@ class Homecoming:
             size = path.stat().st_size if path.exists() else 0
             there = f"{Seat.folder(self._state.name)}/{relative}"
             allowance = Allowance(MOST_OUTPUT, size)
-            async for _, line in follow_across(self._host.live, there, size, allowance=allowance):
-                self._host.append(what, path, line + b"\n")
+            async for block in follow_blocks_across(self._host.live, there, size, allowance=allowance):
+                self._host.append(what, path, metrics.joined(block))
 
         self._host.do(what, follow)
 

@@ -16,8 +16,9 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,36 @@ from ...errors import (
     TransientError,
     granted,
 )
-from ...journal import ClusterState, Journal, decode, decode_lines, events, fold, metrics, now, read, replay
-from ...journal.declared import ATTACHED, agree, agreed, resized
+from ...journal import (
+    ClusterState,
+    Event,
+    Journal,
+    VmState,
+    decode,
+    decode_lines,
+    events,
+    fold,
+    metrics,
+    now,
+    read,
+    replay,
+)
+from ...journal.declared import ATTACHED, agree, agreed, note_asked, resized
+from ...journal.store import name_twice, restore
 from ...protocol import layout
-from ...protocol.cluster_commands import Bag, Command, Dask, Delete, Job, Ping, Resize, Study, Train
+from ...protocol.cluster_commands import (
+    Bag,
+    Command,
+    Dask,
+    Delete,
+    ExtendStudy,
+    Job,
+    Move,
+    Ping,
+    Resize,
+    Study,
+    Train,
+)
 from ...remote import Allowance, Connection
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
@@ -63,7 +90,7 @@ TO_END = "to-end"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
 _MOST_JOURNAL = 256 * 2**20  # bytes
-_NOT_FROM_A_VM = (events.ControllerMoved, events.ClusterDeleted)
+_NOT_FROM_A_VM = (events.ControllerMoved, events.ClusterDeleted, events.ClusterTakenBack)
 """Who is in charge and that nothing is left, the machine writes that asked Compute Engine: a controller does not
 outlive its own VM."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
@@ -84,7 +111,7 @@ class Mirror:
         self.state: ClusterState = replay(history)
         self._spec = agreed(directory, history)  # whatever the journal says of it since it was written elsewhere
         self._home = Homecoming(directory, self._spec, self)
-        self._vm = self.state.vms[self.state.seat]
+        self._vm = _seat(history)
         self._access = Access(self._spec)
         self._there: tuple[Connection, Seat] | None = None
         self._connected = asyncio.Event()
@@ -176,7 +203,8 @@ class Mirror:
             if state.seat not in state.vms:
                 raise ControllerError(f"{seat.name} does not say that it is in charge of {name}", fix="Try again.")
             (Path(fresh) / layout.JOURNAL).replace(self._journal)
-        self.state, self._vm = state, state.vms[state.seat]
+            name_twice(self._journal)
+        self.state, self._vm = state, replace(state.vms[state.seat], vm_id=str(seat.id))
 
     async def _complete_journal(self) -> None:
         """What the controller wrote while nobody followed it, from the cluster's bucket."""
@@ -196,6 +224,7 @@ class Mirror:
         ours, theirs = self._journal.read_bytes(), whole.read_bytes()
         if theirs.startswith(ours) and not any(map(_is_forged, theirs[len(ours) :].splitlines())):
             whole.replace(self._journal)
+            name_twice(self._journal)
             self.state = replay(read(self._journal))
         whole.unlink(missing_ok=True)
 
@@ -281,6 +310,8 @@ class Mirror:
         if isinstance(command, Ping):
             return {"pid": os.getpid(), "trouble": self._known_trouble}
         new = self._spec
+        if isinstance(command, ExtendStudy | Move):
+            note_asked(self._directory, command)
         if isinstance(command, Resize):  # what is passed on is nothing that this machine would not take back
             new = resized(self._spec, ClusterSpec.from_dict(command.spec), self.state, now())
             command = Resize(spec=new.to_dict(), give_up=command.give_up)
@@ -347,6 +378,7 @@ class Mirror:
 
     async def _follow_journal(self, connection: Connection) -> None:
         """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
+        restore(self._journal)
         cut_torn_line(self._journal)
         there = f"{Seat.folder(self.state.name)}/{layout.JOURNAL}"
         content = self._journal.read_bytes()
@@ -380,7 +412,8 @@ class Mirror:
         for path, lines in ((kept, content[begin:]), (common, content[:begin])):
             path.unlink(missing_ok=True)
             metrics.append(path, lines)
-        common.replace(self._journal)  # another file: whoever follows it begins anew
+        common.replace(self._journal)  # another file: its readers begin at its first line
+        name_twice(self._journal)
         self.state = state
         self._parted = (
             f"The journal on {self._vm.name} has lost its end, and the cluster goes on from what is left: "
@@ -408,6 +441,16 @@ class Mirror:
             log.warning("%s", error)
             return
         self._home.react(event)
+
+
+def _seat(history: Sequence[Event]) -> VmState:
+    """Return the controller's VM as it was when it got the cluster: what it writes of itself since is its own word.
+
+    By the id in there this machine knows whether Compute Engine still has it.
+    """
+    moves = [place for place, event in enumerate(history) if isinstance(event, events.ControllerMoved) and event.vm]
+    state = replay(history[: moves[-1] + 1])
+    return state.vms[state.seat]
 
 
 def _read(path: Path) -> str:

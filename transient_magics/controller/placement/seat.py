@@ -17,7 +17,7 @@ from ...errors import ClusterError, ConnectionLostError, RemoteError
 from ...journal.declared import declared_below
 from ...journal.lock import LOCK
 from ...protocol import layout
-from ...protocol.checks import parsed_object
+from ...protocol.checks import clipped, parsed_object
 from ...protocol.cluster_commands import Command, Ping
 from ...protocol.names import is_name
 from ...remote import Connection, push_bundle
@@ -91,7 +91,7 @@ class Seat:
         """
         try:
             async with asyncio.timeout(_HANG_SECONDS):
-                return str((await self.ask(Ping())).get("trouble", ""))
+                return clipped(str((await self.ask(Ping())).get("trouble", "")))
         except TimeoutError:
             await self._connection.run(f'kill -9 "$(cat {self._folder}/{LOCK})"')  # it is started again where it is
         except RemoteError:

@@ -30,7 +30,8 @@ from ... import places
 from ...catalog import learned_seconds_ago, region
 from ...cloud import ComputeEngine, Finding
 from ...cloud.calling import clock
-from ...cloud.calling.mending import grant
+from ...cloud.calling.mending import grant, set_quota_project
+from ...cloud.calling.signing_in import SignedIn
 from ...errors import AccessError, CloudError, CredentialsError, TransientError
 from ...journal import events
 from ...spec import ClusterSpec, own_bucket
@@ -159,10 +160,28 @@ class Checkup:
         self._name("account", *account.split())
         return Line("gcloud", "good", f"opens the way to the VMs through Identity-Aware Proxy, as {account}.")
 
-    async def _credentials(self, engine: ComputeEngine) -> Line:
+    async def _credentials(self, engine: ComputeEngine) -> Line | list[Line]:
         found = await engine.signed_in()
         if found is None:
             return Line("credentials", "good", "the emulator takes everybody on this machine.")
+        return [self._login(found), self._quota_project(found)]
+
+    def _quota_project(self, found: SignedIn) -> Line:
+        """Which project the login would have every request charged to."""
+        subject, project = "quota project", self.spec.project or ""
+        if not found.quota_project:
+            said = "the login names none: requests are charged to the project that they are about."
+            return Line(subject, "good", said)
+        self._name("project", found.quota_project)
+        if found.quota_project == project:
+            return Line(subject, "good", f"the login names {project}, as --project does.")
+        said = (
+            f"the login names {found.quota_project}. Requests to Compute Engine and Cloud Storage are charged to "
+            f"{project} anyway; other programs use the one of the login."
+        )
+        return Line(subject, "note", said, set_quota_project(project))
+
+    def _login(self, found: SignedIn) -> Line:
         self._name("account", found.whose)
         until = datetime.fromtimestamp(found.expires, UTC).strftime("%H:%M UTC") if found.expires else ""
         where = f", found in {found.place}" if found.place else ""

@@ -8,10 +8,10 @@ import math
 from collections.abc import AsyncIterator, Callable
 
 from ...errors import ConnectionLostError, RemoteError
-from ...journal import now
+from ...journal import metrics, now
 from ...protocol import layout
 from ...protocol.agent_commands import Evaluate, Save
-from ...remote import Allowance, Connection, follow_across
+from ...remote import Allowance, Connection, follow_across, follow_blocks_across
 from ..vms.link import Link
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,13 @@ class ChiefLine:
         path = f"{layout.run_on_vm(self._run)}/{name}"
         async for _, line in follow_across(self.connection, path, offset, allowance=allowance):
             yield line
+
+    async def blocks(self, name: str, offset: int, allowance: Allowance) -> AsyncIterator[bytes]:
+        """The same lines, with their newlines and many at a time."""
+        await self._known.wait()
+        path = f"{layout.run_on_vm(self._run)}/{name}"
+        async for block in follow_blocks_across(self.connection, path, offset, allowance=allowance):
+            yield metrics.joined(block)
 
     async def ahead(self) -> float:
         """By how many seconds the VM's clock is ahead of this machine's; 0 where it is right, or nobody says."""

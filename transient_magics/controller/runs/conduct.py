@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from ...errors import ClusterError, TransientError
+from ...errors import ClusterError, NameTakenError, TransientError
 from ...journal import ClusterState, RunState, VmState, events, unknown_run
 from ...journal.declared import declared_below, declared_run, is_brought, run_folder
 from ...protocol import layout
@@ -25,6 +25,7 @@ from ...spec.places import slot_of
 from ..commands import PATIENCE, still_looking
 from ..decisions.ledger import Leases, leases, to_check, to_conduct
 from ..decisions.preparation import scaled
+from ..names import refuse_taken
 from ..record import Recorder
 from ..tasks import Tasks
 from ..vms.fleet import Fleet
@@ -58,6 +59,7 @@ class Runs:
     def declare(self, name: str) -> None:
         """Begin the run whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
         if name not in self._state.runs:
+            refuse_taken(self._state, "run", name)
             declared = declared_run(self._directory, unknown_run(name))
             self._recorder.record(events.TrainDeclared(run=name, spec=declared.spec.without_token()))
 
@@ -69,6 +71,8 @@ class Runs:
         for name in waiting_runs(self._directory, self._state):
             try:
                 self.declare(name)
+            except NameTakenError as error:  # no run may fail under the name of other work
+                self._recorder.note("name", str(error), run=name)
             except ClusterError as error:
                 self._recorder.record(events.TrainDeclared(run=name, spec={}))
                 self._recorder.record(events.TrainFailed(run=name, reason=str(error)))

@@ -427,9 +427,9 @@ class Training:
 
     async def _follow_metrics(self) -> None:
         path = self.folder / layout.METRICS
-        async for line in self._chief.lines(layout.METRICS, _size(path), self._metrics):
+        async for lines in self._chief.blocks(layout.METRICS, _size(path), self._metrics):
             try:
-                metrics.append(path, line + b"\n")
+                metrics.append(path, lines)
             except OSError as error:
                 log.warning("%s: metrics are lost: %s", self.name, error)
 

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...errors import ClusterError
 from ...journal import ClusterState, RunState, StudyState, events
-from ...journal.declared import declared_below
+from ...journal.declared import declared_below, forget_brought, is_brought
 from ...protocol import layout
+from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...spec.grammar import instead
 from ...trials.optuna_study import Twin, missing
 from ...trials.points import point, random_point
+from ..names import refuse_taken
 from ..record import Recorder
 from ..tasks import Tasks
 from .decisions import Ask, Declare, End, StopRun, Tell, decide
-from .trial_folder import declared, make
+from .trial_folder import declared, make, trial_of
 
 log = logging.getLogger(__name__)
+
+_LEFT_OUT = "left-out"
+"""The folder of runs that came from a VM and do not count."""
 
 
 class Studies:
@@ -47,6 +53,7 @@ class Studies:
         """Begin the study whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
         if name in self._state.studies:
             return
+        refuse_taken(self._state, "study", name)
         spec = declared(self._directory, name)
         if package := missing(spec):
             raise ClusterError(f"{name} needs {package}, which is not installed where the controller runs")
@@ -59,6 +66,20 @@ class Studies:
                 self.declare(name)
             except ClusterError as error:
                 self._recorder.note(f"study {name}", str(error))
+
+    def take_back(self) -> None:
+        """After a time in which a VM wrote the journal: put aside what came from it under the names of trials.
+
+        A trial's run is made here from its study. It must not find a folder whose code and values are a VM's.
+        """
+        for folder in sorted((self._directory / layout.RUNS).glob("*")):
+            name = folder.name
+            if is_name(name) and is_brought(self._directory, name) and trial_of(self._state, name):
+                aside = self._directory / _LEFT_OUT
+                aside.mkdir(mode=0o700, exist_ok=True)
+                shutil.rmtree(aside / name, ignore_errors=True)
+                folder.rename(aside / name)
+                forget_brought(self._directory, name)
 
     def stop(self, name: str) -> None:
         """End a study where it stands. Raises ClusterError where there is none."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...errors import ClusterError
 from ...files import write_atomically
-from ...journal import now
+from ...journal import ClusterState, now
 from ...protocol import checks, layout
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
@@ -25,6 +25,11 @@ def declared(directory: Path, study: str) -> StudySpec:
         return StudySpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": study})
     except (OSError, ValueError) as error:
         raise ClusterError(f"The declaration of {study} cannot be read: {error}", where=str(path)) from error
+
+
+def trial_of(state: ClusterState, run: str) -> str:
+    """Return the study of the cluster that has runs of such a name, or nothing."""
+    return next((name for name in state.studies if run.startswith(f"{name}-")), "")
 
 
 def make(directory: Path, study: str, number: int, repeat: int, params: Mapping[str, Value], store: str | None) -> None:

@@ -11,21 +11,35 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...cloud import BoundedToken, CloudStorage, Reach, Vm
-from ...errors import AccessError, CloudError, CredentialsError, GoneError, QuotaError, StockoutError, UnreachableError
+from ...errors import (
+    AccessError,
+    AgreementError,
+    CloudError,
+    ConsumerError,
+    CredentialsError,
+    DeclarationError,
+    GoneError,
+    QuotaError,
+    StockoutError,
+    UnreachableError,
+)
 from ...journal import ClusterState, VmState, events, now, read
+from ...journal.declared import agreement
 from ...protocol import layout
 from ...protocol.share import Share
 from ...protocol.vm_events import AgentLine
 from ...remote import Connection, generate_key
 from ...runtime.files.manifest import split
 from ...spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
+from ..agreement.wall import agreed_spec, compare
 from ..decisions.admission import Server, server
 from ..decisions.capacity import ACCESS, QUOTA, QUOTA_EVERYWHERE, STOCKOUT
 from ..decisions.core import RequestVm
@@ -48,7 +62,12 @@ _MEMORY = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 _POLL_SECONDS = 5.0
 _FIRST_WAIT = 2.0
 _KEEP_SECONDS = 60.0
-_CAUSES: dict[type[CloudError], str] = {StockoutError: STOCKOUT, QuotaError: QUOTA, AccessError: ACCESS}
+_CAUSES: dict[type[CloudError], str] = {
+    StockoutError: STOCKOUT,
+    QuotaError: QUOTA,
+    AccessError: ACCESS,
+    ConsumerError: ACCESS,
+}
 _SILENCE = (
     "No VM answers any more, though Compute Engine says that they run: they are left as they are, for it may be the "
     "way to them that is closed (SSH out of this machine's network, or its address in --ssh-from)"
@@ -130,19 +149,29 @@ class Fleet:
         for link in self._links.values():
             link.release(run)
 
-    def request(self, decisions: Sequence[RequestVm]) -> None:
-        """Record that the VMs are wanted, then ask for them: those of one shape and zone by one request."""
+    def request(self, decisions: Sequence[RequestVm], going: Collection[str] = ()) -> None:
+        """Record that the VMs are wanted, then ask for them: those of one shape and zone by one request.
+
+        `going`: the VMs that are deleted now. A VM outside the agreement is not recorded, and holds up no other.
+        """
         if self._login.refused:
             return  # wanted again at once when it is over
         batches: dict[tuple[str, ...], list[events.VmRequested]] = {}
+        refused = ""
         for decision in decisions:
+            if decision.vm in self._tasks:
+                continue
             event = requested(self._rented_as, decision)
-            if decision.vm in self._tasks or not self._recorder.record(event):
+            if why := self._outside(event, going):
+                refused = refused or why
+                continue
+            if not self._recorder.record(event):
                 continue
             if decision.replaces and decision.role == WORKER:
                 self._recorder.record(events.WorkerReplaced(worker=decision.replaces, by=decision.vm))
             shape = (event.zone, event.role, event.accelerator, event.machine_type, event.provisioning_model)
             batches.setdefault(shape, []).append(event)
+        self._recorder.note("agreement", refused)
         for batch in batches.values():
             answer = self._single if len(batch) == 1 else self._bulk(batch)
             for event in batch:
@@ -352,6 +381,22 @@ class Fleet:
         """Whether this process runs on the VM and has it for itself: it needs no way to it."""
         return vm.role == CONTROLLER and vm.name == here()
 
+    def _outside(self, event: events.VmRequested, going: Collection[str] = ()) -> str:
+        """Return why the VM is outside what this machine's user agreed to, one sentence, or nothing."""
+        state = self._state
+        due = state.due or state.run
+        try:
+            agreed = agreement(self._directory, due.name if due and state.steered is not None else "")
+            if state.relocation is None:
+                agreed = replace(agreed, moving=None)
+            there = [vm for vm in state.living if vm.state != "leaving" and not vm.left and vm.name not in going]
+            spec = agreed_spec(agreed, event, there)
+            request = vm_request(self._rented_as, event, self._public_key, self._whose)
+            compare(agreed, event, request, vm_request(spec, event, self._public_key, self._whose))
+        except (AgreementError, DeclarationError) as error:
+            return str(error)
+        return ""
+
     async def _single(self, event: events.VmRequested) -> Vm:
         return await self._access.engine.insert(vm_request(self._rented_as, event, self._public_key, self._whose))
 
@@ -383,6 +428,7 @@ class Fleet:
             await self._unreachable("provisioning", error)
         else:
             self._recorder.note("provisioning", "")
+            self._recorder.note("notice", self._access.engine.notice_refused)
             self._running(event.vm, vm)
 
     async def _unseen(self, name: str) -> int:
@@ -508,6 +554,10 @@ class Fleet:
         """A request that an earlier controller made: sent again with its identity, it is the same request."""
         history = read(self._directory / layout.JOURNAL)
         earlier = next(each for each in history if isinstance(each, events.VmRequested) and each.vm == vm.name)
+        if why := self._outside(earlier):
+            self._recorder.note("agreement", why)
+            self._recorder.record(events.VmDeleted(vm=vm.name, reason="it is outside what was declared"))
+            return
         self._tasks.do(vm.name, partial(self._insert, earlier, self._single))
 
     async def _unreachable(self, source: str, error: CloudError) -> None:

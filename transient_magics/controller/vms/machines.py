@@ -132,6 +132,7 @@ def vm_request(
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
         service_account=(spec.service_account or "default") if seat else "",  # the others run users' code
+        notice_seconds=spec.notice_seconds if model == "spot" else 0,
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import jinja2
 
+from ...catalog import DRIVER
 from ...spec import JOBS, TRAINING
 
 _PACKAGE = "transient_magics"
@@ -60,9 +61,12 @@ def controller_script() -> str:
 
 
 def lock_hash(*, with_gpu: bool, purpose: str = TRAINING) -> str:
-    """What names the pinned packages, short enough for a label: images of the same hash carry the same packages."""
+    """Return a digest of the pinned packages and the driver, short enough for a label of the images that carry them."""
     names = (*_LOCKS[purpose], _CUDA_LOCK) if with_gpu and purpose == TRAINING else _LOCKS[purpose]
-    return hashlib.sha256(b"\0".join(_shipped("locks", name).read_bytes() for name in names)).hexdigest()[:12]
+    contents = [_shipped("locks", name).read_bytes() for name in names]
+    if with_gpu:
+        contents.append(f"NVIDIA {DRIVER.branch}".encode())
+    return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12]
 
 
 def pinned(purpose: str = TRAINING) -> dict[str, str]:
@@ -93,6 +97,7 @@ def _rendered(template: str, with_gpu: bool, purpose: str, told_as: str) -> str:
         user=USER,
         sudoers=_SUDOERS,
         with_gpu=with_gpu,
+        driver=DRIVER,
         namespace=NAMESPACE,
         told_as=told_as,
         booted=BOOTED,

@@ -19,7 +19,7 @@ from ..instances import Record
 from ..network.firewall import Firewall
 from ..project import policies
 from ..project.state import Project
-from ..rest import calls, lists, tables, wire
+from ..rest import calls, lists, tables, wire, wording
 from ..rest.calls import BASE, Answer, Route, answering, body
 from ..rest.operations import Operations
 from ..vms.fleet import Fleet
@@ -120,7 +120,7 @@ class Api:
             ("GET", f"{BASE}/aggregated/instances", self._aggregate_instances),
             ("GET", instance, lambda request: self._record(request).resource),
             ("DELETE", instance, self._delete),
-            ("POST", f"{instance}/stop", lambda request: self._act(request, self._fleet.stop)),
+            ("POST", f"{instance}/stop", self._stop),
             ("POST", f"{instance}/start", lambda request: self._act(request, self._fleet.start)),
             (
                 "POST",
@@ -168,6 +168,15 @@ class Api:
             return self._fleet.delete(record, asked)
 
         return self._act(request, delete)
+
+    def _stop(self, request: web.Request) -> Answer:
+        def stop(record: Record, asked: str | None) -> dict[str, Any]:
+            scratch = any(disk["type"] == "SCRATCH" for disk in record.resource["disks"])
+            if scratch and "discardLocalSsd" not in request.query:
+                raise wire.ApiError(400, "badRequest", wording.UNDEFINED_LOCAL_SSD)
+            return self._fleet.stop(record, asked)
+
+        return self._act(request, stop)
 
     def _act(self, request: web.Request, action: Callable[[Record, str | None], dict[str, Any]]) -> Answer:
         asked = calls.request_id(request)

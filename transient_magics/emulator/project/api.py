@@ -1,7 +1,7 @@
 """The project over HTTP: what it lacks at `/emulator/v1/project`, and what services beside Compute Engine tell.
 
-Cloud Resource Manager v1, IAM v1 and Service Usage v1 are served as far as somebody asks before he makes VMs, at the
-paths that they have at hosts of their own.
+Cloud Resource Manager v1, IAM v1, Organization Policy v2 and Service Usage v1 are served as far as clients ask before
+they make VMs, at the paths that they have at hosts of their own.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class ProjectApi:
         router.add_post("/v1/projects/{project:[^/:]+}:{verb:[A-Za-z]+}", self._resource_manager)
         account = "/v1/projects/{project:[^/:]+}/serviceAccounts/{account:[^/:]+}:testIamPermissions"
         router.add_post(account, self._service_account)
+        policy = "/v2/projects/{project:[^/:]+}/policies/{constraint:[^/:]+}:getEffectivePolicy"
+        router.add_get(policy, self._policy)
         router.add_get("/v1/projects/{project:[^/:]+}/services/{service}", self._service)
 
     async def _patch(self, request: web.Request) -> dict[str, Any]:
@@ -46,22 +48,30 @@ class ProjectApi:
 
     async def _resource_manager(self, request: web.Request) -> web.Response:
         name = request.match_info["project"]
-        if self._project.lacks(state.RESOURCE_MANAGER):
-            return _json(permissions.disabled(state.RESOURCE_MANAGER, name), 403)
+        if refusal := permissions.charge(self._project, request, state.RESOURCE_MANAGER, name):
+            return refusal
         given = await body(request)
         match request.match_info["verb"]:
             case "testIamPermissions":
                 return self._tested(given)
             case "getEffectiveOrgPolicy":
-                if self._project.lacks(state.POLICY_VIEWER):
+                if permissions.refused(self._project, ["orgpolicy.policy.get"]):
                     return _json(permissions.denied(403, "The caller does not have permission"), 403)
                 return _json(policies.effective(self._project, str(given.get("constraint", ""))))
         return _json(permissions.denied(404, "Method not found."), 404)
 
     async def _service_account(self, request: web.Request) -> web.Response:
-        if self._project.lacks(state.IAM):
-            return _json(permissions.disabled(state.IAM, request.match_info["project"]), 403)
+        if refusal := permissions.charge(self._project, request, state.IAM, request.match_info["project"]):
+            return refusal
         return self._tested(await body(request))
+
+    async def _policy(self, request: web.Request) -> web.Response:
+        name = request.match_info["project"]
+        if refusal := permissions.charge(self._project, request, state.ORGANIZATION_POLICY, name):
+            return refusal
+        if permissions.refused(self._project, ["orgpolicy.policy.get"]):
+            return _json(permissions.denied(403, "The caller does not have permission"), 403)
+        return _json(policies.evaluated(self._project, name, request.match_info["constraint"]))
 
     def _tested(self, given: dict[str, Any]) -> web.Response:
         asked = given.get("permissions") or []

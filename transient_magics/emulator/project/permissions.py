@@ -1,4 +1,9 @@
-"""Which permission a request to Compute Engine takes, which role brings it, and how a request without it is refused."""
+"""Which permissions a request to Compute Engine takes, which role brings them, and how one without them is refused.
+
+The permissions are those of Google's reference, where each method names its own; this table is made without a look at
+what our client believes. A list takes `list` and one resource takes `get`. `instances.bulkInsert` takes what
+`instances.insert` takes: there is no permission of that name.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +13,32 @@ from typing import Any
 from aiohttp import web
 
 from ..network.guard import FROM_A_VM
-from ..rest import wire
+from ..rest import calls, wire, wording
 from . import state
 from .state import Project
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+USER_PROJECT = "x-goog-user-project"
+_ANY = "-"
+"""In a path to a service account: whichever project it is of."""
 _BASE = "/compute/v1/projects/"
 _VERBS = {"DELETE": "delete", "PATCH": "update", "PUT": "update"}
-_READS = ("get", "list")
+_READS = {"getGuestAttributes": "getGuestAttributes", "serialPort": "getSerialPortOutput"}
+_OPERATIONS = {"zones": "zoneOperations", "regions": "regionOperations"}
+_OF_ROLES = ("compute", "storage")
+"""Services whose permissions a custom role of docs/accounts.md decides; those of others are granted elsewhere."""
 
 
 def refused(project: Project, permissions: Iterable[str]) -> list[str]:
-    """Those of `permissions` that nobody has here, because the project lacks the role that brings them."""
-    return [each for each in permissions if any(project.lacks(role) for role in _role(each))]
+    """Return those of `permissions` that users lack, by their custom role or for want of a predefined one."""
+    granted = project.permissions
+    return [name for name in permissions if _is_refused(project, granted, name)]
+
+
+def _is_refused(project: Project, granted: frozenset[str] | None, permission: str) -> bool:
+    if granted is not None and permission.partition(".")[0] in _OF_ROLES and permission not in granted:
+        return True
+    return any(project.lacks(role) for role in _role(permission))
 
 
 def _role(permission: str) -> tuple[str, ...]:
@@ -40,6 +58,8 @@ def _role(permission: str) -> tuple[str, ...]:
             return (state.ACT_AS,)
         case "orgpolicy":
             return (state.POLICY_VIEWER,)
+        case "serviceusage":
+            return (state.CONSUMER,)
     return ()
 
 
@@ -54,24 +74,45 @@ class Door:
         """For aiohttp. What a VM asks is a matter of its own service account."""
         if not self._project.whole and request.path.startswith(_BASE) and not request.get(FROM_A_VM):
             name = request.path.removeprefix(_BASE).partition("/")[0]
-            if self._project.lacks(state.COMPUTE):
-                return web.json_response(disabled(state.COMPUTE, name), status=403)
-            for permission, resource in wanted(request):
+            if refusal := charge(self._project, request, state.COMPUTE, name):
+                return refusal
+            for permission, resource in await wanted(request):
                 if refused(self._project, [permission]):
                     why = f"Required '{permission}' permission for '{resource}'"
                     return web.json_response(wire.ApiError(403, "forbidden", why).body(), status=403)
         return await handler(request)
 
 
+def charge(project: Project, request: web.BaseRequest, service: str, name: str) -> web.Response | None:
+    """Refuse a request whose consumer may not be charged for it; None where it may be.
+
+    The consumer is the project that the header names, else the one that the request is about.
+    """
+    named = request.headers.get(USER_PROJECT, "")
+    consumer = named or name
+    if name == _ANY:
+        name = consumer
+    if named and refused(project, ["serviceusage.services.use"]):
+        why = wording.USER_PROJECT_DENIED.format(project=named, role=state.CONSUMER)
+        return _json(denied(403, why, "USER_PROJECT_DENIED", service, named))
+    if project.lacks(service) or (consumer != name and project.lacks(state.QUOTA_PROJECT)):
+        return _json(disabled(service, consumer))
+    if not project.lacks(state.BILLING):
+        return None
+    if service == state.STORAGE:
+        return _json(wire.ApiError(403, "accountDisabled", wording.NO_BILLING_ACCOUNT).body())
+    if service == state.COMPUTE:
+        number = wire.fixed_id("projects", consumer)
+        why = wording.BILLING_DISABLED.format(number=number)
+        return _json(denied(403, why, "BILLING_DISABLED", service, number))
+    return None
+
+
 def disabled(service: str, project: str) -> dict[str, Any]:
     """The body of the 403 with which Google refuses requests to an API that is not enabled."""
     number = wire.fixed_id("projects", project)
-    page = f"https://console.developers.google.com/apis/api/{service}/overview?project={number}"
-    why = (
-        f"{state.SERVICES[service].removeprefix('the ')} has not been used in project {number} before or it is "
-        f"disabled. Enable it by visiting {page} then retry. If you enabled this API recently, wait a few minutes for "
-        "the action to propagate to our systems and retry."
-    )
+    title = state.SERVICES.get(service, service).removeprefix("the ")
+    why = wording.SERVICE_DISABLED.format(title=title, number=number, service=service)
     error = wire.ApiError(403, "accessNotConfigured", why).body()
     error["error"]["errors"][0]["domain"] = "usageLimits"
     return denied(403, why, "SERVICE_DISABLED", service, number, error["error"]["errors"])
@@ -92,7 +133,7 @@ def denied(
     return {"error": error}
 
 
-def wanted(request: web.Request) -> list[tuple[str, str]]:
+async def wanted(request: web.Request) -> list[tuple[str, str]]:
     """The permissions that a request takes, each with the resource that Google names beside it."""
     parts = request.path.removeprefix("/compute/v1/").strip("/").split("/")
     whole, rest = "/".join(parts), parts[2:]
@@ -102,16 +143,78 @@ def wanted(request: web.Request) -> list[tuple[str, str]]:
         rest = rest[1:]
     if not rest:
         return [("compute.projects.get", whole)]
-    collection, named = rest[0], len(rest) > 1
-    if collection == "operations":
-        kind = {"zones": "zoneOperations", "regions": "regionOperations"}.get(parts[2], "globalOperations")
-        return [(f"compute.{kind}.get", whole)]
     if request.method == "GET":
-        verb = rest[2] if len(rest) > 2 and collection == "instances" else "get" if named else "list"
-        verb = {"serialPort": "getSerialPortOutput", "family": "getFromFamily"}.get(verb, verb)
-        return [(f"compute.{collection}.{verb}", whole)]
-    verb = _VERBS.get(request.method) or (rest[-1] if len(rest) > 2 else "create")
-    found = [(f"compute.{collection}.{verb}", whole)]
-    if collection == "firewalls" and verb in ("create", "delete", "update"):
+        return [(_reading(parts, rest), whole)]
+    found = [(permission, whole) for permission in await _changing(request, parts, rest)]
+    if rest[0] == "firewalls" and found:
         found.append(("compute.networks.updatePolicy", "/".join([*parts[:2], "global/networks/default"])))
     return found
+
+
+def _reading(parts: list[str], rest: list[str]) -> str:
+    """The permission that a GET takes."""
+    collection, named = rest[0], len(rest) > 1
+    if collection == "operations":
+        return f"compute.{_OPERATIONS.get(parts[2], 'globalOperations')}.{'get' if named else 'list'}"
+    if collection == "images" and rest[1:2] == ["family"]:
+        return "compute.images.getFromFamily"
+    verb = "get" if named else "list"
+    if collection == "instances" and len(rest) > 2:
+        verb = _READS.get(rest[2], "get")
+    return f"compute.{collection}.{verb}"
+
+
+async def _changing(request: web.Request, parts: list[str], rest: list[str]) -> list[str]:
+    """The permissions that a request of another method takes."""
+    collection = rest[0]
+    if collection == "operations":
+        verb = "delete" if request.method == "DELETE" else "get"  # a POST waits for it
+        return [f"compute.{_OPERATIONS.get(parts[2], 'globalOperations')}.{verb}"]
+    if collection == "advice":
+        return [f"compute.advice.{rest[-1]}"]
+    if len(parts) == 3:  # a method of the project itself
+        return [f"compute.projects.{collection}"]
+    if verb := _VERBS.get(request.method):
+        return [f"compute.{collection}.{verb}"]
+    if collection == "instances" and rest[1:] in ([], ["bulkInsert"]):
+        body = await calls.body(request)
+        return _inserting(body.get("instanceProperties") or body, parts[1])
+    if len(rest) > 2:
+        return [f"compute.{collection}.{rest[-1]}"]
+    body = await calls.body(request)
+    found = [f"compute.{collection}.create"]
+    if body.get("labels"):
+        found.append(f"compute.{collection}.setLabels")
+    if collection == "images" and body.get("sourceDisk"):
+        found.append("compute.disks.useReadOnly")
+    return found
+
+
+def _inserting(body: dict[str, Any], project: str) -> list[str]:
+    """What making such a VM takes, by the fields of its request (reference of `instances.insert`)."""
+    found = ["compute.instances.create"]
+    if body.get("labels"):
+        found.append("compute.instances.setLabels")
+    if (body.get("metadata") or {}).get("items"):
+        found.append("compute.instances.setMetadata")
+    if (body.get("tags") or {}).get("items"):
+        found.append("compute.instances.setTags")
+    if body.get("serviceAccounts"):
+        found.append("compute.instances.setServiceAccount")
+    for disk in body.get("disks") or ():
+        made = disk.get("initializeParams") or {}
+        found.append("compute.disks.useReadOnly" if disk.get("source") else "compute.disks.create")
+        if made.get("labels"):
+            found.append("compute.disks.setLabels")
+        image = wire.path_of(str(made.get("sourceImage") or ""))
+        if image and (not image.startswith("projects/") or image.split("/")[1] == project):
+            found.append("compute.images.useReadOnly")
+    for interface in body.get("networkInterfaces") or ():
+        found.append("compute.subnetworks.use")
+        if interface.get("accessConfigs"):
+            found.append("compute.subnetworks.useExternalIp")
+    return list(dict.fromkeys(found))
+
+
+def _json(content: dict[str, Any]) -> web.Response:
+    return web.json_response(content, status=int(content["error"]["code"]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ... import catalog
-from ..rest import wire
-from .state import POLICIES, Project
+from ..rest import wire, wording
+from .state import MANAGED, POLICIES, Project
 
 _PAGE = "https://cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints"
 _SEE = f"See {_PAGE} for more information."
@@ -29,6 +29,10 @@ def check_instance(state: Project, project: str, zone: str, body: dict[str, Any]
             f"Constraint constraints/compute.vmExternalIpAccess violated for project {number}. Add instance {name} to "
             "the constraint to use external IP with it."
         )
+    violated = _managed(state, metadata, outside)
+    if violated:
+        told = ", ".join(f'"constraints/{name}": "{wording.POLICY_ENFORCED}"' for name in violated)
+        raise _violated(f"Operation denied by org policy on resource '{name}': [{told}].")
     shielded = (body.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
     if state.lacks("compute.requireShieldedVm") and not shielded:
         raise _violated(
@@ -45,6 +49,14 @@ def check_instance(state: Project, project: str, zone: str, body: dict[str, Any]
                     f"Constraint constraints/compute.trustedImageProjects violated for project {number}. Use of images "
                     f"from project {owner} is prohibited."
                 )
+
+
+def _managed(state: Project, metadata: dict[str, Any], outside: bool) -> list[str]:
+    """The managed constraints that a VM violates; those about metadata look at its keys when it is made."""
+    os_login = str(metadata.get("enable-oslogin", "TRUE")).upper() == "TRUE"
+    guest_attributes = str(metadata.get("enable-guest-attributes", "FALSE")).upper() == "TRUE"
+    violates = dict(zip(MANAGED, (not os_login, outside, guest_attributes), strict=True))
+    return [name for name, violated in violates.items() if violated and state.lacks(name)]
 
 
 def check_guest_attributes(state: Project, project: str) -> None:
@@ -65,6 +77,27 @@ def effective(state: Project, constraint: str) -> dict[str, Any]:
     name = constraint.removeprefix("constraints/")
     default = {"listPolicy": {"allValues": "ALLOW"}} if name.endswith(_LISTS) else {"booleanPolicy": {}}
     return {"constraint": f"constraints/{name}", **(POLICIES[name] if state.lacks(name) else default)}
+
+
+def evaluated(state: Project, project: str, constraint: str) -> dict[str, Any]:
+    """The effective policy of a constraint, as the Organization Policy API v2 describes it."""
+    if constraint in MANAGED:
+        rule: dict[str, Any] = {"enforce": state.lacks(constraint)}
+    else:
+        old = effective(state, constraint)
+        rule = _rule(old["listPolicy"]) if "listPolicy" in old else {"enforce": bool(old["booleanPolicy"])}
+    name = f"projects/{wire.fixed_id('projects', project)}/policies/{constraint}"
+    return {"name": name, "spec": {"rules": [rule]}}
+
+
+def _rule(listed: dict[str, Any]) -> dict[str, Any]:
+    """A rule of v2 for a list policy of v1."""
+    match listed.get("allValues"):
+        case "ALLOW":
+            return {"allowAll": True}
+        case "DENY":
+            return {"denyAll": True}
+    return {"values": {key: listed[key] for key in ("allowedValues", "deniedValues") if key in listed}}
 
 
 _LISTS = ("Access", "Projects", "Locations", "Services", "Seconds", "Restrictions")

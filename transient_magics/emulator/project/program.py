@@ -13,30 +13,41 @@ from typing import Any
 from ... import places
 from ...errors import DeclarationError, UnreachableError, heard
 from ..settings import find
-from .state import NETWORK, POLICIES, QUOTAS, ROLES, SERVICES, STEPS
+from .state import CHARGES, CUSTOM_ROLES, MANAGED, NETWORK, POLICIES, QUOTAS, ROLES, SERVICES, STEPS
 
 _PATH = "/emulator/v1/project"
-_VERBS = ("show", "fresh", "whole", "mend", "lack")
+_VERBS = ("show", "fresh", "whole", "mend", "lack", "role")
 _GROUPS = {
+    "accounts": CHARGES,
     "APIs that are not enabled": SERVICES,
     "roles that nobody has": ROLES,
-    "organization policies that are on": POLICIES,
+    "organization policies that are on": (*POLICIES, *MANAGED),
     "quotas of a new project": QUOTAS,
     "network": NETWORK,
 }
+_EVERY_RIGHT = "all"
 _ANSWER_SECONDS = 10.0
 
 
 def run(argv: list[str]) -> int:
     """Parse the command line, ask the emulator, print what its project lacks. Raises TransientError."""
     options = _parser().parse_args(argv)
-    if bool(options.steps) != (options.verb in ("mend", "lack")):
+    if bool(options.steps) != (options.verb in ("mend", "lack", "role")):
         raise DeclarationError(f"{options.verb} takes {'steps' if not options.steps else 'no steps'}", fix="See -h.")
+    if options.verb == "role" and len(options.steps) > 1:
+        raise DeclarationError("role takes one name", fix="See -h.")
     change = {"fresh": True} if options.verb == "fresh" else {"whole": True} if options.verb == "whole" else None
-    if options.steps:
+    if options.verb == "role":
+        (name,) = options.steps
+        change = {"role": "" if name == _EVERY_RIGHT else name}
+    elif options.steps:
         change = {options.verb: options.steps}
     state = (options.state or places.emulator()).absolute()
-    print("\n".join(told(ask(find(state).get("url", ""), change)["lacks"])))
+    answer = ask(find(state).get("url", ""), change)
+    lines = told(answer["lacks"])
+    if role := answer["role"]:
+        lines.append(f"Users have the permissions of {role} alone.")
+    print("\n".join(lines))
     return 0
 
 
@@ -81,7 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "verb", nargs="?", choices=_VERBS, default="show",
-        help="fresh: lack everything; whole: lack nothing; mend STEP...: take steps; lack STEP...: take them back",
+        help="fresh: lack everything; whole: lack nothing; mend STEP...: take steps; lack STEP...: take them back; "
+        "role NAME: limit users to a custom role of docs/accounts.md "
+        f"({', '.join(CUSTOM_ROLES)}; {_EVERY_RIGHT}: no limit)",
     )  # fmt: skip
     parser.add_argument(
         "steps", nargs="*", metavar="STEP", help="what Google calls it: an API, a role, a policy, a quota"

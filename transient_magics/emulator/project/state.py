@@ -2,6 +2,9 @@
 
 A step is called what Google calls the thing: an API (`compute.googleapis.com`), a role, a constraint of an organization
 policy, the metric of a quota. All projects of an emulator lack the same.
+
+Beside that, the users of this machine may have one custom role of docs/accounts.md and no other
+(`transient emulator project role NAME`).
 """
 
 from __future__ import annotations
@@ -15,10 +18,15 @@ from typing import Any
 from ...errors import DeclarationError
 from ...files import write_atomically
 from ...spec.grammar import nearest
+from ...spec.roles import BUCKET_ROLE
+from ...spec.roles import ROLES as CUSTOM_ROLES
 
 _LOG = logging.getLogger(__name__)
 
 COMPUTE, RESOURCE_MANAGER, IAM = "compute.googleapis.com", "cloudresourcemanager.googleapis.com", "iam.googleapis.com"
+ORGANIZATION_POLICY, STORAGE = "orgpolicy.googleapis.com", "storage.googleapis.com"
+CONSUMER = "roles/serviceusage.serviceUsageConsumer"
+BILLING, QUOTA_PROJECT = "billing", "quota-project"
 INSTANCES, SECURITY, IMAGES = (
     "roles/compute.instanceAdmin.v1",
     "roles/compute.securityAdmin",
@@ -31,6 +39,11 @@ SERVICES: dict[str, str] = {
     COMPUTE: "the Compute Engine API",
     RESOURCE_MANAGER: "the Cloud Resource Manager API",
     IAM: "the Identity and Access Management API",
+    ORGANIZATION_POLICY: "the Organization Policy API",
+}
+CHARGES: dict[str, str] = {
+    BILLING: "a billing account that pays for the project",
+    QUOTA_PROJECT: "the APIs of the quota project of a login, where that is another project",
 }
 ROLES: dict[str, str] = {
     INSTANCES: "Compute Instance Admin (v1): VMs",
@@ -39,6 +52,7 @@ ROLES: dict[str, str] = {
     BUCKETS: "Storage Admin: buckets and objects",
     ACT_AS: "Service Account User: VMs that have a service account",
     POLICY_VIEWER: "Organization Policy Viewer: to be told the policies",
+    CONSUMER: "Service Usage Consumer: requests that name the project to be charged",
 }
 POLICIES: dict[str, dict[str, Any]] = {
     "compute.requireOsLogin": {"booleanPolicy": {"enforced": True}},
@@ -49,6 +63,13 @@ POLICIES: dict[str, dict[str, Any]] = {
     "gcp.resourceLocations": {"listPolicy": {"allowedValues": ["in:europe-locations"]}},
 }
 """Each as Cloud Resource Manager describes it where it is on."""
+MANAGED = (
+    "compute.managed.requireOsLogin",
+    "compute.managed.vmExternalIpAccess",
+    "compute.managed.disableGuestAttributesAccess",
+)
+"""Managed constraints, which only the Organization Policy API knows ("Managed constraints",
+docs.cloud.google.com/compute/docs/access/managed-constraints, read 2026-11-27)."""
 _GPUS = ("K80", "P100", "V100", "P4", "T4", "L4", "A100", "A100_80GB")
 QUOTAS: dict[str, float] = {
     "GPUS_ALL_REGIONS": 0.0,
@@ -65,9 +86,10 @@ NETWORK: dict[str, str] = {
     GOOGLE_ACCESS: "Private Google Access of the subnetworks",
 }
 STEPS: dict[str, str] = {
+    **CHARGES,
     **SERVICES,
     **ROLES,
-    **dict.fromkeys(POLICIES, "an organization policy that is on"),
+    **dict.fromkeys((*POLICIES, *MANAGED), "an organization policy that is on"),
     **{name: f"a quota, {limit:g} in new projects" for name, limit in QUOTAS.items()},
     **NETWORK,
 }
@@ -79,14 +101,24 @@ class Project:
 
     def __init__(self, state: Path, *, fresh: bool = False) -> None:
         self._path = state / "project.json"
+        self._role = ""
         self._lacks = frozenset(STEPS) if fresh else self._load()
         if fresh:
             self._save()
 
     @property
     def whole(self) -> bool:
-        """Whether it lacks nothing."""
-        return not self._lacks
+        """Whether it lacks nothing, and users have every right."""
+        return not self._lacks and not self._role
+
+    @property
+    def permissions(self) -> frozenset[str] | None:
+        """The permissions of the one custom role that users have; None: no custom role limits them."""
+        if not self._role:
+            return None
+        role = CUSTOM_ROLES[self._role]
+        storage = () if any(name.startswith("storage.") for name in role) else BUCKET_ROLE
+        return frozenset((*role, *storage))
 
     def lacks(self, step: str) -> bool:
         """Whether this step has still to be taken."""
@@ -97,31 +129,41 @@ class Project:
         return [step for step in steps if step in self._lacks]
 
     def change(self, given: Mapping[str, Any]) -> None:
-        """Do one thing: `fresh` or `whole` (true), `mend` or `lack` (lists of steps). Raises DeclarationError."""
+        """Do one thing: `fresh` or `whole` (true), `mend` or `lack` (lists of steps), `role` (a custom role's name, or
+        nothing for every right). Raises DeclarationError.
+        """
         match dict(given):
             case {"fresh": True, **rest} if not rest:
                 self._lacks = frozenset(STEPS)
             case {"whole": True, **rest} if not rest:
                 self._lacks = frozenset()
+                self._role = ""
+            case {"role": str(name), **rest} if not rest:
+                if name and name not in CUSTOM_ROLES:
+                    raise DeclarationError(f"'{name}' is not a custom role", fix=nearest(name, CUSTOM_ROLES))
+                self._role = name
             case {"mend": list(steps), **rest} if not rest:
                 self._lacks -= _known(steps)
             case {"lack": list(steps), **rest} if not rest:
                 self._lacks |= _known(steps)
             case _:
-                fix = 'Say {"fresh": true}, {"whole": true}, {"mend": [STEP]} or {"lack": [STEP]}.'
+                fix = 'Say {"fresh": true}, {"whole": true}, {"mend": [STEP]}, {"lack": [STEP]} or {"role": NAME}.'
                 raise DeclarationError("That is nothing to be done to a project", fix=fix)
         self._save()
 
     def to_json(self) -> dict[str, Any]:
         """What it lacks, in order, and all steps that there are."""
-        return {"lacks": self.lacking(STEPS), "steps": STEPS}
+        return {"lacks": self.lacking(STEPS), "steps": STEPS, "role": self._role}
 
     def _save(self) -> None:
-        write_atomically(self._path, json.dumps({"lacks": self.lacking(STEPS)}), durable=False)
+        state = {"lacks": self.lacking(STEPS), "role": self._role}
+        write_atomically(self._path, json.dumps(state), durable=False)
 
     def _load(self) -> frozenset[str]:
         try:
-            return frozenset(json.loads(self._path.read_text())["lacks"]) & frozenset(STEPS)
+            state = json.loads(self._path.read_text())
+            self._role = state["role"] if state["role"] in CUSTOM_ROLES else ""
+            return frozenset(state["lacks"]) & frozenset(STEPS)
         except FileNotFoundError:
             return frozenset()
         except (ValueError, KeyError, TypeError):

@@ -52,16 +52,27 @@ class Rule:
 
 @dataclass(frozen=True)
 class Rights:
-    """Those of one request. `rules` None: all; without any: nobody's, who is told that he has said no name."""
+    """Those of one request. `rules` None: all; without any: nobody's, who is told that he has said no name.
+
+    `role`: the permissions in the project, on every bucket; None: no role limits them.
+    """
 
     rules: tuple[Rule, ...] | None = None
+    role: frozenset[str] | None = None
+
+    def allows(self, permission: str, bucket: str, name: str | None = None, prefix: str = "") -> bool:
+        """Whether it is granted."""
+        if self.role is not None:
+            return permission in self.role
+        return self.rules is None or any(rule.allows(permission, bucket, name, prefix) for rule in self.rules)
 
     def demand(self, permission: str, bucket: str, name: str | None = None, prefix: str = "") -> None:
         """ApiError where it is not granted: 403, or 401 for a request of nobody."""
-        if self.rules is None or any(rule.allows(permission, bucket, name, prefix) for rule in self.rules):
+        if self.allows(permission, bucket, name, prefix):
             return
         what = "bucket" if name is None else "object"
-        who, status, reason = ("The caller", 403, "forbidden") if self.rules else ("Anonymous caller", 401, "required")
+        known = bool(self.rules) or self.role is not None
+        who, status, reason = ("The caller", 403, "forbidden") if known else ("Anonymous caller", 401, "required")
         raise wire.ApiError(
             status, reason,
             f"{who} does not have {permission} access to the Google Cloud Storage {what}. "
@@ -87,8 +98,7 @@ def demand(permission: str, bucket: str, name: str | None = None, prefix: str = 
 
 def grants(permission: str, bucket: str) -> bool:
     """Whether the present request may do it."""
-    rules = _present.get().rules
-    return rules is None or any(rule.allows(permission, bucket, None, "") for rule in rules)
+    return _present.get().allows(permission, bucket)
 
 
 def boundary(options: Any) -> tuple[Rule, ...]:

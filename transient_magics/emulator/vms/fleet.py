@@ -169,8 +169,13 @@ class Fleet:
         return self._operations.finish(operation)
 
     def preempt(self, record: Record) -> None:
-        """Take a transient VM away: notice in its metadata at once, the end when the notice is over."""
+        """Preempt a transient VM.
+
+        Its metadata has the notice immediately. Its shutdown starts after the time that its scheduling requests, and it
+        ends when the notice of the weather is over too.
+        """
         notice = self._notice(record, self.weather.notice)
+        requested = self._notice(record, self.weather.requested_notice(record))
         record.preempted = True
         if host := self._hosts.get(record.identity):
             host.metadata.changed()
@@ -178,7 +183,7 @@ class Fleet:
         self._system_event(record, "compute.instances.preempted", "Instance was preempted.")
         if not running:
             self._settle(record, ("UNSUPPORTED_OPERATION", "Instance failed to start due to preemption."))
-        self._end(record, record.then, notice if running else 0.0)
+        self._end(record, record.then, notice if running else 0.0, after=requested if running else 0.0)
 
     def change(self, record: Record, kind: str, fields: dict[str, Any], request: str | None) -> dict[str, Any]:
         """New labels, metadata, scheduling and the like."""
@@ -283,11 +288,15 @@ class Fleet:
         if takes.fails:
             host.fail_to_boot()
 
-    def _end(self, record: Record, then: str, notice: float | None = None) -> None:
+    def _end(self, record: Record, then: str, notice: float | None = None, *, after: float = 0.0) -> None:
+        """End a VM: its shutdown starts `after` some seconds, and takes the time of the notice."""
         if record.ending and record.ending["then"] == "delete":
             then = "delete"
-        record.ending = {"until": time.time() + (notice or 0.0), "then": then, "preemption": notice is not None}
-        if record.status not in ("TERMINATED",):
+        begins = time.time() + after
+        record.ending = {
+            "begins": begins, "until": begins + (notice or 0.0), "then": then, "preemption": notice is not None,
+        }  # fmt: skip
+        if record.status not in ("TERMINATED",) and not after:
             self._change_status(record, "STOPPING")
         else:
             self._save(record)
@@ -296,6 +305,9 @@ class Fleet:
     async def _wind_down(self, record: Record) -> None:
         """The rest of a VM's life, as its record's `ending` says."""
         assert record.ending
+        await asyncio.sleep(max(record.ending["begins"] - time.time(), 0.0))
+        if record.status == "RUNNING":
+            self._change_status(record, "STOPPING")
         host = self._hosts.get(record.identity)
         script = host and "shutdown-script" in record.attributes()
         preempted = record.ending["preemption"]

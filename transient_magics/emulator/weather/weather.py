@@ -191,6 +191,12 @@ class Weather:
                 return seconds
         return SCALED_NOTICE / self.clock.rate
 
+    def requested_notice(self, record: Record) -> float:
+        """Return for how many seconds of this machine's clock a VM under notice runs before its shutdown starts."""
+        if not self.notice:
+            return 0.0
+        return record.requested_notice / (self.clock.rate if isinstance(self.settings.notice, str) else 1.0)
+
     def preempted_in_creation(self, record: Record) -> float | None:
         """At which part of its start this VM is preempted, if it is; drawn anew for each VM of that name."""
         share, seed = self.settings.creation_preemptions, self.settings.seed

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ...protocol.checks import Name
-from ...protocol.events import Event, event
+from ...protocol.events import FACT, INTENTION, Event, event
 
 
-@event("bag.declared")
+@event("bag.declared", INTENTION)
 class BagDeclared(Event):
     """The user asked for a bag of jobs on so many `workers`. `spec` is BagSpec.to_dict()."""
 
@@ -17,7 +17,7 @@ class BagDeclared(Event):
     spec: Mapping[str, object]
 
 
-@event("bag.began")
+@event("bag.began", FACT)
 class BagBegan(Event):
     """Its driver is beside the scheduler of the Dask cluster `dask`, whose workers are the bag's; a later one takes
     the place of one that was lost."""
@@ -26,7 +26,7 @@ class BagBegan(Event):
     dask: Name
 
 
-@event("bag.ending")
+@event("bag.ending", FACT)
 class BagEnding(Event):
     """It is told to end. `reason`: why, a clause; `limit`: by one of its own."""
 
@@ -35,7 +35,7 @@ class BagEnding(Event):
     limit: bool = False
 
 
-@event("bag.ended")
+@event("bag.ended", FACT)
 class BagEnded(Event):
     """It is over, and its VMs are free. `reason`: why, a clause."""
 

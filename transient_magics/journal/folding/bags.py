@@ -8,15 +8,14 @@ from ..bags import events as e
 from ..bags.fold import fold
 from ..bags.state import BagState, DeclaredBag
 from ..state import ClusterState
-from .rules import Rules, changed
+from .rules import Rules, changed, refuse_taken
 
 rules = Rules()
 
 
 @rules.of(e.BagDeclared)
 def _(state: ClusterState, event: e.BagDeclared) -> ClusterState:
-    if event.bag in state.runs or event.bag in state.jobs or event.bag in state.bags:
-        raise ValueError(f"{event.bag} is there already")
+    refuse_taken(state, "bag", event.bag)
     spec = BagSpec.from_dict({**event.spec, "name": event.bag})
     return changed(state, bags={**state.bags, event.bag: DeclaredBag(event.bag, BagState(spec), declared_at=event.at)})
 

@@ -20,6 +20,11 @@ def _(state: ClusterState, event: e.ClusterDeclared) -> ClusterState:
     return changed(state, name=spec.name, spec=spec, phase="provisioning", declared_at=event.at)
 
 
+@rules.of(e.ClusterForgotten)
+def _(state: ClusterState, event: e.ClusterForgotten) -> ClusterState:
+    return changed(state, forgotten_dollars=state.forgotten_dollars + event.dollars)
+
+
 @rules.of(e.ClusterResized)
 def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
     vms = {

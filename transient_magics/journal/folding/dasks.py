@@ -6,15 +6,14 @@ from ...protocol.dask.spec import DaskSpec
 from .. import events as e
 from ..jobs import DaskState
 from ..state import ClusterState
-from .rules import Rules, changed
+from .rules import Rules, changed, refuse_taken
 
 rules = Rules()
 
 
 @rules.of(e.DaskDeclared)
 def _(state: ClusterState, event: e.DaskDeclared) -> ClusterState:
-    if event.dask in state.runs or event.dask in state.jobs:
-        raise ValueError(f"{event.dask} is a run or a job")
+    refuse_taken(state, "Dask cluster", event.dask)
     spec = DaskSpec.from_dict({**event.spec, "name": event.dask})
     return changed(state, dasks={**state.dasks, event.dask: DaskState(event.dask, spec, declared_at=event.at)})
 
@@ -26,9 +25,12 @@ def _with_dask(state: ClusterState, name: str, /, **changes: object) -> ClusterS
     return changed(state, dasks={**state.dasks, name: changed(dask, **changes)})
 
 
-def _heard(state: ClusterState, event: e.DaskServing | e.DaskLeft | e.DaskCrashed | e.DaskClosed) -> dict[str, int]:
+def _heard(
+    state: ClusterState, event: e.DaskServing | e.DaskLeft | e.DaskCrashed | e.DaskGpuUnused | e.DaskClosed
+) -> dict[str, int]:
     dask = state.dasks[event.dask]
-    return {**dask.heard, (event.vm if isinstance(event, e.DaskCrashed) else dask.vm): event.time}
+    vm = event.vm if isinstance(event, e.DaskCrashed | e.DaskGpuUnused) else dask.vm
+    return {**dask.heard, vm: event.time}
 
 
 @rules.of(e.DaskBegan)
@@ -53,6 +55,14 @@ def _(state: ClusterState, event: e.DaskCrashed) -> ClusterState:
     if event.vm == dask.vm:  # what a scheduler knew is nowhere else
         return _with_dask(state, event.dask, lost=f"its scheduler ended: {event.reason}", **told)
     return _with_dask(state, event.dask, **told)
+
+
+@rules.of(e.DaskGpuUnused)
+def _(state: ClusterState, event: e.DaskGpuUnused) -> ClusterState:
+    unused = {vm: gpu for vm, gpu in state.dasks[event.dask].gpu_unused.items() if vm != event.vm}
+    if event.seconds:
+        unused[event.vm] = event.gpu
+    return _with_dask(state, event.dask, gpu_unused=unused, heard=_heard(state, event))
 
 
 @rules.of(e.DaskClosed)

@@ -6,15 +6,14 @@ from ...protocol.job import JobSpec
 from .. import events as e
 from ..jobs import JobState
 from ..state import ClusterState
-from .rules import Rules, changed
+from .rules import Rules, changed, refuse_taken
 
 rules = Rules()
 
 
 @rules.of(e.JobDeclared)
 def _(state: ClusterState, event: e.JobDeclared) -> ClusterState:
-    if event.job in state.runs:
-        raise ValueError(f"there is a run {event.job}")
+    refuse_taken(state, "job", event.job)
     spec = JobSpec.from_dict({**event.spec, "name": event.job})
     return changed(state, jobs={**state.jobs, event.job: JobState(event.job, spec, declared_at=event.at)})
 
@@ -33,7 +32,7 @@ def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
         raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
     return _with_job(
         state, event.job, phase="running", attempt=event.attempt, vms=tuple(event.vms), began_at=event.at, started={},
-        exits={}, packed={},
+        exits={}, packed={}, gpu_unused={},
     )  # fmt: skip
 
 
@@ -62,6 +61,17 @@ def _(state: ClusterState, event: e.JobUnkept) -> ClusterState:
     return _with_job(state, event.job, unkept=event.reason)
 
 
+@rules.of(e.JobGpuUnused)
+def _(state: ClusterState, event: e.JobGpuUnused) -> ClusterState:
+    job = state.jobs[event.job]
+    if event.attempt != job.attempt or not job.vms:
+        return state
+    unused = {vm: gpu for vm, gpu in job.gpu_unused.items() if vm != job.vms[event.rank]}
+    if event.seconds:
+        unused[job.vms[event.rank]] = event.gpu
+    return _with_job(state, event.job, gpu_unused=unused)
+
+
 @rules.of(e.JobExited)
 def _(state: ClusterState, event: e.JobExited) -> ClusterState:
     job = state.jobs[event.job]
@@ -78,7 +88,7 @@ def _(state: ClusterState, event: e.JobInterrupted) -> ClusterState:
     counted = {"failures": job.failures + 1} if event.failed else {"interruptions": job.interruptions + 1}
     return _with_job(
         state, event.job, vms=(), began_at=0.0, started={}, exits={}, spent=job.ran(event.at), unkept="",
-        reason=event.reason, **counted,
+        gpu_unused={}, reason=event.reason, **counted,
     )  # fmt: skip
 
 
@@ -92,5 +102,5 @@ def _(state: ClusterState, event: e.JobEnded) -> ClusterState:
     job = state.jobs[event.job]
     return _with_job(
         state, event.job, phase=event.state, ended_at=event.at, code=event.code, reason=event.reason, tail=event.tail,
-        spent=job.ran(event.at), started={},
+        spent=job.ran(event.at), started={}, gpu_unused={},
     )  # fmt: skip

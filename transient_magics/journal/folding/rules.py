@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from ...spec.namespace import Kind as WorkKind
 from ..bags.state import DeclaredBag
 from ..events import Event
 from ..jobs import DaskState, JobState
@@ -35,3 +36,9 @@ def changed(value: _Value, /, **changes: object) -> _Value:
     for name in value.__slots__:
         object.__setattr__(new, name, changes[name] if name in changes else getattr(value, name))
     return new
+
+
+def refuse_taken(state: ClusterState, kind: WorkKind, name: str) -> None:
+    """Raise ValueError where other work of the cluster has the name, or reserves it."""
+    if why := state.taken(kind, name):
+        raise ValueError(why)

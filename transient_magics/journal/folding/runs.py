@@ -14,7 +14,7 @@ from ...protocol.run import RunSpec
 from .. import events as e
 from ..deadlines import DeadlineState
 from ..state import ClusterState, RunState, WorkerState, unknown_run
-from .rules import Rules, changed
+from .rules import Rules, changed, refuse_taken
 
 rules = Rules()
 SERIES = 720
@@ -53,6 +53,7 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
 
 @rules.of(e.TrainDeclared)
 def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
+    refuse_taken(state, "run", event.run)
     known = checks.known(RunSpec, event.spec)
     known.pop("name", None)
     run = replace(unknown_run(event.run, **known), declared_at=event.at)

@@ -6,13 +6,14 @@ from ...protocol.study import StudySpec
 from .. import events as e
 from ..state import ClusterState
 from ..studies import StudyState, TrialState
-from .rules import Rules, changed
+from .rules import Rules, changed, refuse_taken
 
 rules = Rules()
 
 
 @rules.of(e.StudyDeclared)
 def _(state: ClusterState, event: e.StudyDeclared) -> ClusterState:
+    refuse_taken(state, "study", event.study)
     spec = StudySpec.from_dict({**event.spec, "name": event.study})
     study = StudyState(event.study, spec, spec.bounded(spec.trials), declared_at=event.at)
     return changed(state, studies={**state.studies, event.study: study})

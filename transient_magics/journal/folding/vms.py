@@ -17,6 +17,8 @@ UNEXPECTED = "it came after it was given up"
 
 @rules.of(e.VmRequested)
 def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
+    if event.vm in state.vms:  # names are never used twice
+        return state
     vm = VmState(
         name=event.vm,
         role=event.role,
@@ -27,7 +29,7 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
         provisioning_model=event.provisioning_model,
         hourly=event.hourly,
         on_demand_hourly=event.on_demand_hourly,
-        replaces=event.replaces,
+        replaces=event.replaces if event.replaces in state.vms else None,  # an earlier VM: no chain is a cycle
         requested_at=event.at,
         ends=event.ends,
         coming=state.relocation is not None,
@@ -106,7 +108,7 @@ def _(state: ClusterState, event: e.VmReady) -> ClusterState:
 
 @rules.of(e.VmPreemptionNotice)
 def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
-    return with_vm(state, event.vm, state="leaving", noticed_at=event.at, change=None)
+    return with_vm(state, event.vm, state="leaving", noticed_at=event.at, notice_seconds=event.seconds, change=None)
 
 
 @rules.of(e.VmTraffic)

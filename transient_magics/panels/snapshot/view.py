@@ -28,6 +28,8 @@ _TONES = {
     events.TrainFailed: "bad",
     events.JobInterrupted: "warn",
     events.JobUnkept: "warn",
+    events.JobGpuUnused: "warn",
+    events.DaskGpuUnused: "warn",
     BagLost: "warn",
     events.TrainSlow: "warn",
     events.TrainRecovered: "good",

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from ..checks import Amount, Count, Name, at_least
-from ..events import Event, event, taken
+from ..events import FACT, Event, event, taken
 from ..literals import CheckedValue, all_as_json
 from ..names import checked_file
 from ..run import parameter_name
@@ -69,7 +69,7 @@ OWN_FAULTS = ("crashed", "memory", "raised", "invalid", "timeout")
 """The ends of an attempt that count against a job; the others are its VM's."""
 
 
-@event("bag.proposed")
+@event("bag.proposed", FACT)
 class BagProposed(Event):
     """A job was chosen: its number is never used twice. `filling`: to fill the space, not because it tells most.
 
@@ -88,7 +88,7 @@ class BagProposed(Event):
         return {**super().values, "point": all_as_json(self.point)}
 
 
-@event("bag.started")
+@event("bag.started", FACT)
 class BagStarted(Event):
     """An attempt of a job began on a VM that had run for `age` seconds, from what was saved `done` seconds into it."""
 
@@ -100,7 +100,7 @@ class BagStarted(Event):
     done: Amount = 0.0
 
 
-@event("bag.saved")
+@event("bag.saved", FACT)
 class BagSaved(Event):
     """What the job has made in `done` seconds of computing is safe; saving it took `seconds`."""
 
@@ -111,7 +111,7 @@ class BagSaved(Event):
     seconds: Amount = 0.0
 
 
-@event("bag.lost")
+@event("bag.lost", FACT)
 class BagLost(Event):
     """An attempt ended without a result. `why`: its VM was revoked or lost, or a fault of the job's own.
 
@@ -126,7 +126,7 @@ class BagLost(Event):
     said: _Said = ""
 
 
-@event("bag.result")
+@event("bag.result", FACT)
 class BagResult(Event):
     """An attempt gave a result, after `seconds` of computing over all attempts that it continues.
 
@@ -145,7 +145,7 @@ class BagResult(Event):
     said: _Said = ""
 
 
-@event("bag.gave_up")
+@event("bag.gave_up", FACT)
 class BagGaveUp(Event):
     """A VM without a job, which had run for `age` seconds, is worth none any more by the policy of reuse: it is to go,
     and a fresh one to come in its place as soon as a job waits for one."""
@@ -155,7 +155,7 @@ class BagGaveUp(Event):
     age: Amount = 0.0
 
 
-@event("bag.learnt")
+@event("bag.learnt", FACT)
 class BagLearnt(Event):
     """A surrogate was learnt from so many `results`.
 
@@ -174,7 +174,7 @@ class BagLearnt(Event):
     largest: _Amounts = field(default_factory=dict[str, float])
 
 
-@event("bag.stopped")
+@event("bag.stopped", FACT)
 class BagStopped(Event):
     """No further job begins, and none that runs is waited for.
 

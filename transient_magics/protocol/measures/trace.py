@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, cast
 MOST_BYTES, MOST_PLAIN = 8 * 2**20, 64 * 2**20
 """Of a packed trace, and of one unpacked."""
 MOST_OPERATIONS, MOST_DEVICES, LONGEST = 50_000, 256, 400
+MOST_VALUES = 20 * MOST_OPERATIONS
+"""JSON values of a trace, which are objects of Python with ten times the bytes; an operation has eight."""
 _LATEST = 1e12
 """Microseconds: eleven days."""
 
@@ -73,6 +75,9 @@ def unpacked(content: bytes) -> Trace:
         plain = zlib.decompressobj(wbits=31).decompress(content[: MOST_BYTES + 1], MOST_PLAIN + 1)
         if len(content) > MOST_BYTES or len(plain) > MOST_PLAIN:
             raise ValueError("it is too large")
+        # Each value but the first stands behind one of these; those within names are counted, too.
+        if sum(plain.count(mark) for mark in (b"[", b"{", b",")) > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values")
         values = json.loads(plain)
     except (zlib.error, RecursionError) as error:
         raise ValueError(f"it is no gzipped JSON: {error}") from None

@@ -42,12 +42,13 @@ from ...protocol.agent_commands import (
     WarnJob,
     read,
 )
+from ...protocol.job import NOTICE_SECONDS
 from ...protocol.messages import encode
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
 from ..dask.memory import resident
 from ..folder import Lines, RunFolder
-from ..metadata import watch_preemption
+from ..metadata import notice_seconds, watch_preemption
 from ..protocol import LONGEST_LINE
 from ..role_record import Record, recorded
 from .dask import AgentDask
@@ -73,6 +74,7 @@ class Agent:
         self._fork_server: ForkServer | None = None
         self._lines = Lines(root / layout.AGENT_LINES)
         self._preempted = False
+        self._notice_seconds = NOTICE_SECONDS
         self._changing = asyncio.Lock()
         self._over = asyncio.Event()
 
@@ -90,7 +92,7 @@ class Agent:
         self._adopt()
         self._jobs.adopt()
         self._dask.adopt()
-        watch = asyncio.create_task(watch_preemption(self._notice))
+        watch = asyncio.create_task(self._watch_preemption())
         tasks = [asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())]
         try:
             await self._over.wait()
@@ -104,6 +106,11 @@ class Agent:
                 role.let_go()
             self._jobs.let_go()
             self._dask.let_go()
+
+    async def _watch_preemption(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch_preemption(self._notice))
+            self._notice_seconds = await asyncio.to_thread(notice_seconds)
 
     def _report(self, line: AgentLine) -> None:
         self._lines.write(line.kind, told(line))
@@ -123,7 +130,7 @@ class Agent:
 
         Whoever ends from now on is not started again.
         """
-        self._report(PreemptionNoticed())
+        self._report(PreemptionNoticed(seconds=self._notice_seconds))
         self._preempted = True
         self._dask.notice()
         for role in self._roles.values():

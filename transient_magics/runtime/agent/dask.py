@@ -22,8 +22,8 @@ from ...errors import TrainingError
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginDask
 from ...protocol.dask.spec import DaskSpec
-from ...protocol.vm_events import DaskCrashed, told
-from .. import dask_record, job_record
+from ...protocol.vm_events import DaskCrashed, DaskGpuUnused, told
+from .. import dask_record, gpu_use, job_record
 from ..dask import said
 from ..dask.memory import TERMINATE_SHARE, limit, resident
 from ..folder import Lines
@@ -159,8 +159,10 @@ class _Part:
         else:
             pid, started, _ = found
         watching = asyncio.create_task(self._keep_bounds(pid))
+        gpu = asyncio.create_task(self._watch_gpu())
         await until_it_ends(pid, started)
         watching.cancel()
+        gpu.cancel()
         why = (await asyncio.gather(watching, return_exceptions=True))[0]
         code = process.wait() if process else None
         address = dask_record.address(self._folder, pid)
@@ -176,6 +178,17 @@ class _Part:
             said = f" ({_last_words(self._folder / _LOG)})" if code and code > 0 else ""
             how, self._unable = "" if self._unable else f"it does not come up: {how}{said}", True
         return how
+
+    async def _watch_gpu(self) -> None:
+        """Report that no task uses the GPU of a worker's VM."""
+
+        def report(card: gpu_use.Card, seconds: float) -> None:
+            begin = self._begin
+            unused = DaskGpuUnused(dask=begin.dask, vm=begin.vm, gpu=card.name, seconds=round(seconds, 1))
+            self._lines.write(unused.kind, told(unused))
+
+        if self._begin.part == "worker":
+            await gpu_use.watch(report)
 
     async def _keep_bounds(self, pid: int) -> str:
         """Kill it where it has more memory than it may have, or a job in it more time, and return why.

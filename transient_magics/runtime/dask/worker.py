@@ -22,10 +22,11 @@ from distributed.worker import Worker
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginDask
 from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
+from ...protocol.job import NOTICE_SECONDS
 from .. import dask_record
 from ..children import separate_children
 from ..folder import RunFolder
-from ..metadata import watch_preemption
+from ..metadata import notice_seconds, watch_preemption
 from ..training.packages import provide
 from . import said
 from .memory import limit
@@ -96,7 +97,8 @@ async def _tell(scheduler: str, own: Any, begin: BeginDask, crashed: Sequence[di
 
 async def _leave(worker: Worker) -> None:
     """Have what only it has copied elsewhere; the scheduler keeps the time, and so do we, in case it does not."""
+    seconds = await asyncio.to_thread(notice_seconds) - NOTICE_SECONDS + LEAVE_SECONDS
     executing = [ts.key for ts in (*worker.state.executing, *worker.state.long_running)]
     with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(LEAVE_SECONDS + 2):
-            await worker.scheduler.transient_leave(worker=worker.address, executing=executing, seconds=LEAVE_SECONDS)
+        async with asyncio.timeout(seconds + 2):
+            await worker.scheduler.transient_leave(worker=worker.address, executing=executing, seconds=seconds)

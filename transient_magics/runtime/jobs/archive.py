@@ -27,6 +27,8 @@ from ...protocol.names import checked_file, is_path
 _BLOCK = 1 << 20
 _TRIES, _PAUSE = 4, 0.25
 _DEEPEST = 32
+_LONGEST = 2000
+"""Of a file's path in an archive, in bytes: below a folder of this machine, too, it is no longer than Linux allows."""
 _HEADER, _MOST_FURTHER = 512, 64 * 2**10
 _PAX = tarfile.XHDTYPE
 _FURTHER = (
@@ -209,16 +211,18 @@ def _opened(archive: Path) -> tarfile.TarFile:
 
 def _members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
     found: dict[str, tarfile.TarInfo] = {}
+    folders = set[str]()
     size = 0
     try:
         for member in tar:
             name = member.name
             if not (member.isreg() or member.isdir()) or member.issparse():
                 raise ValueError(f"{name!r:.80} is neither a file nor a folder")
-            if not is_path(name) or name.count("/") >= _DEEPEST:
+            if not is_path(name) or name.count("/") >= _DEEPEST or len(name.encode()) > _LONGEST:
                 raise ValueError(f"{name!r:.80} is no name of a file")
             if name in found:
                 raise ValueError(f"{name!r:.80} is there twice")
+            folders.update(_above(name))
             if member.size < 0 or not 0 <= member.mtime < 2**40:
                 raise ValueError(f"{name!r:.80} has a size or time that there is not")
             size += member.size
@@ -227,7 +231,16 @@ def _members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
                 raise ValueError("it has too much in it")
     except (tarfile.TarError, OverflowError) as error:  # the latter: a size that no file has
         raise ValueError(f"it is no whole archive: {error}") from None
+    if both := [name for name in folders if name in found and not found[name].isdir()]:
+        raise ValueError(f"{min(both)!r:.80} is a file and a folder")
     return list(found.values())
+
+
+def _above(name: str) -> Iterator[str]:
+    """The folders in which a path lies."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
 
 
 def _listed(folder: Path, since: int = 0) -> _Found:
@@ -241,7 +254,7 @@ def _listed(folder: Path, since: int = 0) -> _Found:
             continue
         if not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
             found.left_out.append(f"{name!r:.80} is no file")
-        elif not _is_plain(name):
+        elif not _is_plain(name) or len(name.encode()) > _LONGEST:
             found.left_out.append(f"{name!r:.80} has a name that cannot be kept")
         else:
             changed = 0 if stat.S_ISDIR(known.st_mode) else known.st_mtime_ns

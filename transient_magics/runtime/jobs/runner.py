@@ -29,11 +29,11 @@ from ...errors import TrainingError
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob
 from ...protocol.job import NOTICE_SECONDS, JobSpec
-from ...protocol.vm_events import JobExited, JobPacked, JobStarted, JobUnkept, told
-from .. import job_record
+from ...protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
+from .. import gpu_use, job_record
 from ..children import separate_children
 from ..folder import Lines, RunFolder
-from ..metadata import watch_preemption
+from ..metadata import notice_seconds, watch_preemption
 from ..training.packages import provide
 from . import notice
 from .archive import last_change, pack, signature, unpack
@@ -63,6 +63,7 @@ class Runner:
         self._family = Family(folder)
         self._told = asyncio.Event()
         self._notices = notice.Notices(NOTICE_SECONDS, several=len(begin.addresses) > 1)
+        self._notice_seconds = NOTICE_SECONDS
         self._told_at = 0.0
         self._end = 0.0
         self._why = ""
@@ -86,6 +87,7 @@ class Runner:
             try:
                 self._spec = self._declared()
                 self._notices.at_notice = self._spec.at_notice_seconds
+                self._notice_seconds = await asyncio.to_thread(notice_seconds)
                 environment = await asyncio.to_thread(self._prepare)
                 process = await self._start(environment)
             except (OSError, ValueError, TrainingError, subprocess.SubprocessError) as error:
@@ -99,7 +101,7 @@ class Runner:
     def _on_notice(self) -> None:
         """This VM is taken back. A process that looked after the job before may have written that already."""
         left = job_record.seconds_left(job_record.notice_file(self._folder, self._begin.attempt))
-        self._notices.own_end = time.monotonic() + min(left, NOTICE_SECONDS)
+        self._notices.own_end = time.monotonic() + min(left, self._notice_seconds)
         self._act_on_notices()
 
     async def _follow_notices(self) -> None:
@@ -160,6 +162,9 @@ class Runner:
         self._number = max([self._begin.kept, self._begin.packed, *there])
         packages = RunFolder(self._folder)
         provide(packages)
+        installed = Path(sysconfig.get_path("purelib", vars={"base": str(packages.packages)}))
+        if why := gpu_use.refusal(installed, gpu_use.find_card()):
+            raise TrainingError(why)
         return self._environment(packages.packages)
 
     @property
@@ -208,7 +213,10 @@ class Runner:
         began = time.monotonic()
         ended = asyncio.create_task(_readable(os.pidfd_open(process.pid)))
         pump = asyncio.create_task(self._pump(process))
-        duties = [asyncio.create_task(each) for each in (self._pack_now_and_then(), self._watch_memory())]
+        duties = [
+            asyncio.create_task(duty)
+            for duty in (self._pack_now_and_then(), self._watch_memory(), gpu_use.watch(self._report_unused_gpu))
+        ]
         leaving = asyncio.create_task(self._told.wait())
         await asyncio.wait([ended, leaving], return_when=asyncio.FIRST_COMPLETED)
         for task in (*duties, leaving):
@@ -252,6 +260,13 @@ class Runner:
             if not (block := os.read(handle, 1 << 16)):
                 return
             self._output.write(block)
+
+    def _report_unused_gpu(self, card: gpu_use.Card, seconds: float) -> None:
+        begin = self._begin
+        unused = JobGpuUnused(
+            job=begin.job, attempt=begin.attempt, rank=begin.rank, gpu=card.name, seconds=round(seconds, 1)
+        )
+        self._lines.write(unused.kind, told(unused))
 
     async def _pack_now_and_then(self) -> None:
         while self._kept and not self._begin.rank:

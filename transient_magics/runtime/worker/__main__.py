@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import CellError, DeclarationError
 from ..files import blocks, data_files
+from ..metadata import notice_seconds
 from ..protocol import DONE, FAILED, STUCK, UNFIT
 from ..role import Role, log
 from ..stopwatch import Stopwatch
@@ -63,6 +64,8 @@ class Worker:
         self._leave_at = math.inf
         """When, of `time.monotonic`; finite once the VM is under notice."""
         self._failure: BaseException | None = None
+        chosen = role.spec.notice_seconds
+        self._notice_seconds = notice_seconds() if chosen is None else chosen
         given = role.assignment
         self._link = ChiefLink(given.chief, role.spec.token, given.name, _accelerator())
         self._training = None
@@ -148,7 +151,7 @@ class Worker:
         """The VM is under notice. Told twice, as by the agent and by the VM's shutdown, the first time counts."""
         if self._leave_at < math.inf:
             return
-        left = self._role.spec.notice_seconds - _BEFORE_END
+        left = self._notice_seconds - _BEFORE_END
         self._leave_at = time.monotonic() + left
         log(f"under notice: training on for {left:.1f} s")
         self._link.noticed()

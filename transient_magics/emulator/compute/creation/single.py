@@ -17,6 +17,7 @@ from ..disks import Disks, holder
 from ..images import Images
 from ..networks import Networks
 from ..resources import Resource, in_use
+from .local_ssds import local_ssds
 
 _DEFAULT_GB = 10
 
@@ -38,6 +39,7 @@ class Creation:
         checked["disks"] = [
             self._disk(project, zone, name, index, each) for index, each in enumerate(body.get("disks") or ())
         ]
+        checked["disks"] += local_ssds(wire.last(str(body.get("machineType", ""))))
         return checked
 
     def dry_run(self, project: str, zone: str, body: dict[str, Any]) -> None:

@@ -1,0 +1,66 @@
+"""Declarations that a controller refuses, whatever kind of work has their name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests.journal.test_taken_names import DECLARED
+from tests.panels.stories import declaration
+from transient_magics.controller.bags.conduct import Bags
+from transient_magics.controller.dask.conduct import Dasks
+from transient_magics.controller.jobs.conduct import Jobs
+from transient_magics.controller.record import Recorder
+from transient_magics.controller.runs.conduct import Runs
+from transient_magics.controller.studies.conduct import Studies
+from transient_magics.errors import NameTakenError
+from transient_magics.journal import Journal, events, read, replay
+from transient_magics.protocol import layout
+from transient_magics.spec.namespace import Kind
+
+SPEC = declaration("lab", 2)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    with Journal(tmp_path / layout.JOURNAL) as journal:
+        yield Recorder(journal, replay([events.ClusterDeclared(spec=SPEC.to_dict())]))
+
+
+def declare(recorder: Recorder, directory: Path) -> dict[Kind, Callable[[str], None]]:
+    dasks = Dasks(directory, recorder, lambda vm: None, lambda: "")
+    return {
+        "run": Runs(directory, SPEC, recorder).declare,
+        "study": Studies(directory, recorder, lambda run: None).declare,
+        "job": Jobs(directory, recorder, lambda vm: None).declare,
+        "bag": Bags(directory, recorder, dasks, lambda vm: None).declare,
+        "Dask cluster": dasks.declare,
+    }
+
+
+@pytest.mark.parametrize(
+    ("there", "new"), [pair for pair in product(get_args(Kind), get_args(Kind)) if pair[0] != pair[1]]
+)
+def test_work_whose_name_other_work_has_is_refused(recorder: Recorder, tmp_path: Path, there: Kind, new: Kind) -> None:
+    recorder.record(DECLARED[there]("night"))
+    with pytest.raises(NameTakenError, match=rf"^lab has a {there} night already\. Choose another --name\.$"):
+        declare(recorder, tmp_path)[new]("night")
+    assert recorder.state.work == {"night": there}
+
+
+def test_a_waiting_run_whose_name_is_taken_is_reported_and_never_fails_other_work(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    recorder.record(DECLARED["job"]("night"))
+    folder = tmp_path / layout.RUNS / "night"
+    folder.mkdir(parents=True)
+    (folder / layout.RUN).write_text(json.dumps({"train_steps": 1}), encoding="utf-8")
+    Runs(tmp_path, SPEC, recorder).declare_waiting()
+    assert "lab has a job night already" in recorder.trouble
+    assert recorder.state.work == {"night": "job"}
+    assert not [event for event in read(tmp_path / layout.JOURNAL) if event.kind.startswith("train.")]

@@ -1,0 +1,143 @@
+"""Folders of new work in a cluster's folder, each made under a name that no other work of the cluster has.
+
+The folder is filled under a temporary name that no other thread or process uses. Then, under a lock on all names of the
+cluster, the name is chosen or checked, the declaration written, and the folder renamed. The kernel releases the lock
+when its process ends, so a killed declaration holds no name. The next declaration removes its temporary folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ... import files, places
+from ...errors import ClusterError, NameTakenError
+from ...protocol.cluster_commands import Command
+from ...protocol.names import is_name
+from ...spec.namespace import FOLDERS, Kind, refusal
+from .. import commands
+from ..folders import remove_abandoned
+from .runs import write_record
+
+if TYPE_CHECKING:
+    from ..handles import Cluster
+
+LOCK = "names.lock"
+"""The file in a cluster's folder that is locked while one of its names is claimed."""
+_LOCK_SECONDS = 20.0
+_LOCK_PAUSE_SECONDS = 0.01
+_FIX = "Choose another --name."
+
+
+def refuse_taken(cluster: Cluster, kind: Kind, name: str) -> None:
+    """Raise NameTakenError where other work of the cluster has the name, or reserves it."""
+    if why := refusal(cluster.name, kind, name, _taken(cluster)):
+        raise NameTakenError(why, fix=_FIX)
+
+
+def free_name(cluster: Cluster, kind: Kind, stem: str, *, first: int = 1) -> str:
+    """Return the first of `stem-1`, `stem-2`, ... that work of this kind can have. `first`: the first number tried."""
+    taken = _taken(cluster)
+    number = first
+    while refusal(cluster.name, kind, f"{stem}-{number}", taken):
+        number += 1
+    return f"{stem}-{number}"
+
+
+def declare(
+    cluster: Cluster,
+    kind: Kind,
+    name: str | None,
+    *,
+    stem: str = "",
+    record: Callable[[str], Mapping[str, Any]],
+    fill: Callable[[Path], None],
+) -> str:
+    """Make the folder of new work, whole or not at all, and return the name under which it is declared.
+
+    Parameters
+    ----------
+    name
+        The name that the user chose. None: the next free one of those that begin with `stem`.
+    record
+        Returns the declaration of work with the name that it is given.
+    fill
+        Writes everything else into the folder that it is given.
+
+    Raises
+    ------
+    NameTakenError
+        Other work of the cluster has the name that the user chose, or reserves it.
+    ClusterError
+        The folder cannot be made.
+    """
+    place, file = FOLDERS[kind]
+    parent = cluster.directory / place
+    remove_abandoned(parent)
+    # Two threads have the same process id. Folders that begin with a dot are no work: their names are invalid.
+    fresh = parent / f".{name or stem}-{secrets.token_hex(4)}.{os.getpid()}"
+    try:
+        with places.reporting():
+            places.private(fresh)
+        fill(fresh)
+        with _names_locked(parent.parent):
+            if name is None:
+                chosen = free_name(cluster, kind, stem)
+            else:
+                refuse_taken(cluster, kind, name)
+                chosen = name
+            write_record(fresh / file, record(chosen))
+            fresh.rename(parent / chosen)
+    except OSError as error:
+        what = f"The folder of a {kind} cannot be made: {error.strerror or error}"
+        raise ClusterError(what, where=str(parent / (name or stem))) from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none
+    return chosen
+
+
+def announce(cluster: Cluster, kind: Kind, name: str, command: Command) -> None:
+    """Send the controller the command that begins declared work.
+
+    Raises what `commands.send` does. NameTakenError, where another machine has declared work of that name meanwhile:
+    then this declaration is removed, or it would wait without end.
+    """
+    try:
+        commands.send(cluster.directory, command)
+    except NameTakenError:
+        shutil.rmtree(cluster.directory / FOLDERS[kind][0] / name, ignore_errors=True)
+        raise
+
+
+def _taken(cluster: Cluster) -> dict[str, Kind]:
+    """Return the kind of each work of the cluster by name: what its journal has, and what lies in its folder.
+
+    Work that was just declared has a folder only. Work that another machine declared may be in the journal only.
+    """
+    taken = cluster.state.work
+    for kind, (place, _) in FOLDERS.items():
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(cluster.directory / place)
+            taken |= dict.fromkeys(filter(is_name, names), kind)
+    return taken
+
+
+@contextlib.contextmanager
+def _names_locked(directory: Path) -> Iterator[None]:
+    """Hold the lock on the names of the cluster in `directory`. Raises ClusterError where another process keeps it."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while (lock := files.lock(directory / LOCK)) is None:
+        if time.monotonic() > deadline:
+            what = f"Another declaration on {directory.name} has not ended within {_LOCK_SECONDS:.0f} s"
+            raise ClusterError(what, where=str(directory / LOCK), fix="Try again.")
+        time.sleep(_LOCK_PAUSE_SECONDS)
+    try:
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,125 @@
+"""Clusters whose controller died while no process followed them: reported, and given another controller.
+
+A notebook's follower restarts the controllers of the clusters that it follows. A command in a terminal reads the
+journal once: without this report it would show the last recorded state of a cluster as its present one. For the same
+reason `status` asks a controller for its present trouble, which a journal on a full disk does not have.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import ControllerError
+from ...journal import ClusterState
+from ...journal.declared import ATTACHED, unreadable
+from ...journal.lock import LOCK
+from ...protocol import layout
+from .. import commands
+from ..text.deadlines import moment
+
+if TYPE_CHECKING:
+    from ..handles import Cluster
+
+_STARTING_SECONDS = 20.0
+"""A folder of this age that was never locked belongs to a controller that another process is starting."""
+_TAKES_OVER_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+
+
+@dataclass
+class _Unattended:
+    """A cluster without a controller, and what became of the attempt to start another one."""
+
+    name: str
+    directory: Path
+    since: float
+    seat: str
+    process: subprocess.Popen[bytes] | None = None
+    refusal: str = ""
+
+    def start(self) -> None:
+        self.refusal = unreadable(self.directory)
+        if self.refusal:
+            return
+        try:
+            self.process = commands.start_controller(self.directory)
+        except ControllerError as error:
+            self.refusal = str(error)
+
+    @property
+    def is_starting(self) -> bool:
+        ended = self.process is None or self.process.poll() is not None
+        return not ended and not commands.in_charge(self.directory)
+
+    def report(self, now: float) -> str:
+        since = moment(self.since, now)
+        if self.seat:
+            gap = f"No process of this machine has followed {self.name} since {since}; its controller is on {self.seat}"
+        else:
+            gap = f"No controller of {self.name} has been running since {since}"
+        return f"{gap}. What follows is of that time. {self._outcome}"
+
+    @property
+    def _outcome(self) -> str:
+        what = "process follows it" if self.seat else "controller is in charge"
+        if self.refusal:
+            return f"Another one cannot be started: {self.refusal}"
+        if commands.in_charge(self.directory):
+            return f"Another {what} now."
+        if self.is_starting:
+            return "Another one is starting."
+        return f"Another one was started and ended. Its log: {self.directory / layout.CONTROLLER_LOG}"
+
+
+def revive(clusters: Iterable[Cluster]) -> list[str]:
+    """Start a controller for each of the clusters that has none and is not over; return a sentence for each.
+
+    Waits until the new ones hold their locks, at most 5 seconds for all: the next command finds them in charge.
+    """
+    found = [dead for cluster in clusters if (dead := _unattended(cluster))]
+    for dead in found:
+        dead.start()
+    deadline = time.monotonic() + _TAKES_OVER_SECONDS
+    while any(dead.is_starting for dead in found) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    now = time.time()
+    return [dead.report(now) for dead in found]
+
+
+def present(cluster: Cluster) -> ClusterState:
+    """The state of a cluster as its journal has it, with the trouble that its controller has now."""
+    state = cluster.state
+    if state.over or not commands.in_charge(cluster.directory):
+        return state
+    return replace(state, trouble=commands.trouble(cluster.directory) or state.trouble)
+
+
+def _unattended(cluster: Cluster) -> _Unattended | None:
+    """The cluster, if it needs a controller, or a process that follows its controller on a VM, and has none."""
+    directory = cluster.directory
+    if commands.in_charge(directory):
+        return None
+    state = cluster.state  # read after the lock: a controller writes the deletion before it ends
+    if state.over:
+        return None
+    if (directory / ATTACHED).exists() and not state.seat and state.phase != "deleting":
+        return None  # this machine only follows the cluster and has no controller on a VM to follow
+    since = _last_sign(directory)
+    if not (directory / LOCK).exists() and time.time() - since < _STARTING_SECONDS:
+        return None
+    return _Unattended(cluster.name, directory, since, state.seat)
+
+
+def _last_sign(directory: Path) -> float:
+    """The time of the last sign of life of a controller: it marks its lock and writes the journal."""
+    times: list[float] = []
+    for name in (LOCK, layout.JOURNAL, layout.SPEC):
+        with suppress(OSError):
+            times.append((directory / name).stat().st_mtime)
+    return max(times, default=0.0)

@@ -1,0 +1,91 @@
+"""The one namespace of all work of a cluster: which names are taken, and which names work reserves. Pure.
+
+Leases, tenures and bills identify work by its name alone. So runs, studies, jobs, bags and Dask clusters share one
+namespace, in which a measure of stalls is a run. A study reserves the names of all runs that its trials may have, and
+of what these read together. A bag reserves the names of its Dask clusters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from ..protocol import layout
+from ..protocol.names import LONGEST_NAME
+
+Kind = Literal["run", "study", "job", "bag", "Dask cluster"]
+FOLDERS: Mapping[Kind, tuple[str, str]] = {
+    "run": (layout.RUNS, layout.RUN),
+    "study": (layout.STUDIES, layout.STUDY),
+    "job": (layout.JOBS, layout.JOB),
+    "bag": (layout.BAGS, layout.BAG),
+    "Dask cluster": (layout.DASKS, layout.DASK),
+}
+"""By kind of work: the folder in its cluster's that holds the folders of such work, and the file with a declaration."""
+STEMS = ("run", "stalls", "study", "job", "bag", "dask")
+"""First parts of automatic names, such as `run-1`."""
+_NUMBERED = re.compile(r"(.+)-d(\d+)")
+
+
+def refusal(cluster: str, kind: Kind, name: str, taken: Mapping[str, Kind], *, owner: str = "") -> str:
+    """Return why new work of this kind on `cluster` cannot have `name`, in one sentence; empty where it can.
+
+    Parameters
+    ----------
+    taken
+        The kind of each work of the cluster, by name.
+    owner
+        The study or bag that begins this work under a name that it reserves.
+    """
+    if other := taken.get(name):
+        return f"{cluster} has a {other} {name} already"
+    if holder := _holder(name, taken, owner):
+        parts = "its trials" if taken[holder] == "study" else "its Dask clusters"
+        return f"{cluster} has a {taken[holder]} {holder}, which reserves the name {name} for {parts}"
+    if kind != "study":
+        return ""
+    if name in STEMS:
+        return f"{name}-1, {name}-2 and so on are automatic names, and the trials of a study {name} would need them"
+    for other_name, other in taken.items():
+        if _is_of_study(name, other_name):
+            return f"{cluster} has a {other} {other_name} already, and a trial of {name} would need that name"
+    return ""
+
+
+def dask_name(bag: str, number: int) -> str:
+    """Return the name of the bag's `number`-th Dask cluster. Runs of a study end in a number alone."""
+    end = f"-d{number}"
+    return bag[: LONGEST_NAME - len(end)].rstrip("-") + end
+
+
+def _holder(name: str, taken: Mapping[str, Kind], owner: str) -> str:
+    """Return the study or bag, other than `owner`, that reserves `name`; empty where none does."""
+    for study in _possible_studies(name):
+        if study != owner and taken.get(study) == "study":
+            return study
+    # Two bags with long names may reserve the same name: each takes those that are free.
+    numbered = _NUMBERED.fullmatch(name) if taken.get(owner) != "bag" else None
+    if numbered:
+        number = int(numbered[2])
+        for bag, kind in taken.items():
+            if kind == "bag" and dask_name(bag, number) == name:
+                return bag
+    return ""
+
+
+def _is_of_study(study: str, name: str) -> bool:
+    return study in _possible_studies(name)
+
+
+def _possible_studies(name: str) -> Iterable[str]:
+    """Yield the names of studies that would reserve `name`: of `a-1-2` both `a-1` and `a`."""
+    suffix = layout.shared_input("")
+    if name.endswith(suffix):
+        yield name.removesuffix(suffix)
+    shorter = name
+    for _ in range(2):
+        shorter, dash, number = shorter.rpartition("-")
+        if not (dash and shorter and number.isdecimal() and number.isascii()):
+            return
+        yield shorter
