@@ -157,16 +157,19 @@ def test_a_vm_resolves_the_vms_of_its_network_and_by_their_short_names_those_of_
         own, record("peer", "10.0.0.2"), record("far", "10.0.0.3", zone="z-b"),
         record("theirs", "10.0.0.4", project="q"), record("apart", "10.0.0.5", network="other"),
     ]  # fmt: skip
-    content = names.hosts_file(own, others)
+    files = {record.name: content for record, content in names.hosts_files(others)}
+    content = files["own"]
     assert content.splitlines() == [
         "127.0.0.1 localhost", "10.0.0.1 own.z-a.c.p.internal own", names.METADATA,
         "10.0.0.2 peer.z-a.c.p.internal peer", "10.0.0.3 far.z-b.c.p.internal",
     ]  # fmt: skip
+    assert "own.z-a.c.p.internal\n" in files["far"], "of another zone by its full name alone"
+    assert "10.0.0.1" not in files["theirs"] + files["apart"]
     path = tmp_path / "hosts"
     names.replace_content(path, content)
     inode = path.stat().st_ino
-    names.replace_content(path, names.hosts_file(own, []))
-    assert path.read_text().split("\n\n")[0] == names.hosts_file(own, []).rstrip("\n")
+    names.replace_content(path, "127.0.0.1 localhost\n")
+    assert path.read_text().split() == ["127.0.0.1", "localhost"]
     assert path.stat().st_ino == inode, "it is mounted in the VM"
 
 

@@ -24,6 +24,7 @@ from ..rest.store import Store, remove_folder
 from ..weather.capacity import Refusal
 from ..weather.revoker import Revoker
 from ..weather.weather import Weather
+from . import names
 from .host import Host, PeerCheck, Surroundings
 from .links import Links
 from .metadata_server import Beside
@@ -492,13 +493,12 @@ class Fleet:
 
     def _name_all(self) -> None:
         """Write the hosts files of all VMs: one has come or gone."""
-        running = [host.record for host in self._hosts.values()]
-        for host in self._hosts.values():
+        for record, content in names.hosts_files(host.record for host in self._hosts.values()):
             try:
-                host.resolve(running)
+                self._hosts[record.identity].machine.write_hosts(content)
             except OSError:
                 # A full disk must not keep VMs from starting or ending; the next one that does writes it again.
-                _LOG.exception("the names of VMs cannot be written for %s", host.record.name)
+                _LOG.exception("the names of VMs cannot be written for %s", record.name)
 
     def _save(self, record: Record) -> None:
         try:

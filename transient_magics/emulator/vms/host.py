@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,10 +105,6 @@ class Host:
     def machine(self) -> Machine:
         """Its processes and its network."""
         return self._machine
-
-    def resolve(self, running: Iterable[Record]) -> None:
-        """Write its hosts file: its own name and those of the VMs that run."""
-        self._machine.write_hosts(names.hosts_file(self.record, running))
 
     async def shut_down_script(self) -> None:
         """Run the shutdown-script, if there is one."""

@@ -7,7 +7,7 @@ within its own zone, as the search path of Compute Engine's VMs does. Where VMs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..instances import Record
@@ -20,13 +20,20 @@ def full_name(record: Record) -> str:
     return f"{record.name}.{record.zone}.c.{record.project}.internal"
 
 
-def hosts_file(own: Record, running: Iterable[Record]) -> str:
-    """The content of the hosts file of `own` while these VMs run. Its own name comes first: a long file is read in
-    parts."""
-    lines = ["127.0.0.1 localhost", _line(own, own), METADATA]
-    beside = [each for each in running if each.key != own.key and _network(each) == _network(own)]
-    lines += sorted(_line(each, own) for each in beside)
-    return "".join(f"{line}\n" for line in lines)
+def hosts_files(running: Iterable[Record]) -> Iterator[tuple[Record, str]]:
+    """The content of the hosts file of each VM, while these run.
+
+    VMs of one zone and network have the same lines, made once: there may be hundreds. A VM's own name comes first:
+    a long file is read in parts.
+    """
+    records = sorted(running, key=lambda record: record.key)
+    shared: dict[tuple[str, ...], str] = {}
+    for own in records:
+        place = (own.zone, *_network(own))
+        if place not in shared:
+            shared[place] = "".join(_line(each, own.zone) for each in records if _network(each) == _network(own))
+        line = _line(own, own.zone)
+        yield own, f"127.0.0.1 localhost\n{line}{METADATA}\n{shared[place].replace(line, '', 1)}"
 
 
 def replace_content(path: Path, content: str) -> None:
@@ -40,9 +47,10 @@ def replace_content(path: Path, content: str) -> None:
         file.write(data + b"\n" * (old - len(data)))
 
 
-def _line(record: Record, reader: Record) -> str:
-    short = f" {record.name}" if record.zone == reader.zone else ""
-    return f"{record.address} {full_name(record)}{short}"
+def _line(record: Record, zone: str) -> str:
+    """The names of a VM for the VMs in a zone."""
+    short = f" {record.name}" if record.zone == zone else ""
+    return f"{record.address} {full_name(record)}{short}\n"
 
 
 def _network(record: Record) -> tuple[str, str]:
