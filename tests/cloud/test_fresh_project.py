@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google_hosts import Hosts, mounted
+from google_hosts import QUOTA_PROJECT, Hosts, mounted
 from scripted_api import ZONE
 
 from tests.conftest import Emulate
 from tests.emulator.discovery import document, faults, refusal_faults
-from transient_magics.cloud import ComputeEngine, Finding, VmRequest, request_id, rules
+from transient_magics.cloud import CloudStorage, ComputeEngine, Finding, VmRequest, request_id, rules
 from transient_magics.cloud.examination.permissions import ALL
 from transient_magics.emulator.project.program import ask
 from transient_magics.emulator.project.state import MANAGED, POLICIES, QUOTAS, STEPS
@@ -333,3 +333,34 @@ async def test_a_documented_role_is_enforced_permission_by_permission(
             await engine.images.make("mine", disk=f"zones/{ZONE}/disks/d", description="", labels={}, family="own")
     finally:
         ask(url, {"whole": True})
+
+
+def test_a_request_is_refused_for_the_project_that_it_names(url: str) -> None:
+    """As programs send it that take a login as it is."""
+    path = f"{url}/compute/v1/projects/{PROJECT}"
+    request = urllib.request.Request(path, headers={"x-goog-user-project": QUOTA_PROJECT})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    ask(url, {"whole": True})
+    assert opener.open(request).status == 200
+    for step, reason, consumer in (
+        ("quota-project", "SERVICE_DISABLED", fixed_id("projects", QUOTA_PROJECT)),
+        ("roles/serviceusage.serviceUsageConsumer", "USER_PROJECT_DENIED", QUOTA_PROJECT),
+    ):
+        ask(url, {"lack": [step]})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            opener.open(request)
+        content = json.load(refused.value)
+        assert refusal_faults(403, content) == []
+        (detail,) = content["error"]["details"]
+        assert (detail["reason"], detail["metadata"]["consumer"]) == (reason, f"projects/{consumer}")
+        assert opener.open(path).status == 200, "without the header nothing is lacking"
+        ask(url, {"mend": [step]})
+
+
+async def test_a_bucket_without_billing_names_the_command(url: str, hosts: Hosts) -> None:
+    ask(url, {"whole": True})
+    ask(url, {"lack": ["billing"]})
+    async with CloudStorage(PROJECT, patience=1) as storage:
+        with pytest.raises(ConsumerError, match=f"gcloud billing projects link {PROJECT}"):
+            await storage.ensure_bucket("a-bucket-of-mine", "us-central1")
+    ask(url, {"whole": True})

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from ...spec.roles import CONTROLLER_ROLE, ROLES
 from ..network.guard import FROM_A_VM
 from ..rest import calls, wire, wording
 from . import state
@@ -25,6 +26,8 @@ _BASE = "/compute/v1/projects/"
 _VERBS = {"DELETE": "delete", "PATCH": "update", "PUT": "update"}
 _READS = {"getGuestAttributes": "getGuestAttributes", "serialPort": "getSerialPortOutput"}
 _OPERATIONS = {"zones": "zoneOperations", "regions": "regionOperations"}
+_OF_VMS = frozenset((*ROLES[CONTROLLER_ROLE], "compute.advice.capacity", "compute.advice.capacityHistory"))
+"""Of a VM's service account: the role of docs/accounts.md for controllers, and advice (Compute Viewer)."""
 _OF_ROLES = ("compute", "storage")
 """Services whose permissions a custom role of docs/accounts.md decides; those of others are granted elsewhere."""
 
@@ -71,16 +74,25 @@ class Door:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """For aiohttp. What a VM asks is a matter of its own service account."""
-        if not self._project.whole and request.path.startswith(_BASE) and not request.get(FROM_A_VM):
+        """For aiohttp. A VM's service account has the role of docs/accounts.md for controllers, and no other."""
+        if not request.path.startswith(_BASE):
+            return await handler(request)
+        if request.get(FROM_A_VM):
+            for permission, resource in await wanted(request):
+                if permission not in _OF_VMS:
+                    return _missing(permission, resource)
+        elif not self._project.whole:
             name = request.path.removeprefix(_BASE).partition("/")[0]
             if refusal := charge(self._project, request, state.COMPUTE, name):
                 return refusal
             for permission, resource in await wanted(request):
                 if refused(self._project, [permission]):
-                    why = f"Required '{permission}' permission for '{resource}'"
-                    return web.json_response(wire.ApiError(403, "forbidden", why).body(), status=403)
+                    return _missing(permission, resource)
         return await handler(request)
+
+
+def _missing(permission: str, resource: str) -> web.Response:
+    return _json(wire.ApiError(403, "forbidden", f"Required '{permission}' permission for '{resource}'").body())
 
 
 def charge(project: Project, request: web.BaseRequest, service: str, name: str) -> web.Response | None:
