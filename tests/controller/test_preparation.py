@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.controller.test_core import PRICE, START, Story
+from transient_magics import client, places
+from transient_magics.client import commands
+from transient_magics.client.declaring import with_preparation
 from transient_magics.controller.decisions.core import DeleteVm, RequestVm
 from transient_magics.controller.decisions.preparation import NOBODY, WAITS, Scaled, count, scaled
-from transient_magics.journal import events
+from transient_magics.journal import Journal, events
 from transient_magics.journal.cost import run_costs
+from transient_magics.protocol.cluster_commands import Command
 from transient_magics.protocol.machines import parse_preparation, preparation_or_none
 
 RUN = {"model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1000, "prep": "cpux4", "check": False}
@@ -73,6 +80,43 @@ class Prepared(Story):
     @property
     def preparing(self) -> list[str]:
         return sorted(vm.name for vm in self.state.living if vm.role == "prep")
+
+
+def test_runs_share_the_vms_that_the_cluster_may_have_and_each_has_one() -> None:
+    story = Prepared()
+    assert story.scale() == [0]
+    story.waits(0.5, 2)
+    assert story.scale() == [0, 1]
+    story.waits(0.5, 2)
+    assert story.scale() == [0, 1, 2, 3]
+    story.happens(
+        events.TrainDeclared(run="run-2", spec={"name": "run-2", **RUN}),
+        events.ClusterLeased(ports={"run-1": 0, "run-2": 1}, workers={"0": "run-1"}),
+    )
+    assert story.scale() == [0, 1, 2]
+    story.scale()
+    assert story.state.runs["run-2"].preparation.slots == (4,)
+    story.waits(0.5, 9)
+    assert story.scale() == [0, 1, 2], "there is no room for more"
+    assert len(story.preparing) == 4
+
+
+def test_a_run_beside_another_has_the_cluster_have_a_vm_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    spec = client.specify(client.Declaration("t4x2", name="two"))
+    folder = places.cluster("two")
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    with Journal(folder / "journal.jsonl") as journal:
+        journal.append(events.ClusterDeclared(spec=with_preparation(spec, 1).to_dict()))
+        journal.append(events.TrainDeclared(run="run-1", spec={**RUN, "prep": "cpux1"}))
+    sent: list[Command] = []
+    monkeypatch.setattr(commands, "send", lambda _, command: sent.append(command))
+    client.train(source="", cluster="two", **{**RUN, "prep": "cpux1"})
+    assert [each.do for each in sent] == ["resize", "train"]
+    assert vars(sent[0])["spec"]["preparation"] == 2
 
 
 def test_vms_are_added_while_steps_wait_and_given_back_when_nobody_does() -> None:

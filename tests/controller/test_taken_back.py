@@ -44,6 +44,7 @@ from transient_magics.protocol.events import FACT, INTENTION, KINDS
 from transient_magics.protocol.literals import CheckedValue
 from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.trials.points import point
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
 KINDS_OF_VMS = ("k80", "parameter-server", "controller", "cpu")
@@ -532,6 +533,19 @@ def test_trials_of_a_vm_count_if_they_are_in_the_space() -> None:
                 assert [(each.value, each.params) for each in study.trials.values()] == [(0.5, PARAMS[0])]
                 assert study.wanted == STUDY.trials
                 assert "does not count: study." in controller._state.trouble
+
+
+def test_a_trial_whose_point_follows_from_its_number_has_no_other_point() -> None:
+    random = StudySpec.from_dict({**STUDIED, "name": "study-2", "sampler": "random"})
+    drawn = point(random, 0)
+    assert drawn is not None
+    for params, trials in ((drawn, 1), (PARAMS[0], 0)):
+        with folder() as directory:
+            write(directory / layout.STUDIES / "study-2" / layout.STUDY, random.to_dict())
+            asked = events.StudyAsked(study="study-2", trial=0, params=params, runs=("study-2-0",))
+            history(directory, [events.StudyDeclared(study="study-2", spec={}), asked])
+            with taken_back(directory) as controller:
+                assert len(controller._state.studies["study-2"].trials) == trials
 
 
 def test_a_study_stays_extended_if_this_machines_user_has_asked_for_it() -> None:

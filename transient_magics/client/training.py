@@ -83,8 +83,11 @@ def train(
         refuse_without_quota(chosen, spec)
         spec = replace(spec, on_demand_wait=on_demand_wait(chosen, spec))
         _have_prices(chosen, spec.gpus)
-    if spec.preparers and (known := chosen.state.spec) and known.preparation < spec.preparers:
-        commands.send(chosen.directory, Resize(spec=with_preparation(known, spec.preparers).to_dict()))
+    if spec.preparers and (known := chosen.state.spec):
+        beside = sum(run.spec.preparers > 0 for run in chosen.state.turns)
+        preparers = max(spec.preparers, beside + 1)  # each run needs one, however many there are at once
+        if known.preparation < preparers:
+            commands.send(chosen.directory, Resize(spec=with_preparation(known, preparers).to_dict()))
     spec = replace(
         spec, resume=resume, resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,
         token=secrets.token_hex(16),

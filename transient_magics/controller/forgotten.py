@@ -1,7 +1,8 @@
-"""A cluster that has a controller again and no journal any more: what it counts as, until its end.
+"""The first lines of a new journal, for a cluster whose journal was removed.
 
-Its bill begins with the most that it can have cost, so `--max-cost` holds. What its folder declares counts as ended:
-whether it was, nothing tells, and nothing is to be computed and paid a second time without a word of its user.
+Its bill begins with the most that it can have cost, so `--max-cost` holds. The runs, jobs, bags and studies in its
+folder count as failed. Nothing says whether they ended, and work is not computed and paid for twice unless its user
+asks for it.
 """
 
 from __future__ import annotations

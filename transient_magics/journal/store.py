@@ -4,8 +4,8 @@ A line is written by one `write` on a file opened for appending, so that readers
 torn last line of an earlier writer is closed with a newline and passed over by every reader. When the disk is full, a
 part that was written is cut off again and the error goes to the caller, who keeps the event.
 
-A journal has a second name beside it, a hard link. So one that is removed is there again as soon as somebody asks for
-the cluster, with all that happened and all that it has cost.
+A journal has a second name beside it, a hard link. A journal that was removed is restored from it, with its whole
+history and bill, when a controller or a client next opens it.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Journal:
     def hold_name(self) -> bool:
         """Write the journal again where its file was removed or replaced, and return whether it was.
 
-        Only where it is missing for some time: the whole folder may just be removed. In another folder that took the
-        name of ours there is another journal.
+        It has to be missing several times in a row, because the whole folder may be about to be removed. Another folder
+        that has the name of this one keeps its own journal.
         """
         if self._has_name() or not self._has_folder():
             self._missed = 0

@@ -3,8 +3,8 @@
 A class per kind, whose annotations are the checks of what is read. Kinds of newer versions are read as `Unknown` and
 fields that are not known are passed over, so that an old notebook can read a new journal.
 
-Each kind is a fact or an intention. A fact says what has happened, or gives something up; whoever writes it cannot make
-a cluster rent, run or spend more by it. An intention says what is wanted from now on: what is declared, rented, tried,
+Each kind is a fact or an intention. A fact says what has happened, or gives something up: a false one makes no cluster
+rent, run or spend more. An intention says what is wanted from now on: what is declared, rented, tried,
 or in charge. When a machine takes its cluster back from a controller on a VM, the facts that the VM wrote count and its
 intentions do not, unless the files of this machine say the same (`controller/agreement/provenance.py`).
 """

@@ -22,6 +22,7 @@ from ...protocol import checks, layout
 from ...protocol.cluster_commands import ExtendStudy, Move
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.events import FACT
+from ...protocol.literals import same
 from ...spec import ClusterSpec, price_kind
 from ...trials.points import point
 from ..decisions.restarting import asked
@@ -245,7 +246,9 @@ def _(sieve: _Sieve, event: events.StudyAsked) -> Event | None:
     if event.runs != study.spec.run_names(event.trial) or not study.spec.tries(event.params):
         return None
     own = point(study.spec, event.trial)
-    return event if own is None or own == dict(event.params) else None
+    if own is not None and not all(same(own[name], value) for name, value in event.params.items()):
+        return None
+    return event
 
 
 @_rule(events.StudyExtended)

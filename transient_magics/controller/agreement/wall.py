@@ -50,7 +50,8 @@ def agreed_spec(agreement: Agreement, event: events.VmRequested, there: Iterable
 
 def compare(agreement: Agreement, event: events.VmRequested, request: VmRequest, agreed: VmRequest) -> None:
     """Raise AgreementError where the request is another one than the agreement makes of the same VM."""
-    other = [each.name for each in fields(VmRequest) if getattr(request, each.name) != getattr(agreed, each.name)]
+    names = [field.name for field in fields(VmRequest)]
+    other = [name for name in names if getattr(request, name) != getattr(agreed, name)]
     if other:
         raise _refusal(agreement, event, f"it differs in {', '.join(other).replace('_', ' ')}")
 

@@ -1,6 +1,7 @@
 """How many VMs prepare the mini-batches of a run: a pure function of what its workers were told to wait for them.
 
-A run begins with one. While steps wait, as many again are added, up to what was asked for, once all that there are
+A run begins with one; where others have all that the cluster may have, the one with the most gives one back for it.
+While steps wait, as many again are added, up to what was asked for, once all that there are
 have been at work for a while. When nobody has waited for longer, one is given back; a run that then waits again keeps
 what it comes to have, so that VMs do not come and go in turns.
 """
@@ -30,12 +31,19 @@ class Scaled:
 
 
 def scaled(state: ClusterState) -> list[Scaled]:
-    """What is to change."""
+    """What is to change. All runs together have no more VMs than the cluster may have for it."""
     found: list[Scaled] = []
     number = max(state.preparers, default=-1) + 1
-    for run in preparing(state):
+    runs = list(preparing(state))
+    room = (state.spec.preparation if state.spec else 0) - sum(len(run.preparation.slots) for run in runs)
+    begins = any(not run.preparation.slots for run in runs)
+    richest = max(runs, key=lambda run: len(run.preparation.slots), default=None)
+    for run in runs:
         have, told = run.preparation.slots, _waited(state, run)
-        wanted = count(len(have), run.spec.preparers, run.preparation.least, told)
+        wanted = min(count(len(have), run.spec.preparers, run.preparation.least, told), len(have) + max(room, 0))
+        if begins and room <= 0 and run is richest and len(have) > 1:
+            wanted = len(have) - 1  # one that begins has one of them
+        room -= max(wanted - len(have), 0)
         if wanted == len(have):
             continue
         more = max(wanted - len(have), 0)
