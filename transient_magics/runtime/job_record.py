@@ -70,7 +70,7 @@ def write_end(path: Path, seconds: float) -> None:
 def seconds_left(path: Path) -> float:
     """Seconds to the moment in one of these two files; infinite where there is no such file."""
     with suppress(OSError, ValueError):
-        return float(path.read_text()) - time.time()
+        return float(path.read_text(encoding="utf-8")) - time.time()
     return math.inf
 
 
