@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.api.error_reason_pb2 import ErrorReason
 from google_hosts import QUOTA_PROJECT, Hosts, mounted
 from scripted_api import PROJECT, ZONE, Api, instance, refusal
 
@@ -51,6 +52,8 @@ REASONS = [
     ("RESOURCE_PROJECT_INVALID", ConsumerError, "gcloud projects list"),
     ("CONSUMER_SUSPENDED", ConsumerError, "project-suspension-guidelines"),
     ("SECURITY_POLICY_VIOLATED", AccessError, "the organization's administrator"),
+    ("RESOURCE_USAGE_RESTRICTION_VIOLATED", AccessError, "gcloud org-policies describe gcp.restrictServiceUsage"),
+    ("USER_BLOCKED_BY_ADMIN", AccessError, "administrator"),
     ("ACCESS_TOKEN_SCOPE_INSUFFICIENT", CredentialsError, "gcloud auth application-default login"),
     ("ACCESS_TOKEN_EXPIRED", CredentialsError, "gcloud auth application-default login"),
     ("RESOURCE_QUOTA_EXCEEDED", QuotaError, f"iam-admin/quotas?project={OTHER}"),
@@ -61,6 +64,8 @@ REASONS = [
 async def test_the_structured_reason_decides_and_the_consumer_is_named(
     api: Api, engine: ComputeEngine, reason: str, kind: type[CloudError], typed: str
 ) -> None:
+    known = ErrorReason.keys()
+    assert reason in known, "a reason that Google has"
     misleading = "Required 'compute.instances.create' permission for 'projects/a-project'"
     api.on("GET", WORKER, detailed(403, reason, misleading))
     with pytest.raises(CloudError) as raised:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import AccessError, AlreadyExistsError, CloudError, GoneError
+from ..errors import AccessError, AlreadyExistsError, CloudError, CredentialsError, GoneError
 from .calling.calls import PLAIN, Calls, until
 from .translation import properties_of
 from .values import LEAVING, Vm, VmRequest, request_id
@@ -55,6 +55,8 @@ class BulkInsert:
             whole = self._calls.failure(operation, where)
             try:
                 outcome.update(await self._failures(zone, where, operation))
+            except CredentialsError:
+                raise
             except AccessError as denied:
                 # Who may not list operations still learns the reason of the whole, and which VMs there are.
                 _log.warning("%s: why some VMs were not made may not be asked: %s", where, denied)

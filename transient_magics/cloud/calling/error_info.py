@@ -20,7 +20,7 @@ from ...errors import (
     QuotaError,
     RateLimitError,
 )
-from .mending import LOGIN, enable, grant, link_billing, set_quota_project
+from .mending import LOGIN, enable, grant, lift_managed, link_billing, set_quota_project
 
 INFRASTRUCTURE = "googleapis.com"
 """The domain of the reasons that mean the same for every API."""
@@ -36,6 +36,7 @@ _TITLES = {
     "compute.googleapis.com": "Compute Engine API",
     "storage.googleapis.com": "Cloud Storage API",
 }
+_SERVICE_USAGE = "gcp.restrictServiceUsage"
 _EXPIRED = ("ACCESS_TOKEN_EXPIRED", "ACCESS_TOKEN_TYPE_UNSUPPORTED", "CREDENTIALS_MISSING")
 
 
@@ -126,6 +127,12 @@ def explain_infrastructure(info: ErrorInfo, said: str, *, where: str, project: s
                 where=where,
                 fix=f"Ask the organization's administrator, who finds the request in the audit log{number}.",
             )
+        case "RESOURCE_USAGE_RESTRICTION_VIOLATED":
+            what = f"The organization policy {_SERVICE_USAGE} of project {consumer} forbids {info.service or 'the API'}"
+            return AccessError(what, where=where, fix=f"Use another project. {lift_managed(_SERVICE_USAGE, consumer)}")
+        case "USER_BLOCKED_BY_ADMIN":
+            what = f"An administrator has blocked {info.service or 'the API'} for this account"
+            return AccessError(what, where=where, fix="Ask the administrator of your organization's accounts.")
         case "RATE_LIMIT_EXCEEDED":
             metric = info.metadata.get("quota_metric", "")
             what = f"Project {consumer} may send no more requests now"

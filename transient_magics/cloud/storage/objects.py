@@ -17,7 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from ...errors import AccessError, AlreadyExistsError, ChangedError, CloudError, CredentialsError, GoneError
+from ...errors import (
+    AccessError,
+    AlreadyExistsError,
+    ChangedError,
+    CloudError,
+    ConsumerError,
+    CredentialsError,
+    GoneError,
+)
 from ..calling.calls import Attempts
 from ..calling.failures import policy_in
 from ..calling.login import found_credentials
@@ -129,7 +137,7 @@ class CloudStorage:
         except GoneError:
             return None
         except AccessError as error:
-            if own or isinstance(error, CredentialsError):
+            if own or isinstance(error, (CredentialsError, ConsumerError)):
                 raise
             what = f"The bucket {name} may not be used: it is somebody else's, or a role is missing"
             raise AccessError(what, where=where, fix=error.fix) from error

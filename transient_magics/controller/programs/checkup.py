@@ -32,7 +32,7 @@ from ...cloud import ComputeEngine, Finding
 from ...cloud.calling import clock
 from ...cloud.calling.mending import grant, set_quota_project
 from ...cloud.calling.signing_in import SignedIn
-from ...errors import AccessError, CloudError, CredentialsError, TransientError
+from ...errors import AccessError, CloudError, ConsumerError, CredentialsError, TransientError
 from ...journal import events
 from ...spec import ClusterSpec, own_bucket
 from ..vms import live_prices
@@ -232,7 +232,7 @@ class Checkup:
         self._name("bucket", name)
         try:
             warning = await access.storage.look(name, own=own)
-        except CredentialsError:
+        except (CredentialsError, ConsumerError):
             raise
         except AccessError as error:
             return Line("bucket", "bad", _without(str(error), error.fix), grant(_STORAGE, access.engine.project))

@@ -28,6 +28,7 @@ _READS = {"getGuestAttributes": "getGuestAttributes", "serialPort": "getSerialPo
 _OPERATIONS = {"zones": "zoneOperations", "regions": "regionOperations"}
 _OF_VMS = frozenset((*ROLES[CONTROLLER_ROLE], "compute.advice.capacity", "compute.advice.capacityHistory"))
 """Of a VM's service account: the role of docs/accounts.md for controllers, and advice (Compute Viewer)."""
+_OLDER = (state.COMPUTE, state.STORAGE)
 _OF_ROLES = ("compute", "storage")
 """Services whose permissions a custom role of docs/accounts.md decides; those of others are granted elsewhere."""
 
@@ -106,7 +107,7 @@ def charge(project: Project, request: web.BaseRequest, service: str, name: str) 
         name = consumer
     if named and refused(project, ["serviceusage.services.use"]):
         why = wording.USER_PROJECT_DENIED.format(project=named, role=state.CONSUMER)
-        return _json(denied(403, why, "USER_PROJECT_DENIED", service, named))
+        return _json(denied(403, why, "USER_PROJECT_DENIED", service, named, _errors(service, why)))
     if project.lacks(service) or (consumer != name and project.lacks(state.QUOTA_PROJECT)):
         return _json(disabled(service, consumer))
     if not project.lacks(state.BILLING):
@@ -116,8 +117,13 @@ def charge(project: Project, request: web.BaseRequest, service: str, name: str) 
     if service == state.COMPUTE:
         number = wire.fixed_id("projects", consumer)
         why = wording.BILLING_DISABLED.format(number=number)
-        return _json(denied(403, why, "BILLING_DISABLED", service, number))
+        return _json(denied(403, why, "BILLING_DISABLED", service, number, _errors(service, why)))
     return None
+
+
+def _errors(service: str, why: str) -> list[Any]:
+    """The older list of errors, which only the older services write beside the ErrorInfo."""
+    return wire.ApiError(403, "forbidden", why).body()["error"]["errors"] if service in _OLDER else []
 
 
 def disabled(service: str, project: str) -> dict[str, Any]:
