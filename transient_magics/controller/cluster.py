@@ -108,6 +108,8 @@ class Controller:
         self._directory = directory
         self._declared = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text()))
         self._saved_ahead = False
+        self._noted = False
+        """Whether the agreement was noted since this controller began."""
         self._fleet: Fleet | None = None
         self._metering: Metering | None = None
         self._in_charge = asyncio.Event()
@@ -160,7 +162,6 @@ class Controller:
                 self._runs.declare_waiting()
                 async with Access(self._declared, makes_vms=self._state.phase != "deleting") as access:
                     if await Opening(self._directory, self._recorder, access).open():
-                        agree(self._directory, self._recorder.spec)
                         adviser = Adviser(self._recorder, access)
                         await adviser.keep_asking(now())  # before the first VM is asked for
                         await self._govern(access, adviser)
@@ -270,6 +271,7 @@ class Controller:
                 if not self._state.relocation:
                     self._deadlines.look(at)
                 self._reclaims.look(self._tasks, fleet, at)
+                self._note_agreement()
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
                 fleet.keep_changing()
@@ -291,6 +293,18 @@ class Controller:
                 elif not recorder.changed.is_set():
                     await recorder.change(_TICK_SECONDS)
             self._tasks.cancel_all()
+
+    def _note_agreement(self) -> None:
+        """Note what the cluster is since it was opened: requests are compared with that. Tried again on a full disk."""
+        if self._noted:
+            return
+        try:
+            agree(self._directory, self._recorder.spec)
+        except OSError as error:
+            self._recorder.note("opening", f"The agreement cannot be written: {error.strerror}")
+        else:
+            self._noted = True
+            self._recorder.note("opening", "")
 
     async def _keep_copies(self, fleet: Fleet, *, once: bool = False) -> None:
         """Have what jobs and bags left on this VM in the bucket too, where a user can have it when the VM is gone."""
