@@ -25,7 +25,7 @@ def main(folder: Path, places: list[str], role: str, index: int, imports: str = 
     from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.training import training_graph
 
-    spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text()))
+    spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text(encoding="utf-8")))
     tf = import_tensorflow(spec)
     workers = [f"{place}:{2223 + number}" for number, place in enumerate(places[1:])]
     addresses = {"ps": [f"{places[0]}:2222"], "worker": workers}

@@ -37,4 +37,6 @@ def black_hole(cluster: Cluster, vm: str, role: str) -> Iterator[None]:
 def _ip(inside: int, *arguments: str) -> str:
     """What `ip` says in the network namespace of a process."""
     enter = ["nsenter", "--preserve-credentials", "--user", "--net", "-t", str(inside), "--"]
-    return subprocess.run([*enter, "ip", *arguments], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [*enter, "ip", *arguments], check=True, capture_output=True, text=True, encoding="utf-8"
+    ).stdout

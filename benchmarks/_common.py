@@ -17,7 +17,7 @@ from transient_magics.client import Cluster, Declaration, Run
 from transient_magics.journal import ClusterState, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
-CELL = (ROOT / "templates" / "digits.py").read_text()
+CELL = (ROOT / "templates" / "digits.py").read_text(encoding="utf-8")
 
 
 @contextlib.contextmanager

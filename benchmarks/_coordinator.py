@@ -50,7 +50,7 @@ class Coordinator:
         while self.steps() < 20:
             if time.monotonic() > deadline or self._processes["chief-0"].poll() is not None:
                 self.end()
-                raise SystemExit((self.folder / "chief-0.log").read_text()[-2000:])
+                raise SystemExit((self.folder / "chief-0.log").read_text(encoding="utf-8")[-2000:])
             time.sleep(0.5)
 
     def start_process(self, name: str) -> None:

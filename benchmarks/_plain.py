@@ -39,7 +39,7 @@ def import_models(imports: str) -> Any:
 def _of_package() -> list[str]:
     """The models that `tensor2tensor.models` imports under TensorFlow 2: those outside of its conditions."""
     (place,) = importlib.import_module("tensor2tensor.models").__path__
-    lines = ast.parse((Path(place) / "__init__.py").read_text()).body
+    lines = ast.parse((Path(place) / "__init__.py").read_text(encoding="utf-8")).body
     named = [line for line in lines if isinstance(line, ast.ImportFrom) and (line.module or "").endswith("models")]
     named += [line for line in lines if isinstance(line, ast.ImportFrom) and ".models." in (line.module or "")]
     return [f"{line.module}.{each.name}" for line in named for each in line.names]

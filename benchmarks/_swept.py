@@ -13,7 +13,7 @@ from typing import Any
 def main(cell: Path, steps: int, rate: float) -> None:
     """Train for so many steps of the cell's mini-batch, all in this process."""
     names: dict[str, Any] = {"lr": rate}
-    exec(compile(cell.read_text(), str(cell), "exec"), names)
+    exec(compile(cell.read_text(encoding="utf-8"), str(cell), "exec"), names)
     import tensorflow as tf
 
     model, input_fn = names["model"], names["input_fn"]

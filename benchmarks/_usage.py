@@ -27,7 +27,7 @@ def resident(*marks: str) -> float:
     total = 0
     for entry in ours(*marks):
         with suppress(OSError):
-            total += int((entry / "statm").read_text().split()[1]) * _PAGE
+            total += int((entry / "statm").read_text(encoding="utf-8").split()[1]) * _PAGE
     return total / 2**20
 
 
@@ -43,7 +43,7 @@ def main_thread_cpu(*marks: str) -> float:
 
 def _used(stat: Path) -> float:
     try:
-        fields = stat.read_text().rpartition(")")[2].split()
+        fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:  # it has just ended
         return 0.0
     return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -121,7 +121,9 @@ def gradients() -> None:
     for what, program in (("a small model", "synchronous_step"), ("a transformer on text", "text_step")):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", f"tests.runtime.{program}", folder]
-            said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+            said = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, check=True, encoding="utf-8"
+            ).stdout
         apart = max(json.loads(said.splitlines()[-1])["differences"])
         say(f"weighted gradient of {what} from one process's", apart * 1e6, "1e-6", "< 1")
 

@@ -46,7 +46,7 @@ def attempt(do: Any) -> None:
 def controller(cluster: Cluster) -> int | None:
     """Its process number, if it runs."""
     try:
-        number = int((cluster.directory / "controller.lock").read_text())
+        number = int((cluster.directory / "controller.lock").read_text(encoding="utf-8"))
         os.kill(number, 0)
     except (OSError, ValueError):
         return None

@@ -180,7 +180,7 @@ def tf_data(way: str, source: Source, place: Path) -> None:
         """Which part of the records a process of its own reads from the source in an epoch, or until it is killed."""
         words = ["--epoch-of", way, "--records", str(source.index.records), "--place", str(place / f"{way}-{name}")]
         quiet, said = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, 0
-        with (place / "errors").open("w") as errors, subprocess.Popen(
+        with (place / "errors").open("w", encoding="utf-8") as errors, subprocess.Popen(
             [sys.executable, __file__, *words], stdout=subprocess.PIPE, stderr=errors, env=quiet
         ) as process:  # fmt: skip
             assert process.stdout is not None
@@ -190,7 +190,7 @@ def tf_data(way: str, source: Source, place: Path) -> None:
                     process.send_signal(signal.SIGKILL)
                     break
         if not kill and process.returncode:
-            raise SystemExit((place / "errors").read_text())
+            raise SystemExit((place / "errors").read_text(encoding="utf-8"))
         return said / source.index.records
 
     name, seconds = f"Dataset.{way}", source.index.bytes / source.rate
@@ -260,7 +260,7 @@ def bucket_of(source: Source) -> Iterator[None]:
                 client = storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url})
                 client.create_bucket("benchmark-records").blob(f"p/{FILE}").upload_from_filename(source.folder / FILE)
                 token = asyncio.run(bounded_token([Reach(f"{PLACE}/", "objectViewer")], "p", url))
-                (source.folder.parent / "records-token.json").write_text(json.dumps(token.to_dict()))
+                (source.folder.parent / "records-token.json").write_text(json.dumps(token.to_dict()), encoding="utf-8")
                 relay = Relay(url.removeprefix("http://"))
                 relay.rate = source.rate / CONNECTIONS
                 os.environ["STORAGE_EMULATOR_HOST"] = f"http://{relay.address}"

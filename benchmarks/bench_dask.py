@@ -33,7 +33,7 @@ def nothing(value: int) -> int:
 def work(made: str, number: int) -> bytes:
     """A short task that says on this machine that it was executed."""
     time.sleep(TASK_SECONDS)
-    with open(made, "a") as file:
+    with open(made, "a", encoding="utf-8") as file:
         file.write(f"{number}\n")
     return number.to_bytes(4, "big") + bytes(RESULT_BYTES)
 
@@ -67,14 +67,14 @@ def revoked(cluster: Cluster, dask: Any, tasks: int, times: int) -> tuple[int, i
         futures = dask.map(lambda number: work(str(made), number), range(tasks), pure=False)
         for turn in range(times):
             share = (turn + 1) / (times + 1)
-            while len(made.read_text().splitlines()) < share * tasks:
+            while len(made.read_text(encoding="utf-8").splitlines()) < share * tasks:
                 time.sleep(0.05)
             ready = sorted(vm.name for vm in cluster.state.living if vm.role == "worker" and vm.state == "ready")
             if ready:
                 cluster.revoke(ready[0])
         results = dask.gather(futures, errors="skip")
         right = sum(int.from_bytes(each[:4], "big") in range(tasks) for each in results)
-        done = len(made.read_text().splitlines())
+        done = len(made.read_text(encoding="utf-8").splitlines())
         time.sleep(3.0)  # until the last of what VMs tell is here
     left = [each for each in cluster.events("dask") if each.seq > mark and isinstance(each, events.DaskLeft)]
     return tasks - right, done - tasks, left

@@ -82,7 +82,7 @@ def series(folder: Path) -> list[Series]:
         sys.exit(f"There are no *-1-node-*.csv in {folder}.")
     return [
         Series(trace.name, trace.zone, path.stem[-4:], sampled(trace))
-        for path in paths for trace in read_traces(path.read_text(), path.name)
+        for path in paths for trace in read_traces(path.read_text(encoding="utf-8"), path.name)
     ]  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def regions(folder: Path, first: str, hours: Sequence[int], every: int, times: i
     """Three zones of one region; what is known of zones together is learnt from the first year's pairs."""
     together: dict[tuple[str, str], list[Open]] = {}
     for path in sorted(folder.glob("*-1-node-*.csv")):
-        for trace in read_traces(path.read_text(), path.name):
+        for trace in read_traces(path.read_text(encoding="utf-8"), path.name):
             place = path.stem, f"{trace.zone[:-1]}:{trace.gpu}x{trace.gpus_per_vm}"
             together.setdefault(place, []).append(sampled(trace))
     groups = {place: np.stack([each[: min(map(len, some))] for each in some], axis=1)
@@ -283,7 +283,7 @@ def interval(blocks: NDArray[np.int64], times: int, of: Callable[[NDArray[np.int
 def with_clusters(folder: Path, hours: Sequence[int], every: float, times: int) -> None:
     """The controller's decisions on clusters."""
     paths = sorted(folder.glob("*-16-node-*.csv"))
-    traces = [trace for path in paths for trace in read_traces(path.read_text(), path.name)]
+    traces = [trace for path in paths for trace in read_traces(path.read_text(encoding="utf-8"), path.name)]
     if not traces:
         return
     print(f"\nClusters of up to {clusters.MOST} workers with a concave speed, {len(traces)} traces of sixteen VMs; "
@@ -320,7 +320,7 @@ def main() -> None:
         if options.write:
             where = Path(deadlines.__file__).parent / "prior.csv"
             source = f"{first}, github.com/skypilot-org/spot-traces (V100 and K80 on AWS; Wu et al., NSDI 2024)"
-            where.write_text(as_table(chains, f"Learnt from the *-1-node-* traces of {source}."))
+            where.write_text(as_table(chains, f"Learnt from the *-1-node-* traces of {source}."), encoding="utf-8")
             print(f"{where.name} is written anew")
     else:
         chains = published()

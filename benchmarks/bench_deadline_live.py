@@ -34,7 +34,9 @@ from transient_magics.controller.deadlines.situation import seen
 from transient_magics.deadlines.market import LACKS, LASTS
 from transient_magics.journal import Event, bill, events, replay
 
-CELL = (ROOT / "tests" / "faults" / "test_two_runs.py").read_text().split('CELL = """')[1].split('"""')[0]
+CELL = (
+    (ROOT / "tests" / "faults" / "test_two_runs.py").read_text(encoding="utf-8").split('CELL = """')[1].split('"""')[0]
+)
 WORKERS, PACE, HOURS_PER_MINUTE = 2, 0.5, 6.0
 RATE = 60 * HOURS_PER_MINUTE
 WORK_HOURS, DEADLINE_HOURS = 12.0, 24.0
@@ -101,7 +103,7 @@ def live(trace: Trace, seed: int) -> Lived:
         spec = Declaration(f"cpux{WORKERS}", name="due", zone=(ZONE,), max_hours=2000, idle=1e7)
         cluster = client.declare(spec)
         file = Path(home) / "market.csv"
-        file.write_text(trace.to_csv())
+        file.write_text(trace.to_csv(), encoding="utf-8")
         cluster.weather(hours_per_minute=HOURS_PER_MINUTE, notice="scaled", boot="0.5s")
         cluster.wait(300)
         cluster.weather(availability=f"{ZONE}:cpu={file}:{trace.name}")
@@ -144,7 +146,7 @@ def _starts(history: list[Event], run: str) -> tuple[float, float]:
 
 def kept(file: Path | None) -> dict[int, Lived]:
     """The runs of earlier calls, by seed."""
-    lines = file.read_text().splitlines() if file and file.exists() else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file and file.exists() else []
     return {each.pop("seed"): Lived(**each) for each in map(json.loads, lines)}
 
 
@@ -165,14 +167,14 @@ def main() -> None:
         say(f"late of {worlds:,} adversarial worlds", adversarial(worlds), "runs", "0")
     traces: list[Trace] = []
     for path in sorted(asked.data.glob("availability-1-node-*.csv")) if asked.data else ():
-        traces += [each for each in read_traces(path.read_text(), path.name) if each.end > 48 * HOUR]
+        traces += [each for each in read_traces(path.read_text(encoding="utf-8"), path.name) if each.end > 48 * HOUR]
     lived = kept(asked.keep)
     for seed in range(asked.first, asked.first + runs):
         if seed in lived:
             continue
         lived[seed] = one = live(stretch(traces, random.Random(seed)), seed)
         if asked.keep:
-            with asked.keep.open("a") as file:
+            with asked.keep.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"seed": seed, **asdict(one)}) + "\n")
         said = f"run {seed}: {-one.late:.0f} s before its deadline, ${one.dollars:.2f}, simulated ${one.simulated:.2f}"
         on_demand = f", on demand after {one.took:.0f} s ({one.told:.0f} counted with)" if one.told else ""

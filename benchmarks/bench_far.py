@@ -58,12 +58,12 @@ def inside(cluster: Cluster, vm: str, *words: str) -> list[str]:
 def observe(cluster: Cluster, seconds: float) -> tuple[list[float], float]:
     """Round trips in milliseconds, and Mbit/s, from the first worker to the second."""
     command = inside(cluster, "worker-1", "-c", _SERVER)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as server:
         assert server.stdout
         server.stdout.readline()
         address = cluster.state.vms["worker-1"].address
         command = inside(cluster, "worker-0", "-c", _CLIENT, address, str(seconds))
-        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8").stdout)
         server.kill()
     return [1000 * each for each in told["trips"]], told["rate"] / 1e6
 

@@ -65,7 +65,7 @@ def play(seeds: range) -> Met:
 def matrix(path: Path) -> list[str]:
     """The table of faults and moments, in Markdown; of what was measured several times the median and the longest."""
     found: dict[tuple[str, str, str], list[float]] = {}
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         test = row["test"].removeprefix("tests/faults/")
         found.setdefault((row["fault"], row["moment"], test), []).append(row["seconds"])

@@ -125,7 +125,7 @@ class Sequence:
         self.zombies: dict[str, float] = {}
         self.cluster.directory.joinpath("runs").mkdir(parents=True)
         spec = specify(Declaration(self.chance.choice(SPECS), name=NAME))
-        (self.cluster.directory / "spec.json").write_text(json.dumps(spec.to_dict()))
+        (self.cluster.directory / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
         self.spec = spec
         self.declared = {("ps", 0), *(("worker", slot) for slot in range(spec.worker_count))}
         self.for_good = {"stockout": [f"{K80}:k80"]} if self.chance.random() < 0.25 else {}

@@ -70,7 +70,9 @@ PORT = 2240
 def card() -> str:
     """The first GPU, or nothing."""
     try:
-        said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60).stdout
+        said = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60, encoding="utf-8"
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return said.partition("(")[0].strip() if said.startswith("GPU ") else ""
@@ -81,16 +83,18 @@ def prepared() -> Iterator[Path]:
     """A run's folder with its declaration; who needs them makes the records."""
     with tempfile.TemporaryDirectory(prefix="tm-gpu-") as name:
         folder = Path(name)
-        (folder / "cell.py").write_text(CELL)
+        (folder / "cell.py").write_text(CELL, encoding="utf-8")
         declared = {"name": "run-1", "train_steps": 10**6, "token": "0123456789abcdef", "check": False, **NAMES}
-        (folder / "run.json").write_text(json.dumps(declared))
+        (folder / "run.json").write_text(json.dumps(declared), encoding="utf-8")
         yield folder
 
 
 def task(folder: Path, *words: str, **environment: str) -> list[dict[str, Any]]:
     """Run a task of this file in a process of its own; the lines of JSON that it prints, none where it fails."""
     command = [sys.executable, __file__, "--task", str(folder), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=elsewhere() | environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=elsewhere() | environment, encoding="utf-8"
+    )
     if done.returncode:
         said = done.stderr.strip().rpartition("\n")[2]
         print(f"code {done.returncode}: {said[:300]}", file=sys.stderr)
@@ -262,7 +266,7 @@ def told_parts(run: Run, since: float) -> None:
 
 def devices(path: Path) -> None:
     """Print how many operations of a step ran where, and the longest kinds of the workers' CPUs."""
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     events = content["traceEvents"] if isinstance(content, dict) else content
     names = {each["pid"]: each["args"]["name"] for each in events if each.get("name") == "process_name"}
     kinds: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)

@@ -49,7 +49,7 @@ while True:
 def steps(made: Path) -> dict[int, list[tuple[int, float]]]:
     """By attempt: the steps that were begun, and when."""
     found: dict[int, list[tuple[int, float]]] = {}
-    for line in made.read_text().splitlines() if made.exists() else ():
+    for line in made.read_text(encoding="utf-8").splitlines() if made.exists() else ():
         attempt, step, at = line.split()
         found.setdefault(int(attempt), []).append((int(step), float(at)))
     return found

@@ -22,7 +22,9 @@ _STARTS = 5
 
 def held(pid: int) -> dict[str, float]:
     """Memory in MiB, threads and open files of a process."""
-    status = dict(line.split(":", 1) for line in (Path("/proc") / str(pid) / "status").read_text().splitlines())
+    status = dict(
+        line.split(":", 1) for line in (Path("/proc") / str(pid) / "status").read_text(encoding="utf-8").splitlines()
+    )
     memory = float(status["VmRSS"].split()[0]) / 1024
     return {"memory": memory, "threads": float(status["Threads"]), "files": float(len(os.listdir(f"/proc/{pid}/fd")))}
 

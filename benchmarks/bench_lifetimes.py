@@ -45,7 +45,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
     if not path.exists():
         print(f"There is no {path}: what needs the published measurements is left out.")
         return []
-    return list(csv.DictReader(path.read_text().splitlines()))
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def observed(lines: list[dict[str, str]]) -> Observations:

@@ -24,7 +24,7 @@ PARAMETERS = (64 * 1024 + 1024) + 3 * (1024 * 1024 + 1024) + (1024 * 10 + 10)
 
 def crossed(cluster: Cluster) -> int:
     """Bytes that went in and out of the worker's VM."""
-    text = Path(f"/proc/{process(cluster, 'worker-0', 'worker')}/net/dev").read_text()
+    text = Path(f"/proc/{process(cluster, 'worker-0', 'worker')}/net/dev").read_text(encoding="utf-8")
     counters = [line.split(":")[1].split() for line in text.splitlines() if ":" in line and "lo:" not in line]
     return sum(int(each[0]) + int(each[8]) for each in counters)
 

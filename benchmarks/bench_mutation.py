@@ -102,7 +102,9 @@ def bounded(command: list[str], copy: Path) -> str:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
-    done = subprocess.run(command, cwd=copy, check=False, capture_output=True, text=True, preexec_fn=limit)
+    done = subprocess.run(
+        command, cwd=copy, check=False, capture_output=True, text=True, preexec_fn=limit, encoding="utf-8"
+    )
     return (done.stdout + done.stderr)[-3000:]
 
 
@@ -110,7 +112,7 @@ def environment(place: Path) -> str:
     """mutmut in an environment of its own that sees this one's packages; the program."""
     subprocess.run([sys.executable, "-m", "venv", place / "venv"], check=True)
     (site,) = (place / "venv" / "lib").glob("python*/site-packages")
-    (site / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (site / "beside.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     subprocess.run([place / "venv" / "bin" / "pip", "install", "-q", VERSION], check=True)
     return str(place / "venv" / "bin" / "mutmut")
 
@@ -123,7 +125,7 @@ def lay_out(copy: Path) -> Path:
             shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
         else:
             shutil.copy(source, copy / name)
-    with (copy / "tests" / "conftest.py").open("a") as conftest:
+    with (copy / "tests" / "conftest.py").open("a", encoding="utf-8") as conftest:
         conftest.write(AT_ONCE)
 
     def listed(name: str, values: tuple[str, ...]) -> str:
@@ -141,7 +143,7 @@ def lay_out(copy: Path) -> Path:
             "pytest_add_cli_args", ("-p", "no:cacheprovider", "--timeout=60", *map("--deselect={}".format, NOT_ASKED))
         ),
     ]
-    (copy / "setup.cfg").write_text("\n".join(settings) + "\n")
+    (copy / "setup.cfg").write_text("\n".join(settings) + "\n", encoding="utf-8")
     return copy
 
 
@@ -150,7 +152,7 @@ def see_that_tests_are_found(copy: Path, told: str) -> None:
     stats = copy / "mutants" / "mutmut-stats.json"
     if not stats.exists():
         sys.exit(f"the tests fail as they are, or there are none: {told}")
-    if odd := [name for name in json.loads(stats.read_text())["duration_by_test"] if "\\" in name]:
+    if odd := [name for name in json.loads(stats.read_text(encoding="utf-8"))["duration_by_test"] if "\\" in name]:
         sys.exit(f"pytest escapes the backslash in these names once more each time: {odd}"[:2000])
 
 
@@ -159,8 +161,11 @@ def changed(copy: Path) -> dict[str, Change]:
     found = {}
     for module in MUTATED:
         path = copy / "mutants" / "transient_magics" / module
-        lines = [line.replace("# type: ignore # mutmut generated", "").strip() for line in path.read_text().split("\n")]
-        spans = json.loads(path.with_name(path.name + ".spans").read_text())["spans"]
+        lines = [
+            line.replace("# type: ignore # mutmut generated", "").strip()
+            for line in path.read_text(encoding="utf-8").split("\n")
+        ]
+        spans = json.loads(path.with_name(path.name + ".spans").read_text(encoding="utf-8"))["spans"]
         sources = {name: lines[begin - 1 : end] for name, (begin, end) in spans.items()}
         prefix = f"transient_magics.{module.removesuffix('.py').replace('/', '.')}"
         for name, source in sources.items():
@@ -178,13 +183,15 @@ def changed(copy: Path) -> dict[str, Change]:
 
 def verdicts(mutmut: str, copy: Path) -> dict[str, str]:
     """What became of each mutant."""
-    told = subprocess.run([mutmut, "results", "--all", "true"], cwd=copy, check=False, capture_output=True, text=True)
+    told = subprocess.run(
+        [mutmut, "results", "--all", "true"], cwd=copy, check=False, capture_output=True, text=True, encoding="utf-8"
+    )
     return dict(re.findall(r"^\s*(\S+): (.+?)\s*$", told.stdout, re.MULTILINE))
 
 
 def answers() -> dict[Change, str]:
     """Why no test could or should notice a change, by what it changes."""
-    told = tomllib.loads(ANSWERS.read_text()).get("answer", [])
+    told = tomllib.loads(ANSWERS.read_text(encoding="utf-8")).get("answer", [])
     return {Change(each["place"], was, now): each["why"] for each in told for was, now in each["changes"]}
 
 

@@ -34,7 +34,7 @@ def moments(cluster: Cluster, former: Run, latter: Run) -> dict[str, float]:
         return (found[-1] if latest else found[0]) - last
 
     def process(vm: str) -> float:
-        lines = (vm_home(cluster, vm) / "transient" / "agent.jsonl").read_text().splitlines()
+        lines = (vm_home(cluster, vm) / "transient" / "agent.jsonl").read_text(encoding="utf-8").splitlines()
         started = (line for line in map(json.loads, lines) if line["kind"] == "process.started")
         return next(line["time"] for line in started if line["run"] == latter.name) / 1e9 - last
 

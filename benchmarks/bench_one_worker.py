@@ -75,12 +75,16 @@ def measure(cell: str, count: int, megabit: int) -> tuple[int, list[list[float]]
     """Number of variables; steps per second elsewhere, and here."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "cell.py").write_text(cell)
-        (folder / "run.json").write_text(json.dumps(RunSpec("bare", 10, params={"lr": 0.01}).to_dict()))
+        (folder / "cell.py").write_text(cell, encoding="utf-8")
+        (folder / "run.json").write_text(
+            json.dumps(RunSpec("bare", 10, params={"lr": 0.01}).to_dict()), encoding="utf-8"
+        )
         shaped = f"tc qdisc add dev lo root tbf rate {megabit}mbit burst 256kb latency 200ms;" if megabit else ""
         task = f"{sys.executable} {__file__} --task {folder}"
         line = f"ip link set lo up; {shaped} {task} ps {count} & {task} worker {count}; kill $!"
-        done = subprocess.run(["unshare", "-Urn", "sh", "-c", line], stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            ["unshare", "-Urn", "sh", "-c", line], stdout=subprocess.PIPE, text=True, check=False, encoding="utf-8"
+        )
     lines = [json.loads(each) for each in done.stdout.splitlines() if each.startswith("{")]
     rates = [[each["rate"] for each in lines if each.get("turn") == turn] for turn in (0, 1)]
     return lines[0]["variables"], rates

@@ -210,7 +210,7 @@ def day(lab: Lab, folder: Path, hours: float, watched: float) -> None:
     kernel = float(said(page, "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)"))
     for second in range(int(watched * 10)):  # at ten times the speed
         moment = story.end + second
-        with metrics.open("a") as file:
+        with metrics.open("a", encoding="utf-8") as file:
             file.writelines(story.metrics(moment, moment + 1))
         page.wait_for_timeout(100)
     say("page's heap: notebook alone, with the panel, later", empty, f"MB, {first:.0f} MB, {heap(page):.0f} MB")

@@ -56,7 +56,7 @@ class Ours:
         from transient_magics.runtime.training.user_model.trainable import OwnModel
 
         self.tf = tf = tensorflow()
-        (folder / "cell.py").write_text(cell)
+        (folder / "cell.py").write_text(cell, encoding="utf-8")
         self.trainable = OwnModel(RunFolder(folder), RunSpec("parity", STEPS))
         self.arrays: Mapping[str, Any] = {}
         """All training examples, by the name of their part."""

@@ -188,7 +188,7 @@ def cmdare() -> None:
     if not CMDARE.exists():
         print("CM-DARE's data set does not lie beside the project: its cells are left out.\n")
         return
-    rows = list(csv.DictReader(CMDARE.read_text().splitlines()))
+    rows = list(csv.DictReader(CMDARE.read_text(encoding="utf-8").splitlines()))
     print("CM-DARE, steps per second of clusters (two GPUs, the server's part and its scaling: four numbers a model)")
     every: list[float] = []
     for model in dict.fromkeys(row["model"] for row in rows):

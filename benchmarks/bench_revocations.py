@@ -188,9 +188,9 @@ class Script:
         self._folder, self._imports, self._counter, self._before = folder, imports, folder / "count", 0
         self._processes: list[subprocess.Popen[bytes]] = []
         folder.mkdir()
-        (folder / "cell.py").write_text(CELL)
+        (folder / "cell.py").write_text(CELL, encoding="utf-8")
         declared = {"name": "run-1", "train_steps": 10**7, "token": "", "pace_seconds": model.pace, **model.names}
-        (folder / "run.json").write_text(json.dumps(declared))
+        (folder / "run.json").write_text(json.dumps(declared), encoding="utf-8")
         self._counter.write_bytes(bytes(8 * WORKERS))
 
     def start(self, workers: int) -> None:

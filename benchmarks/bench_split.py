@@ -137,8 +137,8 @@ def stalls(folder: Path, rounds: int, steps: int) -> None:
     from transient_magics.runtime.worker.split import moments, parts
 
     declared = {"name": "run-1", "train_steps": 1000, "token": "0123456789abcdef"}
-    (folder / "run.json").write_text(json.dumps(declared))
-    (folder / "cell.py").write_text(CELL_OF_STALLS)
+    (folder / "run.json").write_text(json.dumps(declared), encoding="utf-8")
+    (folder / "cell.py").write_text(CELL_OF_STALLS, encoding="utf-8")
     sys.modules["bench_split"] = sys.modules[__name__]  # that of the cell
     spec, server, own = RunSpec.from_dict(declared), free_address(), free_address()
     tf = import_tensorflow(spec)
@@ -219,8 +219,8 @@ def measure(folder: Path, pairs: int, seconds: float) -> None:
     from transient_magics.runtime.training.graph.worker import build
     from transient_magics.runtime.worker.split import moments, parts
 
-    (folder / "run.json").write_text(json.dumps(SPEC))
-    (folder / "cell.py").write_text(CELL)
+    (folder / "run.json").write_text(json.dumps(SPEC), encoding="utf-8")
+    (folder / "cell.py").write_text(CELL, encoding="utf-8")
     spec, server, own = RunSpec.from_dict(SPEC), free_address(), free_address()
     tf = import_tensorflow(spec)
     trainable = define(RunFolder(folder), spec, str(folder))

@@ -99,8 +99,8 @@ def bare(folder: Path, steps: int, number: int, rate: float) -> list[str]:
     """The command of a trial of two processes, in a network of their own: TensorFlow's servers listen to everybody."""
     mine = folder / f"bare-{number}"
     mine.mkdir()
-    (mine / "cell.py").write_text(CELL)
-    (mine / "run.json").write_text(json.dumps(RunSpec("bare", steps, params={"lr": rate}).to_dict()))
+    (mine / "cell.py").write_text(CELL, encoding="utf-8")
+    (mine / "run.json").write_text(json.dumps(RunSpec("bare", steps, params={"lr": rate}).to_dict()), encoding="utf-8")
     line = f"ip link set lo up; exec {sys.executable} {_between.__file__} {mine} 2222"
     return ["unshare", "-Urn", "sh", "-c", line]
 
@@ -108,7 +108,7 @@ def bare(folder: Path, steps: int, number: int, rate: float) -> list[str]:
 def plain(folder: Path, steps: int, number: int, rate: float) -> list[str]:
     """The command of a trial of one process."""
     cell = folder / f"plain-{number}.py"
-    cell.write_text(CELL)
+    cell.write_text(CELL, encoding="utf-8")
     return [sys.executable, _swept.__file__, str(cell), str(steps), str(rate)]
 
 
@@ -126,7 +126,7 @@ def as_scripts(command: Callable[[int, float], list[str]], trials: int, at_once:
     def trial(_: int) -> None:
         asked = study.ask()
         rate = asked.suggest_float("lr", 0.0, 1.0)
-        done = subprocess.run(command(asked.number, rate), capture_output=True, text=True, check=True)
+        done = subprocess.run(command(asked.number, rate), capture_output=True, text=True, check=True, encoding="utf-8")
         study.tell(asked, float(done.stdout.split()[-1]))
 
     joblib.Parallel(at_once, prefer="threads")(joblib.delayed(trial)(number) for number in range(trials))

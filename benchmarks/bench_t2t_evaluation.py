@@ -52,7 +52,7 @@ STEPS = (3, 6)
 
 def compared(model: str, hparams_set: str, problem: str, found: Any) -> None:
     """Put the largest deviation of each part into the pipe."""
-    with open(os.devnull, "w") as nothing:
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), 1)
         with tempfile.TemporaryDirectory() as place:
             found.send(_compared(Path(place), {"model": model, "hparams_set": hparams_set, "problem": problem}))
@@ -63,9 +63,9 @@ def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
     from transient_magics.runtime.programs.evaluate import evaluate
     from transient_magics.runtime.training.define import define
 
-    (place / "cell.py").write_text(CELL)
+    (place / "cell.py").write_text(CELL, encoding="utf-8")
     declared = {"name": "run-1", "train_steps": STEPS[-1], "eval_batches": 0, **names}
-    (place / "run.json").write_text(json.dumps(declared))
+    (place / "run.json").write_text(json.dumps(declared), encoding="utf-8")
     folder = RunFolder(place)
     trainable = define(folder, folder.spec(), str(folder.data))
     trainable.generate(str(folder.data), str(place / "temporary"))

@@ -94,8 +94,10 @@ class Bare(Side):
         folder.mkdir()
         self._counter = folder / "count"
         self._counter.write_bytes(bytes(8 * workers))
-        (folder / "cell.py").write_text(cell)
-        (folder / "run.json").write_text(json.dumps({"name": "run-1", "train_steps": 10**7, "token": "", **declared}))
+        (folder / "cell.py").write_text(cell, encoding="utf-8")
+        (folder / "run.json").write_text(
+            json.dumps({"name": "run-1", "train_steps": 10**7, "token": "", **declared}), encoding="utf-8"
+        )
         places = [f"10.1.0.{place}" if apart else "127.0.0.1" for place in range(1, workers + 2)]
         more = [_ONE_MORE.format(place=index + 2, index=index) for index in range(workers)]
         line = _APART + "".join(more) + "wait" if apart else _TOGETHER
@@ -110,7 +112,7 @@ class Bare(Side):
         while self._count() < _WARM * workers:
             if time.monotonic() > deadline:
                 self.signal(signal.SIGKILL)
-                raise SystemExit((folder / "log").read_text()[-2000:])
+                raise SystemExit((folder / "log").read_text(encoding="utf-8")[-2000:])
             time.sleep(0.5)
         self._before = 0
 
@@ -176,7 +178,7 @@ def digits(rounds: int) -> dict[str, float]:
 
 def alike(network: str, workers: int, rounds: int) -> dict[str, float]:
     """The same for one network that all define in the same way."""
-    cell = f"{Path(_network.__file__).read_text()}\nNETWORK = {network!r}\n"
+    cell = f"{Path(_network.__file__).read_text(encoding='utf-8')}\nNETWORK = {network!r}\n"
     with tempfile.TemporaryDirectory() as place, own_home() as home, contextlib.ExitStack() as ends:
         peer = Coordinator(Path(place) / "peer", workers, network, threads=OPERATION_THREADS)
         ends.callback(peer.end)

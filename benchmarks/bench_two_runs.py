@@ -24,7 +24,7 @@ WARM_SECONDS = 8.0
 
 def busy() -> tuple[float, float]:
     """Seconds of all cores so far: at work, and in all."""
-    values = [float(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    values = [float(each) for each in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
     return sum(values) - values[3] - values[4], sum(values)
 
 

@@ -40,8 +40,8 @@ def write(folder: Path) -> None:
     pages = {"options": _options(), "events": _events(), "errors": _errors(), "python": _python()}
     for name, lines in pages.items():
         path, text = folder / f"{name}.md", "\n".join(lines) + "\n"
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 def _cell(text: str) -> str:

@@ -72,7 +72,7 @@ def _run(path: Path, out: Path, began: float) -> int:
         failed = str(error).strip().splitlines()[-1]
     report = out / f"{path.stem}.html"
     html, _ = HTMLExporter().from_notebook_node(notebook)
-    report.write_text(html)
+    report.write_text(html, encoding="utf-8")
     nbformat.write(notebook, out / path.name)
     if failed:
         print(f"\nThe notebook failed: {failed}\nReport: {report}", file=sys.stderr)

@@ -212,18 +212,18 @@ class Rows:
 
     def add(self, row: Kept) -> None:
         """Keep one more."""
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
 
     def of(self, what: str) -> list[Kept]:
         """All runs of this, in the order in which they were made."""
-        rows = (Kept(**json.loads(line)) for line in self.path.read_text().splitlines())
+        rows = (Kept(**json.loads(line)) for line in self.path.read_text(encoding="utf-8").splitlines())
         return [row for row in rows if row.what == what]
 
 
 def cores() -> tuple[float, float]:
     """Seconds that this machine's cores were busy, and seconds of them in all, since it was started (Linux)."""
-    ticks = [float(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    ticks = [float(each) for each in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 

@@ -136,7 +136,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Lanes | Non
 def _starting_tensorflow() -> Iterator[str]:
     """Yield the files, relative to the project, whose tests are marked `training`."""
     for path in TESTS.rglob("test_*.py"):
-        if "mark.training" in path.read_text():
+        if "mark.training" in path.read_text(encoding="utf-8"):
             yield path.relative_to(TESTS.parent).as_posix()
 
 
@@ -149,7 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    durations = json.loads(DURATIONS.read_text())
+    durations = json.loads(DURATIONS.read_text(encoding="utf-8"))
 
     def order(item: pytest.Item) -> tuple[bool, float]:
         name = item.path.relative_to(TESTS).as_posix()
@@ -170,7 +170,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--store-durations") and not hasattr(session.config, "workerinput"):
         long = {path: round(seconds, 1) for path, seconds in sorted(_seconds.items()) if seconds >= LONG_SECONDS}
-        DURATIONS.write_text(json.dumps(long, indent=1) + "\n")
+        DURATIONS.write_text(json.dumps(long, indent=1) + "\n", encoding="utf-8")
 
 
 def pytest_collection_finish() -> None:
@@ -246,7 +246,7 @@ def _quick_is_quick(_imports_of_tensorflow: Path | None, request: pytest.Fixture
     yield
     if _imports_of_tensorflow is None:
         return
-    told = _imports_of_tensorflow.read_text()
+    told = _imports_of_tensorflow.read_text(encoding="utf-8")
     os.truncate(_imports_of_tensorflow, 0)
     assert not told, f"TensorFlow is imported by a test that is not marked `training`: {told}"
     assert before or "tensorflow" not in sys.modules, (

@@ -52,7 +52,7 @@ async def steered(declaration: Declaration) -> AsyncIterator[Steered]:
     spec = specify(declaration)
     directory = places.cluster(spec.name)
     directory.joinpath("runs").mkdir(parents=True)
-    (directory / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (directory / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     controller = Controller(directory)
     governing = asyncio.create_task(controller.run())
     found = Steered(spec.name)

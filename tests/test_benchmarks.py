@@ -39,9 +39,11 @@ with own_home() as home:
 def test_every_benchmark_takes_help_and_quick_and_stands_in_the_table() -> None:
     command = [sys.executable, "-c", HELP_OF_ALL, *map(str, PROGRAMS)]
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
-    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
+    said = subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True, encoding="utf-8"
+    ).stdout.splitlines()
     assert said == [f"{path} True" for path in PROGRAMS]
-    table = (BENCHMARKS / "README.md").read_text()
+    table = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     assert [path.name for path in PROGRAMS if f"| `{path.name}` |" not in table] == []
 
 

@@ -21,7 +21,7 @@ from transient_magics.client.bags.declare import check_function
 
 PROJECT = Path(__file__).parents[1]
 NOTEBOOK = PROJECT / "notebooks" / "lennard-jones.ipynb"
-TEMPLATE = (PROJECT / "templates" / "lennard_jones.py").read_text()
+TEMPLATE = (PROJECT / "templates" / "lennard_jones.py").read_text(encoding="utf-8")
 sys.path.insert(0, str(NOTEBOOK.parent))
 
 import fluid  # noqa: E402

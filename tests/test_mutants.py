@@ -11,6 +11,11 @@ PROJECT = Path(__file__).parents[1]
 
 def test_every_planted_fault_matches_the_sources_once_and_names_tests_that_exist() -> None:
     done = subprocess.run(
-        [sys.executable, "tools/mutants.py", "--check"], cwd=PROJECT, capture_output=True, text=True, check=False
+        [sys.executable, "tools/mutants.py", "--check"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stdout

@@ -43,7 +43,7 @@ def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:
     assert "nvidia-cudnn-cu12==9." in script
     assert "--hash=sha256:" in script
     assert len(script.encode()) < 256 * 1024
-    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False, encoding="utf-8").returncode == 0
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow()
     from transient_magics.controller.vms.startup import controller_script
 
     script = controller_script()
-    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False, encoding="utf-8").returncode == 0
     pinned = set(re.findall(r"^([a-z0-9-]+)==", script, re.MULTILINE))
     assert not pinned & {"tensorflow", "tensor2tensor"}  # NumPy comes with Optuna, which conducts studies there
     code = (
@@ -63,7 +63,7 @@ def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow()
         "tops = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
         "print(*{each.lower().replace('_', '-') for name in tops for each in of.get(name, ())})"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     beside = {"transient-magics", "setuptools", "tornado"}  # the last two are imported only where they are
     assert set(ended.stdout.split()) - beside <= pinned
 
@@ -75,13 +75,23 @@ def test_the_account_of_users_code_may_do_nothing_as_root(tmp_path: Path) -> Non
     script = account_script(with_gpu=False, sudoers=str(tmp_path))
     plain = {"PATH": os.environ["PATH"]}
     for _ in range(2):  # at every boot
-        subprocess.run(["bash"], input=script, text=True, check=True, env=plain)
+        subprocess.run(["bash"], input=script, text=True, check=True, env=plain, encoding="utf-8")
         (rules,) = tmp_path.iterdir()
         assert rules.name > "google_sudoers", "sudo takes the last rule that fits"
         assert "." not in rules.name, "sudo passes over such files"
-        assert (rules.read_text(), rules.stat().st_mode & 0o777) == (f"{USER} ALL=(ALL:ALL) !ALL\n", 0o440)
+        assert (rules.read_text(encoding="utf-8"), rules.stat().st_mode & 0o777) == (
+            f"{USER} ALL=(ALL:ALL) !ALL\n",
+            0o440,
+        )
     rules.unlink()
-    subprocess.run(["bash"], input=script, text=True, check=True, env={**plain, "GCE_METADATA_HOST": "169.254.169.254"})
+    subprocess.run(
+        ["bash"],
+        input=script,
+        text=True,
+        check=True,
+        env={**plain, "GCE_METADATA_HOST": "169.254.169.254"},
+        encoding="utf-8",
+    )
     assert not list(tmp_path.iterdir()), "an emulated VM has the accounts of the machine that it runs on"
 
 
@@ -91,12 +101,14 @@ def test_the_extension_imports_nothing_heavy() -> None:
         "shell.run_line_magic('load_ext', 'transient_magics')\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert ended.stdout.strip().splitlines()[-1] == "[]"
 
 
 def test_no_file_names_a_registry_or_a_place_on_one_machine() -> None:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     if listed.returncode:
         pytest.skip("this is no checkout, and nobody tells which files are of it")
     assert "README.md" in listed.stdout.split("\0")
@@ -104,9 +116,9 @@ def test_no_file_names_a_registry_or_a_place_on_one_machine() -> None:
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
         if path.suffix not in (".png", ".ipynb") and path.exists():
-            content = path.read_text(errors="replace")
+            content = path.read_text(errors="replace", encoding="utf-8")
             assert not [word for word in words if word in content], name
 
 
 def test_the_files_whose_durations_are_stored_exist() -> None:
-    assert [name for name in json.loads(DURATIONS.read_text()) if not (TESTS / name).is_file()] == []
+    assert [name for name in json.loads(DURATIONS.read_text(encoding="utf-8")) if not (TESTS / name).is_file()] == []

@@ -24,7 +24,8 @@ from transient_magics.emulator.weather.settings import Settings
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 README, TOUR, PLANNING, EMULATOR = (
-    path.read_text() for path in (ROOT / "README.md", DOCS / "tour.md", DOCS / "planning.md", DOCS / "emulator.md")
+    path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", DOCS / "tour.md", DOCS / "planning.md", DOCS / "emulator.md")
 )
 GOOGLE = DOCS / "google-cloud.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
@@ -66,13 +67,13 @@ def test_the_first_cells_are_those_of_the_tour_in_its_order() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_make_target_that_is_named_exists(path: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(), re.MULTILINE)) <= targets
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE)) <= targets
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_file_that_is_named_exists(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     rooms = [each.name for each in (*ROOT.iterdir(), *(ROOT / "transient_magics").iterdir()) if each.is_dir()]
     for name in re.findall(rf"`((?:{'|'.join(rooms)})/[\w./-]+\.[a-z]+)[`:]", text):
         assert (ROOT / name).exists() or (ROOT / "transient_magics" / name).exists(), name
@@ -81,7 +82,7 @@ def test_every_file_that_is_named_exists(path: Path) -> None:
 @functools.cache
 def defined(path: Path) -> set[str]:
     """The names that a file defines: functions, classes, what is assigned, and in classes the same behind a dot."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if path.suffix == ".js":
         return set(re.findall(r"^(?:export )?(?:async )?(?:function|const|class) (\w+)", text, re.MULTILINE))
     return set(names_in(ast.parse(text).body))
@@ -99,7 +100,11 @@ def names_in(body: list[ast.stmt], before: str = "") -> Iterator[str]:
             yield from (before + node.id for node in inner if isinstance(node, ast.Name))
 
 
-PLACES = [found for path in DOCUMENTS for found in re.findall(r"`([\w./-]+\.(?:py|js)): ([\w.]+)`", path.read_text())]
+PLACES = [
+    found
+    for path in DOCUMENTS
+    for found in re.findall(r"`([\w./-]+\.(?:py|js)): ([\w.]+)`", path.read_text(encoding="utf-8"))
+]
 
 
 def test_every_name_that_is_said_to_lie_in_a_file_is_defined_there() -> None:
@@ -113,7 +118,7 @@ def test_every_name_that_is_said_to_lie_in_a_file_is_defined_there() -> None:
 
 
 def test_every_row_of_where_things_happen_names_one_place() -> None:
-    tables = (DOCS / "where.md").read_text().partition("\n## Files that look alike")[0]
+    tables = (DOCS / "where.md").read_text(encoding="utf-8").partition("\n## Files that look alike")[0]
     rows = [row for row in re.findall(r"^\| (.*) \|$", tables, re.MULTILINE) if not row.startswith("what you see")]
     assert all(re.search(r" \| `[^`]+\.(py|js): [\w.]+`$", row) for row in rows), rows
     said = [row.rpartition(" | ")[0] for row in rows]
@@ -125,7 +130,10 @@ def test_every_room_is_described() -> None:
     package = ROOT / "transient_magics"
     rooms = {f"{each.parent.relative_to(package)}/" for each in package.glob("*/**/__init__.py")}
     rooms = {each for each in rooms if each.count("/") > 1} - {"emulator/compute/creation/"}
-    assert set(re.findall(r"^\| `([\w/]+/)` \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)) == rooms
+    assert (
+        set(re.findall(r"^\| `([\w/]+/)` \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE))
+        == rooms
+    )
 
 
 def test_no_room_has_more_than_fifteen_modules() -> None:
@@ -135,7 +143,7 @@ def test_no_room_has_more_than_fifteen_modules() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_link_leads_somewhere(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
     for place in re.findall(r"\]\((?!https:)(.*?)\)", text):
@@ -145,22 +153,27 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 def written(place: str) -> bool:
     """Whether a page is one of those that are written from the code."""
-    return place.startswith("reference/") and place in (DOCS / "index.md").read_text() + "reference/events.md"
+    return (
+        place.startswith("reference/")
+        and place in (DOCS / "index.md").read_text(encoding="utf-8") + "reference/events.md"
+    )
 
 
 @pytest.mark.slow  # `make docs` does so, too
 def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "docs", str(tmp_path)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    built = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300, encoding="utf-8"
+    )
     assert built.returncode == 0, built.stderr
-    options = (tmp_path / "reference" / "options.html").read_text()
+    options = (tmp_path / "reference" / "options.html").read_text(encoding="utf-8")
     assert all(spelling in options for option in declared("train") for spelling in option.spellings)
-    assert "vm.preemption_notice" in (tmp_path / "reference" / "events.html").read_text()
+    assert "vm.preemption_notice" in (tmp_path / "reference" / "events.html").read_text(encoding="utf-8")
 
 
 def shown(path: Path) -> set[str]:
     """The lines of ours that a document shows, in blocks and between words, as typed behind `transient` or a magic."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     typed = "\n".join(blocks("text", text) + blocks("python", text) + blocks("sh", text))
     found = re.findall(r"^(?:%%?transient_|%%(?=train|bag)|transient )(.*)$", typed, re.MULTILINE)
     return {*found, *re.findall(r"`(?:%%?transient_|%%(?=train |bag )|transient )([^`]+)`", text)}
@@ -199,7 +212,7 @@ def test_the_documents_show_lines_of_every_kind() -> None:
 def test_every_weather_that_it_shows_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("market.csv").write_text(
-        "zone,gpu,gpus_per_vm,seconds,available\nus-east-1f,v100,1,0,3\nus-east-1f,v100,1,900,\n"
+        "zone,gpu,gpus_per_vm,seconds,available\nus-east-1f,v100,1,0,3\nus-east-1f,v100,1,900,\n", encoding="utf-8"
     )
     lines = re.findall(r"^%transient_weather (.*)$", "\n".join(blocks("text", EMULATOR)), re.MULTILINE)
     assert lines
@@ -221,10 +234,12 @@ def typed(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_what_is_rehearsed_on_the_emulator_can_be_typed_as_it_stands(own_home: Path) -> None:
-    rehearsed = [line for line in typed(GOOGLE.read_text()) if "my-project" not in line]
+    rehearsed = [line for line in typed(GOOGLE.read_text(encoding="utf-8")) if "my-project" not in line]
     assert len(rehearsed) == 3
     for line in rehearsed:
-        ended = subprocess.run([*PROGRAM, *line.split()[1:]], capture_output=True, text=True, check=False, timeout=300)
+        ended = subprocess.run(
+            [*PROGRAM, *line.split()[1:]], capture_output=True, text=True, check=False, timeout=300, encoding="utf-8"
+        )
         assert ended.returncode == 0, ended
         assert ended.stdout
 

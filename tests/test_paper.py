@@ -112,7 +112,7 @@ def test_the_published_figures_are_those_of_the_data_set() -> None:
         pytest.skip("the published data are not beside the project")
 
     def durations(folder: str) -> list[float]:
-        found = (data / folder / "train_data_processed.csv").read_text().splitlines()
+        found = (data / folder / "train_data_processed.csv").read_text(encoding="utf-8").splitlines()
         column = found[0].split(",").index("Duration")
         return [float(line.split(",")[column]) for line in found[1:]]
 
@@ -148,7 +148,7 @@ def test_the_notebook_runs_in_a_short_form(home: Path, tmp_path: Path) -> None:
     (parameters,) = (cell for cell in notebook.cells if cell.source.startswith("REPEATS = "))
     parameters.source += f"\n{SHORT}"
     runner_of(notebook, tmp_path).execute()
-    kept = [json.loads(line) for line in (tmp_path / "icac19-rows.jsonl").read_text().splitlines()]
+    kept = [json.loads(line) for line in (tmp_path / "icac19-rows.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["what"] for row in kept] == ["k80", "k80x2", "k80x2-1"]
     assert all(row["accuracy"] > 50 and row["hours"] > 1 for row in kept)
     assert kept[0]["hours"] > 3.8

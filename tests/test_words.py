@@ -39,7 +39,7 @@ EXCEPTED = {
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Each text of a module, and the first line of each docstring, with its line."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

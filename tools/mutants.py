@@ -124,7 +124,7 @@ def main() -> int:
     for mutant, verdict in judged(pending, options.jobs):
         verdicts[mutant.name] = verdict
         row = {"name": mutant.name, "entry": mutant.digest, "sources": sources, **vars(verdict)}
-        with options.results.open("a") as file:
+        with options.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{verdict.verdict:9} {verdict.seconds:5.0f} s  {mutant.name}: {verdict.reason}", flush=True)
     return report(mutants, verdicts)
@@ -132,7 +132,7 @@ def main() -> int:
 
 def read_catalog(path: Path) -> list[Mutant]:
     """Return the entries of a list of faults."""
-    entries = tomllib.loads(path.read_text())["mutant"]
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
@@ -144,7 +144,7 @@ def source_files(root: Path) -> list[Path]:
 
 def unsound_entries(mutants: list[Mutant]) -> list[str]:
     """Return a sentence for each entry whose pattern does not match exactly once or whose test file is missing."""
-    texts = {path: path.read_text() for path in source_files(ROOT)}
+    texts = {path: path.read_text(encoding="utf-8") for path in source_files(ROOT)}
     problems = []
     for name, count in Counter(mutant.name for mutant in mutants).items():
         if count > 1:
@@ -158,7 +158,7 @@ def unsound_entries(mutants: list[Mutant]) -> list[str]:
             path, _, function = test.partition("::")
             if not (ROOT / path).exists():
                 problems.append(f"{mutant.name}: {path} does not exist")
-            elif function and f"def {function.partition('[')[0]}(" not in (ROOT / path).read_text():
+            elif function and f"def {function.partition('[')[0]}(" not in (ROOT / path).read_text(encoding="utf-8"):
                 problems.append(f"{mutant.name}: {test} does not exist")
     return problems
 
@@ -176,7 +176,7 @@ def earlier_verdicts(path: Path, sources: str, mutants: list[Mutant]) -> dict[st
     entries = {mutant.name: mutant.digest for mutant in mutants}
     verdicts = {}
     if path.exists():
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             if row["sources"] == sources and entries.get(row["name"]) == row["entry"]:
                 verdicts[row["name"]] = Verdict(row["verdict"], row["reason"], row["seconds"])
@@ -211,7 +211,7 @@ def copy_project(target: Path) -> Path:
     """Copy what git tracks or would track, and the built front end."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
+        cwd=ROOT, check=True, capture_output=True, text=True, encoding="utf-8",
     ).stdout  # fmt: skip
     for name in listed.split("\0"):
         source = ROOT / name
@@ -254,8 +254,8 @@ def judge(mutant: Mutant, copy: Path) -> Verdict:
 def planted(mutant: Mutant, copy: Path) -> Iterator[Path]:
     """Yield the file in which the fault stands for the time being."""
     pattern = re.compile(mutant.pattern, re.MULTILINE)
-    (path,) = [path for path in source_files(copy) if pattern.search(path.read_text())]
-    text = path.read_text()
+    (path,) = [path for path in source_files(copy) if pattern.search(path.read_text(encoding="utf-8"))]
+    text = path.read_text(encoding="utf-8")
     replace_source(path, pattern.sub(mutant.replacement, text))
     try:
         rebuild_front_end(path, copy)
@@ -268,7 +268,7 @@ def planted(mutant: Mutant, copy: Path) -> Iterator[Path]:
 def replace_source(path: Path, text: str) -> None:
     """Write a source file so that Python compiles it again: it compares sizes and whole seconds of the last change."""
     later = path.stat().st_mtime + 2
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     os.utime(path, (later, later))
 
 
@@ -287,7 +287,7 @@ def import_error(path: Path, copy: Path) -> str:
         return ""
     done = subprocess.run(
         [sys.executable, "-c", f"import {name}"],
-        cwd=copy, env=environment(copy), capture_output=True, text=True, check=False, timeout=120,
+        cwd=copy, env=environment(copy), capture_output=True, text=True, check=False, timeout=120, encoding="utf-8",
     )  # fmt: skip
     return done.stderr[-600:] if done.returncode else ""
 
@@ -311,7 +311,7 @@ def run_tests(tests: tuple[str, ...] | list[str], copy: Path) -> tuple[int | Non
     mark = f"TM_MUTANT={uuid.uuid4().hex}"
     variable, _, value = mark.partition("=")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "-p", "no:cacheprovider"]
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         program = subprocess.Popen(
             [*command, f"--timeout={TEST_SECONDS}", *tests],
             cwd=copy, env={**environment(copy), variable: value}, stdout=output, stderr=subprocess.STDOUT,

@@ -64,13 +64,13 @@ def run(part: str) -> dict[str, Any]:
     log = LOGS / f"{part}.log"
     began = time.monotonic()
     code = 0
-    with log.open("w") as output:
+    with log.open("w", encoding="utf-8") as output:
         for command in PARTS[part]:
             left = LIMIT_SECONDS - (time.monotonic() - began)
             code = run_program([sys.executable, *command], output.fileno(), left)
             if code != 0:
                 break
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in log.read_text(errors="replace", encoding="utf-8").splitlines() if line.strip()]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
         "commit": commit(),
@@ -99,8 +99,12 @@ def run_program(command: list[str], output: int, seconds: float) -> int:
 def commit() -> str:
     """Return the abbreviated commit that is checked out, with a plus sign if files have changed since."""
     git = ["git", "-C", str(ROOT)]
-    head = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True)
-    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+    head = subprocess.run(
+        [*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
+    changed = subprocess.run(
+        [*git, "status", "--porcelain"], capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout
     changes = [line for line in changed.splitlines() if RESULTS.name not in line]
     return head.stdout.strip() + ("+" if changes else "")
 
@@ -109,12 +113,12 @@ def store(part: str, result: dict[str, Any]) -> None:
     """Replace the stored result of a part."""
     results = stored()
     results[part] = result
-    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def stored() -> dict[str, dict[str, Any]]:
     """Return the last result of each part."""
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
 
 
 def print_table() -> None:

@@ -60,4 +60,4 @@ def _type(hint: Any, aliases: dict[Any, str]) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(page_types())
+    TARGET.write_text(page_types(), encoding="utf-8")

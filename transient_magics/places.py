@@ -38,11 +38,11 @@ def identity() -> str:
     if not path.exists():
         drawn = path.with_name(f".id-{secrets.token_hex(4)}.{os.getpid()}")  # threads have one process id
         drawn.touch(mode=0o600)
-        drawn.write_text(secrets.token_hex(8))
+        drawn.write_text(secrets.token_hex(8), encoding="utf-8")
         with contextlib.suppress(FileExistsError):  # another process was first
             os.link(drawn, path)
         drawn.unlink()
-    return path.read_text()
+    return path.read_text(encoding="utf-8")
 
 
 def private(directory: Path) -> Path:

@@ -180,8 +180,8 @@ def test_a_job_is_told_when_its_process_ends_that_does_not_hear_of_its_time_out(
 
     spec = replace(SPEC, timeout_seconds=limit)
     for name, content in ((layout.BAG, spec.to_dict()), (layout.LIFETIMES, REVOKED.to_dict())):
-        (tmp_path / name).write_text(json.dumps(content))
-    (tmp_path / layout.CELL).write_text("def job(x): return {'y': x}")
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    (tmp_path / layout.CELL).write_text("def job(x): return {'y': x}", encoding="utf-8")
     driver, submitted = Driver(tmp_path), list[tuple[Any, ...]]()
     driver.state = proposed(spec, 1)
     here = SimpleNamespace(workers={"a": SimpleNamespace(name="worker-0", address="tls://a")}, born={})
@@ -200,8 +200,8 @@ async def test_a_job_whose_vm_is_taken_goes_on_from_what_it_saved_last(
 
     spec = replace(SPEC, jobs=1, spare=0.0)
     for name, content in ((layout.BAG, spec.to_dict()), (layout.LIFETIMES, Lifetimes().to_dict())):
-        (tmp_path / name).write_text(json.dumps(content))
-    (tmp_path / layout.CELL).write_text("def job(x): return {'y': x}")
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    (tmp_path / layout.CELL).write_text("def job(x): return {'y': x}", encoding="utf-8")
     submitted = list[dict[str, Any]]()
 
     class Client:

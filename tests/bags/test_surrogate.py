@@ -99,7 +99,7 @@ def test_networks_are_about_as_wrong_as_they_say(networks: Surrogate) -> None:
 
 @pytest.mark.slow
 def test_the_page_of_bags_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "bags.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "bags.md").read_text(encoding="utf-8")
     (cell,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(cell, {})
     value, sd = re.fullmatch(r"(\S+) ± (\S+) \(from the surrogate\)\n", capsys.readouterr().out).groups()  # type: ignore[union-attr]

@@ -50,7 +50,7 @@ def bare(
 
     In the page, `model.set(name, value)` is what the kernel sends, `model.sent` what it hears.
     """
-    colours = (_THEMES / f"theme-{theme}-extension" / "index.css").read_text()
+    colours = (_THEMES / f"theme-{theme}-extension" / "index.css").read_text(encoding="utf-8")
     panel = assets.path("panel.css").read_text(encoding="utf-8")
     style = f"{colours}\n{panel}\nbody {{ background: var(--jp-layout-color0) }}"
     context = browser.contexts[0] if browser.contexts else browser.new_context()  # a new one starts a process
@@ -59,7 +59,7 @@ def bare(
     try:
         page.set_content(f"<!doctype html><style>{style}</style><body data-jp-theme-light='{theme == 'light'}'>")
         page.add_script_tag(content=_MODEL)
-        source, sent = assets.path(f"{kind}.js").read_text(), json.loads(json.dumps(values))
+        source, sent = assets.path(f"{kind}.js").read_text(encoding="utf-8"), json.loads(json.dumps(values))
         page.evaluate("([source, values]) => show(source, values)", [source, sent])
         yield page
     finally:

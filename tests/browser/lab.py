@@ -85,7 +85,7 @@ class Lab:
                 for source in cells
             ],
         }  # fmt: skip
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps(content), encoding="utf-8")
         return path
 
     def theme(self, name: str) -> None:
@@ -101,7 +101,7 @@ class Lab:
     def setting(self, plugin: str, values: dict[str, Any]) -> None:
         path = self.home / "settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(values))
+        path.write_text(json.dumps(values), encoding="utf-8")
 
     def open(self, name: str, *, width: int = 1180, height: int = 900) -> Page:
         """Open the notebook and wait until its kernel is idle.
@@ -178,7 +178,7 @@ class Lab:
     def told(self) -> str:
         """What the open pages and their kernels have told: for a test that failed."""
         pages = [each.inner_text() for page in self._pages for each in page.locator(".jp-Notebook").all()]
-        log = (self.home / "lab.log").read_text(errors="replace")
+        log = (self.home / "lab.log").read_text(errors="replace", encoding="utf-8")
         parts = {"notebooks": "\n----\n".join(pages), "console": "\n".join(self._console), "JupyterLab": log}
         return "\n".join(f"=== {name}\n{text[-_MOST_TOLD:]}" for name, text in parts.items())
 
@@ -263,10 +263,10 @@ def jupyterlab(home: Path, folder: Path, browser: Browser, clusters: Path | None
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     for _ in range(480):
         if process.poll() is not None:
-            raise RuntimeError(f"JupyterLab ended at once:\n{log.read_text()[-2000:]}")
+            raise RuntimeError(f"JupyterLab ended at once:\n{log.read_text(encoding='utf-8')[-2000:]}")
         try:
             with urllib.request.urlopen(url, timeout=30):
                 return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.25)
-    raise RuntimeError(f"JupyterLab does not answer:\n{log.read_text()[-2000:]}")
+    raise RuntimeError(f"JupyterLab does not answer:\n{log.read_text(encoding='utf-8')[-2000:]}")

@@ -79,7 +79,7 @@ def long_story(
     story = LongStory(hours, workers, end=time.time() // 600 * 600 - 300)  # no mark is near its end
     state = kept(story.tell(folder, metrics_every=20)).read()
     begin, end = (1e9 * (story.began + share * 3600 * hours) for share in hole)
-    rows = map(json.loads, (folder / "runs" / "run-1" / "metrics.jsonl").read_text().splitlines())
+    rows = map(json.loads, (folder / "runs" / "run-1" / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     series = RunSeries()
     series.add(row for row in rows if not begin <= row["time"] <= end)
     return state, story.end, series

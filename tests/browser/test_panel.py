@@ -131,7 +131,7 @@ def test_the_stored_notebook_holds_a_readable_twin(lab: Lab, journal: Path) -> N
         "() => JSON.stringify(jupyterapp.shell.currentWidget.content.model.toJSON()).includes('accuracy 0.947')"
     )
     lab.save(page)
-    stored = (lab.folder / "stored.ipynb").read_text()
+    stored = (lab.folder / "stored.ipynb").read_text(encoding="utf-8")
     assert "accuracy 0.947" in stored
     assert "text/html" in stored
 

@@ -19,14 +19,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.training]
 def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab, tmp_path: Path) -> None:
     # With smaller mini-batches than the notebook's: four workers share two cores, and how well it learns is no matter.
     # A server is taken sooner, and all train slower: on a busy machine too the new one joins before the end.
-    whole = (ROOT / "notebooks" / "quickstart.ipynb").read_text()
+    whole = (ROOT / "notebooks" / "quickstart.ipynb").read_text(encoding="utf-8")
     for theirs, ours in {
         "--pace 0.25": "--pace 0.35 --hparams batch_size=8",
         "run.reach(300)": "run.reach(100)",
     }.items():
         assert theirs in whole
         whole = whole.replace(theirs, ours)
-    (lab.folder / "quickstart.ipynb").write_text(whole)
+    (lab.folder / "quickstart.ipynb").write_text(whole, encoding="utf-8")
     pictures = Path(os.environ.get("SCREENSHOTS", tmp_path))
     page = lab.open("quickstart", width=1180, height=1180)
     lab.run_all(page)
@@ -44,7 +44,7 @@ def test_the_quickstart_runs_in_jupyterlab_and_shows_a_replaced_worker(lab: Lab,
     expect(panel).to_contain_text("dev accuracy")
     page.screenshot(path=pictures / "quickstart-end.png")
     lab.save(page)
-    saved = json.loads((lab.folder / "quickstart.ipynb").read_text())
+    saved = json.loads((lab.folder / "quickstart.ipynb").read_text(encoding="utf-8"))
     outputs = [output for cell in saved["cells"] for output in cell.get("outputs", [])]
     assert not [output for output in outputs if output["output_type"] == "error"]
     said = json.dumps(outputs)
@@ -82,7 +82,7 @@ def test_a_kernel_that_is_shut_down_leaves_its_last_picture_and_the_cluster_is_f
     page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.shutdown(); }")
     expect(output.get_by_role("alert").first).to_contain_text("To see it again: %transient_cluster attach again")
     lab.save(page)
-    (stored,) = json.loads((lab.folder / "again.ipynb").read_text())["cells"][1]["outputs"]
+    (stored,) = json.loads((lab.folder / "again.ipynb").read_text(encoding="utf-8"))["cells"][1]["outputs"]
     assert "2 of 2 VMs ready" in "".join(stored["data"]["text/html"]), "what was true when the kernel ended"
     page.evaluate("async () => { await jupyterapp.shell.currentWidget.sessionContext.startKernel(); }")
     page.wait_for_function("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status == 'idle'")

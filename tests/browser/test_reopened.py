@@ -45,7 +45,7 @@ def test_a_notebook_holds_pictures_and_a_page_puts_live_panels_before_them(
     assert [picture.is_visible() for picture in pictures.all()] == [False] * 3
     assert page.locator("mjx-container, .MathJax").count() == 0, "a price is read as a formula"
     lab.save(page)
-    stored = (lab.folder / "reopened.ipynb").read_text()
+    stored = (lab.folder / "reopened.ipynb").read_text(encoding="utf-8")
     assert "widget-view" not in stored
 
     lab.reload(page)  # its kernel goes on
@@ -117,7 +117,7 @@ def test_the_panel_of_a_cluster_that_somebody_else_deleted_offers_nothing(lab: L
     lab.save(page)
     pictures = [
         output["data"]["text/html"]
-        for cell in json.loads((lab.folder / "deleted.ipynb").read_text())["cells"]
+        for cell in json.loads((lab.folder / "deleted.ipynb").read_text(encoding="utf-8"))["cells"]
         for output in cell["outputs"]
     ]
     assert all("As of" in "".join(picture) and "went on" not in "".join(picture) for picture in pictures)

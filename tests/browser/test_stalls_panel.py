@@ -136,7 +136,7 @@ def test_in_jupyterlab_it_follows_the_measure_the_kernel_answers_and_the_noteboo
     expect(whatif).to_contain_text("gpu=16: ")
     page.screenshot(path=Path(os.environ.get("SCREENSHOTS", tmp_path)) / "stalls-lab.png")
     lab.save(page)
-    (output,) = json.loads(path.read_text())["cells"][0]["outputs"]
+    (output,) = json.loads(path.read_text(encoding="utf-8"))["cells"][0]["outputs"]
     html = "".join(output["data"]["text/html"])
     assert "43% of a step is fetch" in html
     assert "46% of a step is network" in html, "as the last of the measures left it"

@@ -30,7 +30,7 @@ def serious_findings(page: Page) -> list[str]:
     """What axe finds in the panels: the rules broken gravely, each with its first place."""
     if not AXE.exists():  # a checkout whose panels were bundled and never checked
         subprocess.run([sys.executable, str(ROOT / "tools" / "bundle.py"), "check"], check=True, timeout=300)
-    page.evaluate(AXE.read_text())
+    page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run('.transient-panel')")["violations"]
     return [
         f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:120]}"
@@ -84,7 +84,7 @@ def test_hours_of_training_are_curves_with_their_marks(lab: Lab, tmp_path: Path,
 
     with page.expect_download() as table:
         run.get_by_role("button", name="Download the curves as CSV").click()
-    rows = list(csv.DictReader(table.value.path().read_text().splitlines()))
+    rows = list(csv.DictReader(table.value.path().read_text(encoding="utf-8").splitlines()))
     assert len(rows) > 100
     assert float(rows[-1]["steps_per_second"]) == pytest.approx(32, rel=0.1)
     assert float(rows[-1]["worker-7 batch_size"]) == 32
@@ -174,7 +174,7 @@ def test_what_vms_say_is_text_and_nothing_else(lab: Lab, tmp_path: Path) -> None
         {"kind": "train.unevaluated", "run": "run-1", "step": 5, "reason": EVIL},
         {"kind": "train.failed", "run": "run-1", "reason": EVIL + "y" * 3000},
     ]  # fmt: skip
-    with journal.open("a") as file:
+    with journal.open("a", encoding="utf-8") as file:
         for seq, line in enumerate(lines, 1000):
             file.write(json.dumps({"seq": seq, "time": seq, **line}) + "\n")
     assert [event.kind for event in read(journal)[-5:]] == [

@@ -18,4 +18,4 @@ def published(name: str) -> list[dict[str, str]]:
     path = PUBLISHED / name
     if not path.exists():
         pytest.skip(f"there is no {path.relative_to(PUBLISHED.parent.parent)} beside the project")
-    return list(csv.DictReader(path.read_text().splitlines()))
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))

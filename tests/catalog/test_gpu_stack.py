@@ -22,13 +22,13 @@ def built_with() -> dict[str, object]:
     found = importlib.util.find_spec("tensorflow")
     assert found
     assert found.origin
-    text = (Path(found.origin).parent / "python/platform/build_info.py").read_text()
+    text = (Path(found.origin).parent / "python/platform/build_info.py").read_text(encoding="utf-8")
     (pairs,) = re.findall(r"OrderedDict\((\[.*\])\)", text)
     return dict(ast.literal_eval(pairs))
 
 
 def locked() -> dict[str, Version]:
-    text = (ROOT / "locks/cuda.txt").read_text()
+    text = (ROOT / "locks/cuda.txt").read_text(encoding="utf-8")
     return {name: Version(version) for name, version in re.findall(r"^([a-z0-9-]+)==([^\s;]+)", text, re.MULTILINE)}
 
 
@@ -59,7 +59,7 @@ def test_every_gpu_that_can_be_rented_runs_tensorflow_and_from_turing_on_cuda_13
 
 
 def test_the_docs_say_the_same() -> None:
-    text = (ROOT / "docs/gpus.md").read_text().partition("## Jobs, Dask and bags")[0]
+    text = (ROOT / "docs/gpus.md").read_text(encoding="utf-8").partition("## Jobs, Dask and bags")[0]
     rows = [
         f"| {name} | {entry.compute_capability} | {gpu_stack.kernels(name)} | "
         f"{'yes' if gpu_stack.runs_cuda_13(name) else 'no'} |"

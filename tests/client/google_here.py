@@ -53,9 +53,9 @@ def google(folder: Path, answers: Callable[[str, str, str], Answer]) -> Iterator
     (folder / "credentials.json").write_text(json.dumps({
         "type": "service_account", "project_id": "mine", "private_key_id": "5ecre7", "private_key": pem,
         "client_email": ACCOUNT, "token_uri": f"https://{NAMES[0]}/token",
-    }))  # fmt: skip
+    }), encoding="utf-8")  # fmt: skip
     (folder / "authority.pem").write_bytes(_certificate(key))
-    (folder / "key.pem").write_text(pem)
+    (folder / "key.pem").write_text(pem, encoding="utf-8")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "authority.pem", folder / "key.pem")
     (folder / "key.pem").unlink()

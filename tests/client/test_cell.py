@@ -19,7 +19,7 @@ DIGITS = Path(__file__).parents[2] / "templates" / "digits.py"
 @pytest.mark.parametrize(
     "source",
     [
-        DIGITS.read_text(),
+        DIGITS.read_text(encoding="utf-8"),
         "xs = [1]\nys = [x for x in xs if x]\nclass A:\n    def m(self):\n        return super().m(), __class__\n",
         "def f():\n    global g\n    g = 1\ndef h():\n    return g\n",
         "def f():\n    return later\nlater = 3\n",
@@ -86,14 +86,14 @@ def test_in_a_file_lines_are_the_files_own() -> None:
 
 
 def test_a_module_beside_the_notebook_must_be_sent_along(tmp_path: Path) -> None:
-    (tmp_path / "helpers.py").write_text("")
+    (tmp_path / "helpers.py").write_text("", encoding="utf-8")
     with pytest.raises(CellError, match=r"cell line 2: 'helpers' lies beside.*--include helpers\.py"):
         check("import helpers\n", folder=tmp_path)
     check("import helpers\n", folder=tmp_path, include=included(["helpers"], tmp_path))
 
 
 def test_what_is_included_exists_and_is_not_huge(tmp_path: Path) -> None:
-    (tmp_path / "helpers.py").write_text("")
+    (tmp_path / "helpers.py").write_text("", encoding="utf-8")
     (tmp_path / "package").mkdir()
     assert included(["helpers", "package", "helpers.py"], tmp_path) == (
         str(tmp_path / "helpers.py"), str(tmp_path / "package"), str(tmp_path / "helpers.py"),
@@ -112,12 +112,12 @@ def test_links_are_included_as_what_they_lead_to_and_count_with_its_size(
     project, elsewhere, target = tmp_path / "project", tmp_path / "elsewhere", tmp_path / "sent"
     for folder in (project / "code", project / "__pycache__", elsewhere, target):
         folder.mkdir(parents=True)
-    (project / "code" / "main.py").write_text("print(1)")
-    (project / "__pycache__" / "main.pyc").write_text("")
-    (project / ".env").write_text("KEY=value")
-    (project / "code" / "run.sh").write_text("#!/bin/sh")
+    (project / "code" / "main.py").write_text("print(1)", encoding="utf-8")
+    (project / "__pycache__" / "main.pyc").write_text("", encoding="utf-8")
+    (project / ".env").write_text("KEY=value", encoding="utf-8")
+    (project / "code" / "run.sh").write_text("#!/bin/sh", encoding="utf-8")
     (project / "code" / "run.sh").chmod(0o755)
-    (elsewhere / "rows.csv").write_text("1,2\n")
+    (elsewhere / "rows.csv").write_text("1,2\n", encoding="utf-8")
     (project / "data").symlink_to(elsewhere)
     (project / "readme").symlink_to(elsewhere / "rows.csv")
     os.mkfifo(project / "pipe")

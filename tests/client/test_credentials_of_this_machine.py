@@ -59,7 +59,9 @@ def test_todays_prices_and_a_cluster_are_asked_for_with_credentials_that_are_nev
         (tmp_path / "tmp").mkdir()
 
         def said(*words: str, code: int = 0) -> str:
-            ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, env=own)
+            ended = subprocess.run(
+                [*PROGRAM, *words], capture_output=True, text=True, check=False, env=own, encoding="utf-8"
+            )
             assert ended.returncode == code, ended
             return ended.stdout + ended.stderr
 
@@ -77,9 +79,9 @@ def test_todays_prices_and_a_cluster_are_asked_for_with_credentials_that_are_nev
         said("cluster", "t4", "--name", "c", "--project", "mine", "--ssh-from", "10.0.0.0/8", "--bucket", "none")
         deadline = time.monotonic() + 200
         while len(asked_of_compute_engine()) == attached:
-            assert time.monotonic() < deadline, (home / "clusters" / "c" / "controller.log").read_text()
+            assert time.monotonic() < deadline, (home / "clusters" / "c" / "controller.log").read_text(encoding="utf-8")
             time.sleep(0.1)
-        os.kill(int((home / "clusters" / "c" / "controller.lock").read_text()), signal.SIGKILL)
+        os.kill(int((home / "clusters" / "c" / "controller.lock").read_text(encoding="utf-8")), signal.SIGKILL)
         assert all(path.startswith("/compute/v1/projects/mine/") for path in asked_of_compute_engine())
         assert there.tokens, "which are made with the key"
         assert {who(bearer) for *_, bearer in there.asked} == {ACCOUNT}

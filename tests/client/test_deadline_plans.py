@@ -89,14 +89,14 @@ def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_
 @pytest.mark.slow
 def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) -> None:
     scarce, plenty = tmp_path / "scarce.csv", tmp_path / "plenty.csv"
-    scarce.write_text(HEADER + "a,k80,1,0,0\na,k80,1,9000,4\na,k80,1,9600,0\na,k80,1,900000,\n")
-    plenty.write_text(HEADER + "a,k80,1,0,4\na,k80,1,900000,\n")
+    scarce.write_text(HEADER + "a,k80,1,0,0\na,k80,1,9000,4\na,k80,1,9600,0\na,k80,1,900000,\n", encoding="utf-8")
+    plenty.write_text(HEADER + "a,k80,1,0,4\na,k80,1,900000,\n", encoding="utf-8")
     none, all_of_it = (planned("20h", availability=str(file)) for file in (scarce, plenty))
     assert none.deadline
     assert all_of_it.deadline
     assert none.deadline.wanted.dollars > 1.5 * all_of_it.deadline.wanted.dollars
     assert "plenty.csv says of 4 VMs" in str(all_of_it)
-    scarce.write_text(HEADER.replace("gpu,", "card,"))
+    scarce.write_text(HEADER.replace("gpu,", "card,"), encoding="utf-8")
     with pytest.raises(DeclarationError, match=r"scarce\.csv: unknown column 'card'"):
         planned("20h", availability=str(scarce))
 

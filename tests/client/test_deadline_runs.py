@@ -47,7 +47,7 @@ def declared(spec: str = "k80x2", **options: Any) -> client.Cluster:
 
 
 def deadlines_spec(cluster: client.Cluster) -> dict[str, object]:
-    return json.loads((cluster.directory / layout.SPEC).read_text())
+    return json.loads((cluster.directory / layout.SPEC).read_text(encoding="utf-8"))
 
 
 def happened(*more: events.Event) -> None:
@@ -228,7 +228,7 @@ def test_what_a_measurement_saw_on_demand_counts_and_what_it_saw_of_spot_does_no
             folder.name, "k80", ("us-west1-b",), {"us-west1-b": 0.5}, 1.0, 600.0, 3600.0, now - 4000,
             provisioning_model=terms,  # type: ignore[arg-type]
         )  # fmt: skip
-        (folder / layout.SPEC).write_text(json.dumps(spec.to_dict()))
+        (folder / layout.SPEC).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
         given = terms == "spot"
         write_sightings(folder, [Sighting(now - at, "us-west1-b", given=given) for at in (4000, 3400, 2800)])
     [known] = on_demand(ClusterSpec.from_dict(deadlines_spec(cluster)), RunSpec(name="r", train_steps=1), now)

@@ -41,7 +41,9 @@ def home() -> Iterator[Path]:
 def ended(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The program, when it is through."""
     whole = {**os.environ, **environment}
-    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=600, env=whole)
+    return subprocess.run(
+        [*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=600, env=whole, encoding="utf-8"
+    )
 
 
 def test_what_is_typed_is_read_and_completed() -> None:
@@ -88,7 +90,7 @@ def test_a_machine_without_credentials_is_told_what_to_type_and_its_report_names
     assert "NOT GOOD: credentials: No Google Cloud credentials were found on this machine." in said
     assert "    type: gcloud auth application-default login" in said
     assert "3 to mend in project some-project-of-mine" in said
-    whole = report.read_text() + report.with_suffix(".txt").read_text()
+    whole = report.read_text(encoding="utf-8") + report.with_suffix(".txt").read_text(encoding="utf-8")
     assert "some-project-of-mine" not in whole
     assert str(tmp_path) not in whole
     assert "gcloud auth application-default login" in whole
@@ -121,7 +123,7 @@ def test_a_notebook_sees_a_table_with_the_commands(home: Path) -> None:
     assert html.count("<tr>") == len(found.rows) + 1
     assert "NOT GOOD" not in html
     shell.run_cell("%unload_ext transient_magics")
-    exchanges = json.loads(found.report.read_text())["exchanges"]
+    exchanges = json.loads(found.report.read_text(encoding="utf-8"))["exchanges"]
     assert {each["host"] for each in exchanges} == {"127.0.0.1"}
     assert "/compute/v1/projects/{project}/regions/{region}" in {each["route"] for each in exchanges}
     assert not any("RECORD" in name for name in os.environ), "what is asked later is not recorded"
@@ -143,9 +145,11 @@ def vms() -> list[Any]:
 def test_a_users_own_cluster_is_not_taken_for_one_of_a_killed_course(home: Path) -> None:
     for name in ("doctor-thesis", "doctor-gpu-1a2b3c", "doctor-cpu-4d5e6f"):
         folder = places.private(places.cluster(name))
-        (folder / "spec.json").write_text(json.dumps(specify(Declaration("cpu", name=name)).to_dict()))
+        (folder / "spec.json").write_text(
+            json.dumps(specify(Declaration("cpu", name=name)).to_dict()), encoding="utf-8"
+        )
     running_course = places.private(home / "doctor") / "4d5e6f.pid"
-    running_course.write_text(str(os.getpid()))
+    running_course.write_text(str(os.getpid()), encoding="utf-8")
     left_behind = [line for line in tm.doctor().lines if line.subject == "left behind"]
     shutil.rmtree(places.clusters())  # so that no controller is started to end these clusters
     assert [line.mend for line in left_behind if line.mend] == ["transient cluster delete doctor-gpu-1a2b3c"]
@@ -173,7 +177,7 @@ def test_a_course_interrupted_before_its_controller_is_started_leaves_nothing(
 
 @pytest.mark.slow
 def test_an_interrupted_course_leaves_nothing(home: Path) -> None:
-    course = subprocess.Popen([*PROGRAM, "--spend", "1"], stdout=subprocess.PIPE, text=True)
+    course = subprocess.Popen([*PROGRAM, "--spend", "1"], stdout=subprocess.PIPE, text=True, encoding="utf-8")
     assert course.stdout
     assert any("The course costs nothing on the emulator" in line for line in course.stdout)
     deadline = time.monotonic() + 200
@@ -208,7 +212,7 @@ def test_the_course_ends_well_and_its_report_says_what_was_seen(home: Path) -> N
     assert "NOT GOOD" not in done.stdout
     path = home / "doctor" / "doctor-report.json"
     assert f"The report, without names of yours: {path}" in done.stdout
-    report = json.loads(path.read_text())
+    report = json.loads(path.read_text(encoding="utf-8"))
     stages = {each["subject"]: each for each in report["stages"]}
     assert [each["subject"] for each in report["stages"] if each["verdict"] != "good"] == []
     notice = stages["a notice, as Compute Engine gives it"]["facts"]
@@ -224,7 +228,9 @@ def test_the_course_ends_well_and_its_report_says_what_was_seen(home: Path) -> N
     assert len(tm.images().images) == 1
     routes = {(each["method"], each["route"].rpartition("/")[2]) for each in report["exchanges"]}
     assert {("POST", "simulateMaintenanceEvent"), ("POST", "images"), ("GET", "getGuestAttributes")} <= routes
-    assert "emulated-project" not in path.read_text() + path.with_suffix(".txt").read_text()
+    assert "emulated-project" not in path.read_text(encoding="utf-8") + path.with_suffix(".txt").read_text(
+        encoding="utf-8"
+    )
 
 
 def patched(**change: Any) -> dict[str, Any]:

@@ -84,6 +84,6 @@ def test_short_names_go_where_they_stand_alone_and_common_addresses_stay() -> No
 def test_a_line_that_a_killed_program_tore_is_passed_over(tmp_path: Path) -> None:
     record = tmp_path / "record"
     whole = json.dumps({"at": 2.0, "path": "/b"})
-    record.write_text(f'{whole}\n{{"at": 1.0, "path": "/a"}}\n{whole[:9]}')
+    record.write_text(f'{whole}\n{{"at": 1.0, "path": "/a"}}\n{whole[:9]}', encoding="utf-8")
     assert [each["path"] for each in report.read_exchanges(record)] == ["/a", "/b"]
     assert report.read_exchanges(tmp_path / "none") == []

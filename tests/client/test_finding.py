@@ -22,7 +22,7 @@ def declared(name: str, job: str = "job-1", *, over: bool = False) -> None:
     directory = places.cluster(name)
     directory.mkdir(parents=True)
     spec = specify(client.Declaration("cpux2", name=name)).to_dict()
-    (directory / layout.SPEC).write_text(json.dumps(spec))
+    (directory / layout.SPEC).write_text(json.dumps(spec), encoding="utf-8")
     with Journal(directory / layout.JOURNAL) as journal:
         journal.append(events.ClusterDeclared(spec=spec))
         journal.append(events.JobDeclared(job=job, spec=JobSpec(job, "make").to_dict()))

@@ -43,7 +43,7 @@ while going_on:
 @pytest.mark.slow
 def test_programs_that_end_while_they_follow_end_silently(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FOLLOW_AND_END, str(tmp_path / "metrics.jsonl")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
     assert ended.stdout.split() == ["seen"] * PROGRAMS
     assert ended.stderr == ""
 
@@ -71,7 +71,7 @@ def test_files_are_followed_where_the_user_has_no_watcher_left(tmp_path: Path) -
     without = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"', "sh"]
     if subprocess.run([*without, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no user namespace with limits of its own can be made here")
-    ended = subprocess.run([*without, *program], capture_output=True, text=True, check=False)
+    ended = subprocess.run([*without, *program], capture_output=True, text=True, check=False, encoding="utf-8")
     assert ended.stdout.split("\n")[:2] == ["not told", "seen"], ended.stderr
 
 

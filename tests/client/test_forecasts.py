@@ -40,9 +40,11 @@ def training(
     history, rows = story(steps, **story_of)
     folder = places.private(places.cluster(name))
     run = places.private(folder / "runs" / "run-1")
-    (folder / "spec.json").write_text(json.dumps(stories.declaration(name, declared_at=BEGAN + later).to_dict()))
+    (folder / "spec.json").write_text(
+        json.dumps(stories.declaration(name, declared_at=BEGAN + later).to_dict()), encoding="utf-8"
+    )
     told = [{**row, "step": times * row["step"], "time": row["time"] + int(later * 1e9)} for row in rows]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told), encoding="utf-8")
     last = history[-1]
     if over:
         ended = events.TrainFinished(run="run-1", step=times * rows[-1]["step"], loss=0.1)

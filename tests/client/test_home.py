@@ -67,7 +67,7 @@ def later(do: Callable[[], object]) -> threading.Timer:
 
 def come(run: Run) -> None:
     run.directory.mkdir(parents=True, exist_ok=True)
-    with (run.directory / layout.METRICS).open("a") as file:
+    with (run.directory / layout.METRICS).open("a", encoding="utf-8") as file:
         file.write('{"time": 1, "worker": "worker-0", "step": 10, "steps": 10}\n')
     (run.directory / layout.HOME).touch()
 
@@ -123,8 +123,8 @@ def test_a_trace_is_the_one_that_was_asked_for_and_not_that_of_last_time(
         return {}
 
     monkeypatch.setattr(commands, "send", send)
-    assert '"worker-3"' in run.profile(tmp_path / "step.json").read_text()
-    assert "moved by" in (tmp_path / "step.json").read_text(), "the later one"
+    assert '"worker-3"' in run.profile(tmp_path / "step.json").read_text(encoding="utf-8")
+    assert "moved by" in (tmp_path / "step.json").read_text(encoding="utf-8"), "the later one"
     coming[0].join()
     monkeypatch.setattr(home, "HOME_SECONDS", 0.3)
     monkeypatch.setattr(

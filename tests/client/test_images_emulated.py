@@ -82,7 +82,9 @@ def test_an_image_is_baked_and_a_cluster_boots_from_it(home: Path) -> None:
     assert {(disk["sourceImage"].rpartition("/")[2], disk["sizeGb"]) for disk in listed("disks")} == {("baked", "50")}
     cluster.delete()
 
-    ended = subprocess.run([*PROGRAM, "image", "delete", "baked"], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [*PROGRAM, "image", "delete", "baked"], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     assert ended.stdout == "The image baked is deleted.\n"
     with pytest.raises(CloudError, match="There is no image baked that was baked here"):
         tm.delete_image("baked")
@@ -94,7 +96,7 @@ def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_swept(home: Pat
     def begun() -> tuple[tm.Build, int]:
         build = tm.build_image("baked")
         eventually(lambda: any("starting TensorFlow" in getattr(event, "what", "") for event in build.events))
-        return build, int((build.directory / "controller.lock").read_text())
+        return build, int((build.directory / "controller.lock").read_text(encoding="utf-8"))
 
     build, process = begun()
     assert ends("") == {build.spec.vm: pytest.approx(build.spec.declared_at + 3600, abs=60)}
@@ -131,7 +133,7 @@ def test_what_is_typed_is_read_completed_and_explained(home: Path) -> None:
     with pytest.raises(DeclarationError, match="takes a whole number from 10 on"):
         arguments.parse("image", ["build", "--disk-gb", "5"])
     directory = places.private(places.build("stack"))
-    (directory / "spec.json").write_text("{}")
+    (directory / "spec.json").write_text("{}", encoding="utf-8")
     assert candidates("transient_image", "", "") == ["build", "list", "delete"]
     assert "--machine-type" in candidates("transient_image", "build ", "--m")
     assert "us-west1-b" in candidates("transient_image", "build --zone ", "")

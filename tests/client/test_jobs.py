@@ -55,8 +55,8 @@ def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
         job = job_with(BEGAN, events.JobStarted(job="job-1", attempt=1, rank=0))
         (job.directory / layout.OUTPUT).mkdir(parents=True)
         for attempt, said in ((2, "<b>two</b>\x1b[2J\n"), (10, "ten\n"), (1, "one\n")):
-            (job.directory / layout.OUTPUT / layout.output(attempt, 0)).write_text(said)
-        (job.directory / layout.OUTPUT / layout.output(1, 1)).write_text("another rank\n")
+            (job.directory / layout.OUTPUT / layout.output(attempt, 0)).write_text(said, encoding="utf-8")
+        (job.directory / layout.OUTPUT / layout.output(1, 1)).write_text("another rank\n", encoding="utf-8")
         assert str(job.output()) == "one\n<b>two</b>\x1b[2J\nten\n", "in the order of attempts"
         assert str(job.output(1)) == "ten"
         assert str(job) == "job-1: running on worker-0 (attempt 1)."
@@ -67,7 +67,7 @@ def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
         assert "job-1  running on worker-0 (attempt 1)" in text.status(job.cluster.state, job.cluster.cost(), 0.0)
         read: dict[str, int] = {}
         assert len(list(job.blocks(read))) == 3
-        with (job.directory / layout.OUTPUT / layout.output(10, 0)).open("a") as file:
+        with (job.directory / layout.OUTPUT / layout.output(10, 0)).open("a", encoding="utf-8") as file:
             file.write("more\n")
         assert [block for _, block in job.blocks(read)] == [b"more\n"]
 
@@ -78,14 +78,14 @@ def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path
         with pytest.raises(ClusterError, match="nothing of it is here yet"):
             job.fetch(tmp_path / "got")
         (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "model").write_text("weights")
+        (tmp_path / "out" / "model").write_text("weights", encoding="utf-8")
         (job.directory / layout.KEPT).mkdir(parents=True)
         packed = pack(tmp_path / "out", job.directory / layout.KEPT / layout.archive(3))
         with Journal(job.cluster.directory / layout.JOURNAL) as journal:
             journal.append(events.JobKept(
                 job="job-1", attempt=1, number=3, files=packed.files, bytes=packed.bytes, digest=packed.digest
             ))  # fmt: skip
-        assert (job.fetch(tmp_path / "got") / "model").read_text() == "weights"
+        assert (job.fetch(tmp_path / "got") / "model").read_text(encoding="utf-8") == "weights"
         with pytest.raises(ClusterError, match="cannot be made"):
             job.fetch(tmp_path / "got")
         assert "7 bytes kept" in str(job)
@@ -95,7 +95,7 @@ def kept(job: Job, said: str, number: int) -> events.JobKept:
     """Have what it keeps here, as an archive, and the word of it."""
     folder = job.directory.parent / f"of {number}"
     folder.mkdir(parents=True)
-    (folder / "model").write_text(said)
+    (folder / "model").write_text(said, encoding="utf-8")
     (job.directory / layout.KEPT).mkdir(parents=True, exist_ok=True)
     packed = pack(folder, job.directory / layout.KEPT / layout.archive(number))
     return events.JobKept(
@@ -119,7 +119,7 @@ def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_
         output, exited = job.directory / layout.OUTPUT / layout.output(1, 0), events.JobExited(
             job="job-1", attempt=1, rank=0, code=0, seconds=1.0, noticed=False, reason="", tail="works\ndone at 312"
         )  # fmt: skip
-        output.write_text("begins\nworks\n")
+        output.write_text("begins\nworks\n", encoding="utf-8")
         ended = events.JobEnded(job="job-1", state="finished", code=0, reason="", tail="")
         told = [kept(job, "of 242", 1), kept(job, "of 312", 2), exited, ended]
         newest = job.directory / layout.KEPT / layout.archive(2)
@@ -129,7 +129,7 @@ def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_
                 journal.append(each)
 
         def comes() -> None:
-            output.write_text("begins\nworks\ndone at 312\n")
+            output.write_text("begins\nworks\ndone at 312\n", encoding="utf-8")
             there.rename(newest)
 
         coming = later(comes)
@@ -142,12 +142,14 @@ def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_
         coming.join()
         there = newest.rename(tmp_path / "there")
         coming = later(comes)
-        assert (job.fetch(tmp_path / "got") / "model").read_text() == "of 312"
+        assert (job.fetch(tmp_path / "got") / "model").read_text(encoding="utf-8") == "of 312"
         coming.join()
         newest.unlink()
         with Journal(job.cluster.directory / layout.JOURNAL) as journal:
             journal.append(events.ControllerMoved(vm=""))
-        assert (job.fetch(tmp_path / "older") / "model").read_text() == "of 242", "the rest was lost with its machine"
+        assert (job.fetch(tmp_path / "older") / "model").read_text(encoding="utf-8") == "of 242", (
+            "the rest was lost with its machine"
+        )
 
 
 @pytest.mark.slow
@@ -162,7 +164,9 @@ def test_what_does_not_come_from_the_vm_of_the_controller_is_no_older_state_inst
         with Journal(job.cluster.directory / layout.JOURNAL) as journal:
             for each in told:
                 journal.append(each)
-            assert (job.fetch(tmp_path / "running") / "model").read_text() == "of 242", "the newest that is here"
+            assert (job.fetch(tmp_path / "running") / "model").read_text(encoding="utf-8") == "of 242", (
+                "the newest that is here"
+            )
             journal.append(events.JobEnded(job="job-1", state="finished", code=0, reason="", tail=""))
         with pytest.raises(ClusterError, match=r"The last of what job-1 kept is on controller-0 .*/1\.tar"):
             job.fetch(tmp_path / "got")
@@ -254,4 +258,4 @@ def test_a_line_of_a_job_is_read_as_its_help_says() -> None:
 
 
 def _declaration(job: Job) -> dict[str, object]:
-    return json.loads((job.directory / layout.JOB).read_text())
+    return json.loads((job.directory / layout.JOB).read_text(encoding="utf-8"))

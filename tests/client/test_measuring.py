@@ -122,7 +122,7 @@ def test_zones_are_ranked_by_what_was_seen_within_the_hour_where_google_says_not
     cluster = client.specify(client.Declaration("t4", name="one", zone=(SHUT, OPEN)))
     folder = places.private(places.measurements() / "t4-1")
     declared = spec(zones=(OPEN, SHUT), hourly={OPEN: 1.0, SHUT: 1.0})
-    (folder / "spec.json").write_text(json.dumps(declared.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(declared.to_dict()), encoding="utf-8")
     now = time.time()
     write_sightings(folder, [Sighting(now - 7200, SHUT, given=True)])
     assert measured(None, "t4", (OPEN, SHUT), now) is None, "too long ago"
@@ -158,7 +158,7 @@ def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(hom
     assert "forecasts no others" in str(found)
 
     sees(lambda: ends(found.name), "a VM asked for")
-    os.kill(int((places.measurements() / found.name / LOCK).read_text()), signal.SIGKILL)
+    os.kill(int((places.measurements() / found.name / LOCK).read_text(encoding="utf-8")), signal.SIGKILL)
     sees(lambda: found.over, "its end")
     assert "its process was killed" in str(found)
     assert all(moment < time.time() + LIFE_SECONDS + 1 for moment in ends(found.name).values()), (
@@ -167,7 +167,7 @@ def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(hom
     left = ends(found.name)
     assert set(left) <= set(tm.sweep(yes=True).names)
     assert not ends(found.name)
-    traces = read_traces(found.file.read_text(), found.file.name)
+    traces = read_traces(found.file.read_text(encoding="utf-8"), found.file.name)
     assert [trace.zone for trace in traces] == [OPEN, SHUT]
 
     short = tm.measure("t4", [SHUT], budget=1.0, every=1.0, provisioning_model="standard")

@@ -58,13 +58,13 @@ def test_a_name_that_any_work_has_is_refused_and_passed_over(cluster: client.Clu
     assert declared(cluster, there, None) == "work-1"
     assert declared(cluster, new, None) == "work-2"
     place, file = FOLDERS[new]
-    assert json.loads((cluster.directory / place / "work-2" / file).read_text())["name"] == "work-2"
+    assert json.loads((cluster.directory / place / "work-2" / file).read_text(encoding="utf-8"))["name"] == "work-2"
     assert not list(cluster.directory.glob("*/.*")), "nothing is left of what was refused"
 
 
 def test_what_only_the_journal_has_is_taken_too(cluster: client.Cluster) -> None:
     with Journal(cluster.directory / layout.JOURNAL) as journal:
-        spec = json.loads((cluster.directory / layout.SPEC).read_text())
+        spec = json.loads((cluster.directory / layout.SPEC).read_text(encoding="utf-8"))
         journal.append(events.ClusterDeclared(spec=spec))
         journal.append(events.JobDeclared(job="work-1", spec=JobSpec("work-1", "make").to_dict()))
     with pytest.raises(NameTakenError, match="lab has a job work-1 already"):

@@ -34,9 +34,11 @@ def trained(name: str = "demo", **spec: str) -> None:
     history, rows = story(**spec)
     folder = places.private(places.cluster(name))
     run = places.private(folder / "runs" / "run-1")
-    (folder / "spec.json").write_text(json.dumps(stories.declaration(name, declared_at=BEGAN).to_dict()))
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (run / "model.json").write_text(json.dumps({"parameters": 20_162, "gigaflops": 0.0015}))
+    (folder / "spec.json").write_text(
+        json.dumps(stories.declaration(name, declared_at=BEGAN).to_dict()), encoding="utf-8"
+    )
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (run / "model.json").write_text(json.dumps({"parameters": 20_162, "gigaflops": 0.0015}), encoding="utf-8")
     with Journal(folder / "journal.jsonl") as journal:
         for event in history:
             journal.append(event)
@@ -67,7 +69,7 @@ def test_plan_dry_run_and_panel_say_where_a_parameter_server_binds_from_the_firs
 
     trained()
     large = {"parameters": 5_000_000, "gigaflops": 0.8}
-    (places.cluster("demo") / "runs" / "run-1" / "model.json").write_text(json.dumps(large))
+    (places.cluster("demo") / "runs" / "run-1" / "model.json").write_text(json.dumps(large), encoding="utf-8")
     said = "With the model of run-1: The parameter server holds the workers back from the first step"
     assert said in str(verbs.declare(dry_run=True, spec="k80x40", name="wide"))
     offered = offer({"groups": [{"gpu": "k80", "count": "40", "zone": ""}]})
@@ -167,10 +169,10 @@ def test_options_are_read_as_the_client_takes_them() -> None:
 def test_the_program_prints_the_plan() -> None:
     program = [sys.executable, "-m", "transient_magics.cli.program", "plan"]
     words = ["k80x4", "--workload", "icac19/resnet-32", "--train-steps", "64000", "--revocations", "1"]
-    said = subprocess.run([*program, *words], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([*program, *words], capture_output=True, text=True, check=True, encoding="utf-8").stdout
     assert said.splitlines()[0] == "%transient_cluster k80x4"
     assert "1 revocation, not replaced" in said
-    refused = subprocess.run([*program, "k80x4"], capture_output=True, text=True, check=False)
+    refused = subprocess.run([*program, "k80x4"], capture_output=True, text=True, check=False, encoding="utf-8")
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
 
@@ -185,7 +187,7 @@ def test_without_numpy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 def test_lifetimes_that_were_observed_count_as_soon_as_they_are_enough(tmp_path: Path) -> None:
     lives = tmp_path / "Lives.csv"
-    lives.write_text("lifetime_hours,revoked\n" + "0.2,1\n" * 30 + "30,0\n" * 10)
+    lives.write_text("lifetime_hours,revoked\n" + "0.2,1\n" * 30 + "30,0\n" * 10, encoding="utf-8")
     calm, short = (tm.plan("k80x4", **PUBLISHED, revocations=how) for how in ("none", str(lives)))  # type: ignore[arg-type]
     assert short.hours > calm.hours * 1.1
     assert "Lives.csv" in str(short)

@@ -50,7 +50,9 @@ def said(*words: str, code: int = 0) -> str:
 
 
 def test_it_is_a_process_with_an_exit_code_and_its_complaints_on_stderr() -> None:
-    ended = subprocess.run([*PROGRAM, "clutser"], capture_output=True, text=True, check=False, timeout=150)
+    ended = subprocess.run(
+        [*PROGRAM, "clutser"], capture_output=True, text=True, check=False, timeout=150, encoding="utf-8"
+    )
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert "Did you mean cluster?" in ended.stderr
@@ -77,17 +79,17 @@ def test_a_mistake_in_what_was_typed_ends_with_2(home: Path, words: list[str], e
 
 def test_a_fault_in_the_file_ends_with_2_and_names_its_line(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.py"
-    file.write_text("import os\nx = (\n")
+    file.write_text("import os\nx = (\n", encoding="utf-8")
     options = ["--model", "a", "--hparams-set", "b", "--problem", "c", "--train-steps", "3"]
     assert "line 2: '(' was never closed" in said("train", str(file), *options, code=2)
 
 
 def test_a_fault_in_the_file_of_a_job_is_told_before_a_cluster_is_asked_for(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "ping.py"
-    file.write_text("import asyncio\nawait asyncio.sleep(1)\n")
+    file.write_text("import asyncio\nawait asyncio.sleep(1)\n", encoding="utf-8")
     words = ["job", "python ping.py --fast", "--include", str(file)]
     assert "ping.py line 2: 'await' outside function" in said(*words, code=2)
-    file.write_text("print(1)\n")
+    file.write_text("print(1)\n", encoding="utf-8")
     assert "There is no cluster yet" in said(*words, code=1)
 
 
@@ -143,7 +145,9 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     )  # fmt: skip
     assert "größe ?\n".encode("latin-1") in job.stdout, "a terminal prints the characters that it can encode"
     following = subprocess.Popen([*PROGRAM, "cluster", "events", "demo", "--follow"], stdout=subprocess.PIPE)
-    attached = subprocess.Popen([*PROGRAM, "cluster", "attach", "demo"], stdout=subprocess.PIPE, text=True)
+    attached = subprocess.Popen(
+        [*PROGRAM, "cluster", "attach", "demo"], stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    )
     assert attached.stdout is not None
     status = ""
     while "worker-0  4 vCPU" not in status:
@@ -183,16 +187,16 @@ def a_dead_controller_is_reported_and_another_one_started(cluster: client.Cluste
     for words in (("status", "demo"), ("list",), ("events", "demo", "--kind", "vm.ready")):
         assert not reports.match(said("cluster", *words))
         wait_until((cluster.directory / LOCK).read_text)  # it is locked first, and written then
-        os.kill(int((cluster.directory / LOCK).read_text()), signal.SIGKILL)
+        os.kill(int((cluster.directory / LOCK).read_text(encoding="utf-8")), signal.SIGKILL)
         wait_until(lambda: not held(cluster.directory))
         with (cluster.directory / "journal.jsonl").open("ab") as journal:
             journal.write(bytes(100) + b"\n")  # as a power cut leaves one
         assert reports.match(said("cluster", *words))
     wait_until((cluster.directory / LOCK).read_text)
-    successor = (cluster.directory / LOCK).read_text()
+    successor = (cluster.directory / LOCK).read_text(encoding="utf-8")
     assert not reports.match(said("cluster", *words)), "no other one is started"
     wait_until(lambda: "; 3 lines of the journal cannot be read" in said("cluster", "events", "demo"))
-    assert (cluster.directory / LOCK).read_text() == successor
+    assert (cluster.directory / LOCK).read_text(encoding="utf-8") == successor
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[client.Run]
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "home"))
     found = client.Run("run-1", client.Cluster("demo"))
     found.directory.mkdir(parents=True)
-    (found.cluster.directory / "spec.json").write_text("{}")
+    (found.cluster.directory / "spec.json").write_text("{}", encoding="utf-8")
     happen(
         found,
         (0, events.ClusterDeclared(spec=SPEC.to_dict())),
@@ -268,8 +268,10 @@ print(json.dumps({
 
 @pytest.mark.parametrize("place", ["gs://results/c/run-1/checkpoints/9-ab/model.ckpt-9", "gs://somebody/model.ckpt-9"])
 def test_a_checkpoint_in_a_bucket_is_the_runs_only_in_its_own_place(run: client.Run, place: str) -> None:
-    (run.cluster.directory / "spec.json").write_text(json.dumps(SPEC.to_dict()))
-    (run.directory / "run.json").write_text(json.dumps({"train_steps": 9, "store": "gs://results/c/run-1"}))
+    (run.cluster.directory / "spec.json").write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
+    (run.directory / "run.json").write_text(
+        json.dumps({"train_steps": 9, "store": "gs://results/c/run-1"}), encoding="utf-8"
+    )
     shipped = events.TrainShipped(run="run-1", step=9, path=place)
     happen(run, (50.0, shipped), (51.0, events.TrainFinished(run="run-1", step=9)))
     assert run.wait(10).checkpoint == (place if place.startswith("gs://results/") else None)
@@ -279,7 +281,7 @@ def test_a_checkpoint_in_a_bucket_is_the_runs_only_in_its_own_place(run: client.
 @pytest.mark.training  # TensorBoard looks for TensorFlow
 def test_tensorboard_is_there_as_an_extension_and_reads_what_is_written(run: client.Run, tmp_path: Path) -> None:
     said = subprocess.run([sys.executable, "-c", BOARD, str(run.tensorboard(tmp_path / "board"))],
-                          capture_output=True, text=True, check=True)  # fmt: skip
+                          capture_output=True, text=True, check=True, encoding="utf-8")  # fmt: skip
     assert json.loads(said.stdout) == {
         "magic": True, "loss": [[10, 2.0]], "runs": ["cluster", "worker-0", "worker-1"],
     }  # fmt: skip
@@ -369,13 +371,14 @@ def test_an_export_overwrites_nothing(run: client.Run, tmp_path: Path) -> None:
 def test_a_keras_model_is_refused_by_name_before_tensorflow_comes(run: client.Run, tmp_path: Path) -> None:
     declared = run.directory / "run.json"
     declared.write_text(
-        json.dumps({"name": "run-1", "train_steps": 9, "model": "resnet", "hparams_set": "h", "problem": "p"})
+        json.dumps({"name": "run-1", "train_steps": 9, "model": "resnet", "hparams_set": "h", "problem": "p"}),
+        encoding="utf-8",
     )
     with pytest.raises(
         TrainingError, match=r"run-1 trains Tensor2Tensor's resnet, which is no Keras model\. run.predict"
     ):
         run.model()
-    declared.write_text(json.dumps({"name": "run-1", "train_steps": 9}))
+    declared.write_text(json.dumps({"name": "run-1", "train_steps": 9}), encoding="utf-8")
     with pytest.raises(TrainingError, match="has no checkpoint yet"):
         run.model()
     with pytest.raises(TrainingError, match=r"model\.h5 is no name of a Keras model"):
@@ -390,7 +393,7 @@ def test_modules_of_a_run_leave_the_notebooks_of_the_same_names_alone(
 ) -> None:
     for folder, value in (("here", "the notebook's"), ("run", "the run's")):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "helper_of_both.py").write_text(f'WHOSE = "{value}"')
+        (tmp_path / folder / "helper_of_both.py").write_text(f'WHOSE = "{value}"', encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "here")
     whose = lambda: importlib.import_module("helper_of_both").WHOSE  # noqa: E731
     assert whose() == "the notebook's"
@@ -434,7 +437,7 @@ def test_files_of_packages_go_into_the_runs_folder(
     mine = Path(shutil.copy2(tiny_wheel, tmp_path))
     new = client.train(source="", cluster=run.cluster, train_steps=5, pip=(str(mine), "six==1.16"))
     mine.unlink()
-    assert json.loads((new.directory / "run.json").read_text())["pip"] == [tiny_wheel.name, "six==1.16"]
+    assert json.loads((new.directory / "run.json").read_text(encoding="utf-8"))["pip"] == [tiny_wheel.name, "six==1.16"]
     assert (new.directory / "pip" / tiny_wheel.name).read_bytes() == tiny_wheel.read_bytes()
     before = fingerprint(new.directory)
     (new.directory / "pip" / tiny_wheel.name).write_bytes(b"another")
@@ -477,7 +480,7 @@ def test_a_run_that_is_over_says_what_it_does_not_have(
     run: client.Run, calm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRANSIENT_MAGICS_EMULATOR", calm)  # a forecast asks it how fast time passes
-    (run.directory / "cell.py").write_text("")
+    (run.directory / "cell.py").write_text("", encoding="utf-8")
     happen(run, (20, events.TrainFailed(run=run.name, reason="no model is registered as 'resnt'")))
     with pytest.raises(TrainingError, match=r"^run-1 was not evaluated \(demo\)\.$"):
         run.evaluate()
@@ -488,7 +491,7 @@ def test_a_run_that_is_over_says_what_it_does_not_have(
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(run: client.Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(TrainingError, match="results of run-1 cannot be written: Not a directory"):
         run.fetch(tmp_path / "file" / "folder")
     with pytest.raises(TrainingError, match="model cannot be exported: Not a directory"):
@@ -497,7 +500,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(run: client.Run, tmp_pat
 
 def test_going_on_to_where_a_run_already_is_is_refused(run: client.Run) -> None:
     (run.directory / "checkpoints").mkdir()
-    (run.directory / "checkpoints" / "model.ckpt-80.index").write_text("")
+    (run.directory / "checkpoints" / "model.ckpt-80.index").write_text("", encoding="utf-8")
     happen(run, (20, events.TrainCheckpoint(run=run.name, step=80, path="checkpoints/model.ckpt-80")))
     said = r"^run-1 of demo has made 80 steps already.*\(--train-steps\).*more than 80"
     with pytest.raises(DeclarationError, match=said):

@@ -42,7 +42,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def declared(name: str, *then: Event, at: float = LONG_AGO) -> client.Cluster:
     """A cluster whose controller was last alive at that time."""
     folder, spec = places.private(places.cluster(name)), declaration(name)
-    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     with Journal(folder / "journal.jsonl") as journal:
         journal.extend([events.ClusterDeclared(spec=spec.to_dict()), *then])
     for path in (folder / "spec.json", folder / "journal.jsonl"):
@@ -54,7 +54,7 @@ def test_a_cluster_without_a_controller_is_reported_with_what_stands_in_the_way(
     here = declared("here")
     away = declared("away", SEAT, events.ControllerMoved(vm=SEAT.vm))
     broken = declared("broken")
-    (broken.directory / "spec.json").write_text("{")
+    (broken.directory / "spec.json").write_text("{", encoding="utf-8")
     os.utime(broken.directory / "spec.json", (LONG_AGO, LONG_AGO))
     reports = client.revive([here, away, broken])
     assert started == ["here", "away"]
@@ -74,7 +74,7 @@ def test_clusters_that_need_no_other_controller_are_left_alone(started: list[str
     governed = declared("governed")
     lock = take(governed.directory)
     followed = declared("followed")
-    (followed.directory / "attached").write_text("a cluster of another machine")
+    (followed.directory / "attached").write_text("a cluster of another machine", encoding="utf-8")
     assert client.revive([over, starting, governed, followed]) == []
     assert started == []
     assert lock is not None

@@ -182,7 +182,7 @@ def test_a_study_shows_itself_as_text_table_and_picture(
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
     cluster = client.Cluster("tuning")
     cluster.directory.mkdir(parents=True)
-    (cluster.directory / "spec.json").write_text("{}")
+    (cluster.directory / "spec.json").write_text("{}", encoding="utf-8")
     with Journal(cluster.directory / "journal.jsonl") as journal:
         journal.extend(STORY.history)
     study = client.study()
@@ -215,7 +215,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> client.Cluster:
     found = client.Cluster("tuning")
     found.directory.mkdir(parents=True)
     spec = next(each for each in STORY.history if isinstance(each, events.ClusterDeclared)).spec
-    (found.directory / "spec.json").write_text(json.dumps({**spec, "controller": "local"}))
+    (found.directory / "spec.json").write_text(json.dumps({**spec, "controller": "local"}), encoding="utf-8")
     monkeypatch.setattr("transient_magics.client.commands.send", lambda directory, message: {})
     return found
 
@@ -224,7 +224,7 @@ def declared(cluster: client.Cluster, **how: Any) -> dict[str, Any]:
     """What is written down of a study."""
     usual = {"source": CELL, "train_steps": 100, "objective": "accuracy", "over": "lr=0.1:1", "cluster": cluster}
     study = client.declare_study(**{**usual, **how})
-    return json.loads((study.directory / "study.json").read_text())
+    return json.loads((study.directory / "study.json").read_text(encoding="utf-8"))
 
 
 def test_a_study_is_declared_with_what_suits_it(cluster: client.Cluster) -> None:
@@ -236,7 +236,7 @@ def test_a_study_is_declared_with_what_suits_it(cluster: client.Cluster) -> None
         "max accuracy",
     )
     assert (drawn["run"]["eval_steps"], drawn["run"].get("token", "")) == (None, "")
-    assert (cluster.directory / "studies" / "study-1" / "cell.py").read_text() == CELL
+    assert (cluster.directory / "studies" / "study-1" / "cell.py").read_text(encoding="utf-8") == CELL
     grid = declared(cluster, over="lr=1,2,3 units=1:4:int", pruner="none")
     assert (grid["name"], grid["sampler"], grid["trials"]) == ("study-2", "tpe", 20)
     grid = declared(

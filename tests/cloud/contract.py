@@ -157,7 +157,7 @@ def _kind(leaf: Any) -> str:
 
 def main() -> int:
     """Print how an emulator differs from what is recorded; exit code 1 where it does."""
-    report = json.loads(Path(sys.argv[1]).read_text())
+    report = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="tm-") as folder:
         running = start(Path(folder) / "state", "--notice", "0.2")
         try:

@@ -54,7 +54,8 @@ def mounted(
                 "refresh_token": "refresh",
                 "quota_project_id": quota_project,
             }
-        )
+        ),
+        encoding="utf-8",
     )
     login.chmod(0o600)
     hosts = Hosts(url)

@@ -113,7 +113,7 @@ def test_locations_are_zones_regions_and_groups_of_them(values: list[str], zone:
 
 def test_every_policy_that_is_asked_for_is_one_of_googles() -> None:
     folder = resources.files("googleapiclient.discovery_cache") / "documents"
-    named = (folder / "cloudasset.v1.json").read_text()
+    named = (folder / "cloudasset.v1.json").read_text(encoding="utf-8")
     for constraint in (
         policies.OS_LOGIN, policies.EXTERNAL_IP, policies.GUEST_ATTRIBUTES, policies.SHIELDED, policies.IMAGES,
         policies.LOCATIONS,

@@ -377,9 +377,9 @@ def test_the_scripts_are_bash_and_install_the_stack_in_one_way(with_gpu: bool, p
     shared = []
     for script in (write(with_gpu=with_gpu, purpose=purpose) for write in (startup_script, image_script)):
         assert script.startswith("#!/bin/bash\n")
-        assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+        assert subprocess.run(["bash", "-n"], input=script, text=True, check=False, encoding="utf-8").returncode == 0
         if shutil.which("shellcheck"):
-            subprocess.run(["shellcheck", "-"], input=script, text=True, check=True)
+            subprocess.run(["shellcheck", "-"], input=script, text=True, check=True, encoding="utf-8")
         shared.append(script[script.index("install_stack() {") : script.index("if ! stack_is_there")])
         assert ("nvidia-kernel-dkms" in script) == with_gpu
         assert ("tensor" in script.lower()) == (purpose == "training")
@@ -403,13 +403,18 @@ def test_the_scripts_tell_how_far_they_are_and_how_they_failed(tmp_path: Path) -
 
     # A Python that can tell, and that has no TensorFlow.
     python = tmp_path / "transient-python"
-    python.write_text(f'#!/bin/sh\n[ "$#" = 2 ] && exec {sys.executable} -S "$@"\necho "no TensorFlow" >&2; exit 1\n')
+    python.write_text(
+        f'#!/bin/sh\n[ "$#" = 2 ] && exec {sys.executable} -S "$@"\necho "no TensorFlow" >&2; exit 1\n',
+        encoding="utf-8",
+    )
     python.chmod(0o700)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
         ended, booted = (
-            subprocess.run(["bash"], input=script, text=True, capture_output=True, env=environment, check=False)
+            subprocess.run(
+                ["bash"], input=script, text=True, capture_output=True, env=environment, check=False, encoding="utf-8"
+            )
             for script in (image_script(with_gpu=True), startup_script(with_gpu=False))
         )
         server.shutdown()

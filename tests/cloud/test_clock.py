@@ -43,7 +43,7 @@ def declared(folder: Path, at: float) -> ClusterSpec:
         name="one", id="1a2b3c4d", groups=(WorkerGroup("cpu", 1),), zones=("us-west1-b",), project=PROJECT, image="own",
         prices={"cpu": PRICE, "parameter-server": PRICE}, declared_at=at, max_seconds=2 * HOUR,
     )  # fmt: skip
-    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     with Journal(folder / "journal.jsonl") as journal:
         journal.append(events.ClusterDeclared(spec=spec.to_dict()))
     return spec

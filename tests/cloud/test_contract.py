@@ -21,7 +21,7 @@ REPORT = Path(__file__).with_name("emulator-report.json")
 
 @pytest.mark.slow
 def test_the_emulator_answers_as_recorded_and_what_differs_is_named(tmp_path: Path) -> None:
-    exchanges: list[dict[str, Any]] = json.loads(REPORT.read_text())["exchanges"]
+    exchanges: list[dict[str, Any]] = json.loads(REPORT.read_text(encoding="utf-8"))["exchanges"]
     (region,) = (each for each in exchanges if each["route"].endswith("/regions/{region}"))
     other = copy.deepcopy(region)
     other["answered"]["supportsPzs"] = True

@@ -110,7 +110,7 @@ async def test_what_is_larger_than_it_says_is_not_downloaded(
 
 async def test_a_manifest_that_is_none_is_one_sentence(storage: CloudStorage, tmp_path: Path) -> None:
     for content in ("[" * 200_000, "{", "[]", "7", '{"checkpoints": 7}', '{"checkpoints": [7]}'):
-        (tmp_path / "manifest").write_text(content)
+        (tmp_path / "manifest").write_text(content, encoding="utf-8")
         await storage.upload(BUCKET, f"c/run-1/{NAME}", tmp_path / "manifest")
         with pytest.raises((TrainingError, CloudError), match=r"JSON|cannot be read"):
             await fetch(storage, STORE, tmp_path / "home")
@@ -125,7 +125,7 @@ async def test_results_whose_manifest_is_damaged_come_home_as_they_lie_there(
     await storage.upload(BUCKET, "c/run-1/checkpoints/90-ab/model.ckpt-90.index", tmp_path / "model.ckpt-7.index")
     await storage.upload(BUCKET, "c/run-1/checkpoints/99-ab/sitecustomize.py", tmp_path / "model.ckpt-7.index")
     if damage == "torn":
-        (tmp_path / "manifest").write_text('{"checkpoints": [{"step": 7,')
+        (tmp_path / "manifest").write_text('{"checkpoints": [{"step": 7,', encoding="utf-8")
         await storage.upload(BUCKET, f"c/run-1/{NAME}", tmp_path / "manifest")
     assert await fetch(storage, STORE, tmp_path / "home") == {"steps": [7, 80], "refused": []}
     names = {file["name"] for each in told for file in each["files"]} | {"checkpoint"}

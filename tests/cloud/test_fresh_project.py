@@ -274,12 +274,12 @@ def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -
             "--state",
             str(tmp_path / "state"),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
         return done.returncode, done.stdout + done.stderr
 
     def started(*options: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(tmp_path / "state"), *options]
-        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         assert program.stdout
         assert program.stdout.readline().startswith("ready ")
         return program

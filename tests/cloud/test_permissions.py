@@ -25,8 +25,10 @@ from transient_magics.cloud.examination.permissions import ALL
 from transient_magics.spec.roles import BUCKET_ROLE, CONTROLLER_ROLE, ROLES, USER_ROLE
 
 PACKAGE = Path(transient_magics.__file__).parent
-PAGE = (PACKAGE.parent / "docs" / "accounts.md").read_text()
-CLIENTS = frozenset(re.findall(r"self\.(\w+) = compute_v1", (PACKAGE / "cloud/calling/clients.py").read_text()))
+PAGE = (PACKAGE.parent / "docs" / "accounts.md").read_text(encoding="utf-8")
+CLIENTS = frozenset(
+    re.findall(r"self\.(\w+) = compute_v1", (PACKAGE / "cloud/calling/clients.py").read_text(encoding="utf-8"))
+)
 
 
 class Uses(ast.NodeVisitor):
@@ -108,7 +110,7 @@ def _bounded(value: ast.expr) -> bool:
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         if "clients." in text and path.name != "clients.py":
             yield path.relative_to(PACKAGE).as_posix(), ast.parse(text)
 
@@ -135,7 +137,7 @@ def test_the_walk_sees_a_call_without_a_row() -> None:
 
 def test_every_call_of_cloud_storage_has_its_permissions_in_the_table() -> None:
     found: set[str] = set()
-    for node in ast.walk(ast.parse((PACKAGE / "cloud/storage/objects.py").read_text())):
+    for node in ast.walk(ast.parse((PACKAGE / "cloud/storage/objects.py").read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             mappings = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg is None]
             found |= {node.func.attr} if "_PLAIN" in mappings else set()
@@ -143,7 +145,7 @@ def test_every_call_of_cloud_storage_has_its_permissions_in_the_table() -> None:
 
 
 def test_advice_has_its_permissions_in_the_table() -> None:
-    text = (PACKAGE / "cloud/advice.py").read_text()
+    text = (PACKAGE / "cloud/advice.py").read_text(encoding="utf-8")
     assert set(re.findall(r'self\._answer\(zone, "(\w+)"', text)) == set(ADVICE)
 
 

@@ -29,7 +29,7 @@ async def test_exchanges_are_recorded_only_where_that_is_wanted(
         with pytest.raises(AccessError):
             await engine.get(ZONE, "c1-worker-2")
     assert record.stat().st_mode & 0o077 == 0
-    insert, _, got, refused = map(json.loads, record.read_text().splitlines())
+    insert, _, got, refused = map(json.loads, record.read_text(encoding="utf-8").splitlines())
     assert (insert["method"], insert["path"]) == ("POST", f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances")
     assert insert["query"] == {"requestId": wanted.request_id}
     assert insert["asked"]["scheduling"]["provisioningModel"] == "SPOT"

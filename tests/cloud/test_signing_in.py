@@ -28,7 +28,7 @@ def test_credentials_are_told_without_what_they_open(tmp_path: Path, monkeypatch
     monkeypatch.setattr("google.auth.default", lambda **_: (found, None))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     file = tmp_path / "application_default_credentials.json"
-    file.write_text("{}")
+    file.write_text("{}", encoding="utf-8")
     file.chmod(0o644)
     told = signed_in()
     assert (told.kind, told.whose, told.place) == ("a user's login", "me@example.com", str(file))

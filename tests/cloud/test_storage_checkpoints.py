@@ -56,7 +56,7 @@ def brought(path: Path, places: list[Reach], lasts: float | None = None) -> Path
     """A token for these places, as the controller brings it; or what is left of one after so many seconds."""
     token = asyncio.run(bounded_token(places, "p", os.environ["STORAGE_EMULATOR_HOST"]))
     values = token.to_dict() | ({} if lasts is None else {"expires": time.time() + lasts, "token": "ya29.expired"})
-    path.with_suffix(".new").write_text(json.dumps(values))
+    path.with_suffix(".new").write_text(json.dumps(values), encoding="utf-8")
     path.with_suffix(".new").replace(path)
     return path
 
@@ -88,7 +88,7 @@ def test_the_last_few_are_kept_and_the_newest_comes_back(
     assert len(objects(client, bucket)) == 1 + 2 * 2
     assert restore(bucket, tmp_path / "new")["step"] == 30
     assert contents(tmp_path / "new", 30) == contents(tmp_path / "vm", 30)
-    assert 'model_checkpoint_path: "model.ckpt-30"' in (tmp_path / "new" / "checkpoint").read_text()
+    assert 'model_checkpoint_path: "model.ckpt-30"' in (tmp_path / "new" / "checkpoint").read_text(encoding="utf-8")
 
 
 def test_the_best_is_brought_and_stays_and_comes_back_beside_the_newest(
@@ -210,7 +210,7 @@ def test_a_run_whose_manifest_is_damaged_goes_on_from_the_checkpoints_that_lie_t
     monkeypatch.setattr(shipping, "_LEFT_OVER_SECONDS", -3600.0)
     for step in (0, 10, 20):
         ship(bucket, saved(tmp_path / "vm", step))
-    (tmp_path / "vm" / "vocabulary.words").write_text("a word")
+    (tmp_path / "vm" / "vocabulary.words").write_text("a word", encoding="utf-8")
     ship(bucket, saved(tmp_path / "vm", 30))
     half = client.bucket(BUCKET).blob(f"{bucket.place.removeprefix(f'gs://{BUCKET}/')}/checkpoints/40-ab/")
     client.bucket(BUCKET).blob(f"{half.name}model.ckpt-40.data-00000-of-00001").upload_from_string("of an unfinished")
@@ -220,7 +220,7 @@ def test_a_run_whose_manifest_is_damaged_goes_on_from_the_checkpoints_that_lie_t
     assert restore(bucket, tmp_path / "new")["step"] == 30
     healed(f"manifest {damage}", "restoring", time.monotonic() - began)
     assert contents(tmp_path / "new", 30) == contents(tmp_path / "vm", 30)
-    assert (tmp_path / "new" / "vocabulary.words").read_text() == "a word"
+    assert (tmp_path / "new" / "vocabulary.words").read_text(encoding="utf-8") == "a word"
     assert ship(bucket, saved(tmp_path / "new", 50))["step"] == 50
     told, _ = read_manifest(bucket)
     assert [each.step for each in told.checkpoints] == [0, 10, 20, 30, 50]
@@ -282,7 +282,7 @@ def test_a_killed_upload_counts_for_nothing(client: storage.Client, bucket: Buck
     declared = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1}
     size = 1 << 20
     ship(bucket, saved(run / "checkpoints", 10))
-    (run / "run.json").write_text(json.dumps({**declared, "store": bucket.place}))
+    (run / "run.json").write_text(json.dumps({**declared, "store": bucket.place}), encoding="utf-8")
     brought(run / "bucket-token.json", reaches(bucket.place, RunSpec.from_dict(declared)))
     command = [sys.executable, "-m", "transient_magics.runtime.programs.shipping", "ship", "--run", str(run)]
     with road(os.environ["STORAGE_EMULATOR_HOST"]) as way:
@@ -366,11 +366,11 @@ def test_records_are_made_once_by_vms_that_cannot_replace_them(client: storage.C
     assert shared_records.get(place, "digits", tmp_path / "one") == 0
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "digits-train-00000-of-00001").write_text(name)
+        (tmp_path / name / "digits-train-00000-of-00001").write_text(name, encoding="utf-8")
     assert shared_records.run("put", data, "digits", tmp_path / "one", token) == 1
     assert shared_records.put(place, "digits", tmp_path / "two") == 0
     assert shared_records.get(place, "digits", tmp_path / "three") == 1
-    assert (tmp_path / "three" / "digits-train-00000-of-00001").read_text() == "one"
+    assert (tmp_path / "three" / "digits-train-00000-of-00001").read_text(encoding="utf-8") == "one"
     manifest = "digits.records.json"
     with pytest.raises(TrainingError, match="somebody else was faster"):
         place.write_json(manifest, {"folder": "poison/", "files": []}, 0)
@@ -389,7 +389,7 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     run = RunFolder(tmp_path / "run-1")
     run.path.mkdir()
     declared = {"name": "run-1", "train_steps": 1, "store": bucket.place}
-    (run.path / "run.json").write_text(json.dumps(declared))
+    (run.path / "run.json").write_text(json.dumps(declared), encoding="utf-8")
     brought(run.bucket_token, reaches(bucket.place, RunSpec.from_dict(declared)), lasts=-60)
     saved(run.checkpoints, 7)
     told: list[tuple[str, dict[str, Any]]] = []
@@ -419,7 +419,7 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     asyncio.run(live())
     assert "the VM has no token for the bucket now" in str(told[0][1]["reason"])
     assert [(kind, values.get("step")) for kind, values in told[1:]] == [("train.shipped", 7)]
-    assert "ya29" not in json.dumps(told) + "".join(path.read_text() for path in run.logs.iterdir())
+    assert "ya29" not in json.dumps(told) + "".join(path.read_text(encoding="utf-8") for path in run.logs.iterdir())
 
 
 @pytest.mark.slow
@@ -428,7 +428,7 @@ def test_what_a_chief_ships_as_it_ends_takes_no_other_ones_place(bucket: Bucket,
     run = RunFolder(tmp_path / "run-1")
     run.path.mkdir()
     declared = {"name": "run-1", "train_steps": 1, "store": bucket.place, "keep": 1}
-    (run.path / "run.json").write_text(json.dumps(declared))
+    (run.path / "run.json").write_text(json.dumps(declared), encoding="utf-8")
     brought(run.bucket_token, reaches(bucket.place, RunSpec.from_dict(declared)))
 
     async def live() -> None:

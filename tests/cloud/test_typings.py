@@ -19,7 +19,7 @@ PLAIN = {
 
 
 def _classes(package: str) -> Iterator[ast.ClassDef]:
-    module = ast.parse((TYPINGS / package / "__init__.pyi").read_text())
+    module = ast.parse((TYPINGS / package / "__init__.pyi").read_text(encoding="utf-8"))
     return (each for each in module.body if isinstance(each, ast.ClassDef))
 
 

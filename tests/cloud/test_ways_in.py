@@ -40,7 +40,9 @@ def gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A gcloud that writes down what it is asked for, and refuses."""
     asked, folder = tmp_path / "asked", tmp_path / "bin"
     folder.mkdir()
-    (folder / "gcloud").write_text(f'#!/bin/sh\necho "$@" >>{asked}\necho "You may not tunnel" >&2\nexit 1\n')
+    (folder / "gcloud").write_text(
+        f'#!/bin/sh\necho "$@" >>{asked}\necho "You may not tunnel" >&2\nexit 1\n', encoding="utf-8"
+    )
     (folder / "gcloud").chmod(0o700)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return asked
@@ -69,7 +71,7 @@ async def test_the_way_is_the_one_that_the_firewall_leaves(
     api.on("GET", f"zones/{ZONE}/instances/{NAME}", instance(NAME))
 
     assert "gcloud says: You may not tunnel" in await refused(access(engine, ssh_from=(IAP_RANGE,)), key)
-    asked = gcloud.read_text().splitlines()[0].split()
+    asked = gcloud.read_text(encoding="utf-8").splitlines()[0].split()
     assert asked[:4] == ["compute", "start-iap-tunnel", NAME, "22"]
     assert {f"--zone={ZONE}", f"--project={PROJECT}", "--listen-on-stdin", "--quiet"} == set(asked[4:])
     gcloud.unlink()

@@ -63,7 +63,7 @@ def tell(controller: Controller, line: dict[str, Any], vm: str = "worker-0") -> 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
     """The folder of a cluster with a worker far away from its parameter servers."""
-    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
     with Journal(tmp_path / "journal.jsonl") as journal:
         journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
         journal.append(events.VmRequested(**WORKER, time=SECOND))
@@ -191,7 +191,7 @@ def test_mini_batches_that_come_from_another_zone_are_billed_though_no_parameter
 def test_the_notice_of_a_preemption_is_a_vms_own_word_and_it_is_held_to_it(cluster: Path, model: str) -> None:
     """A second VM is rented at it: one on demand has none to give, and any other goes."""
     journal = cluster / "journal.jsonl"
-    journal.write_text(journal.read_text().replace('"spot"', f'"{model}"'))
+    journal.write_text(journal.read_text(encoding="utf-8").replace('"spot"', f'"{model}"'), encoding="utf-8")
     asked: list[str] = []
     tasks = cast(Tasks, SimpleNamespace(do=lambda key, _: asked.append(key)))
     with in_charge(cluster) as controller:

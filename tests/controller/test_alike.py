@@ -41,13 +41,13 @@ def test_code_and_packages_are_compared_by_what_they_are(tmp_path: Path) -> None
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         (folder / "include").mkdir(parents=True)
-        (folder / "cell.py").write_text("x = 1")
-        (folder / "include" / "more.py").write_text("y = 1")
+        (folder / "cell.py").write_text("x = 1", encoding="utf-8")
+        (folder / "include" / "more.py").write_text("y = 1", encoding="utf-8")
     first, second = folders
     assert content(first) == content(second)
-    (second / "include" / "more.py").write_text("y = 2")
+    (second / "include" / "more.py").write_text("y = 2", encoding="utf-8")
     assert content(first) != content(second)
-    (second / "include" / "more.py").write_text("y = 1")
+    (second / "include" / "more.py").write_text("y = 1", encoding="utf-8")
     (second / "wheels").mkdir()
     (second / "wheels" / "fast-1.0-py3-none-any.whl").write_bytes(b"w")
     assert content(first) != content(second)

@@ -259,7 +259,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 def test_one_whose_declaration_cannot_be_read_is_told_of(tmp_path: Path, recorder: Recorder) -> None:
     folder = tmp_path / layout.BAGS / "bag-2"
     folder.mkdir(parents=True)
-    (folder / layout.BAG).write_text("{")
+    (folder / layout.BAG).write_text("{", encoding="utf-8")
     Bags(tmp_path, recorder, cast("Any", None), lambda vm: None).declare_waiting()
     assert recorder.state.trouble.startswith("The declaration of bag-2 cannot be read: ")
     assert "bag-2" not in recorder.state.bags
@@ -274,7 +274,7 @@ async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
     def write(path: Path, content: str) -> None:
         if full:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        path.write_text(content)
+        path.write_text(content, encoding="utf-8")
 
     monkeypatch.setattr(conduct, "write_atomically", write)
     async with asyncio.TaskGroup() as group:

@@ -51,7 +51,7 @@ class Service:
 
 async def until(path: Path, text: str) -> None:
     async with asyncio.timeout(60):
-        while not (path.exists() and text in path.read_text()):  # noqa: ASYNC110 (a file on a VM)
+        while not (path.exists() and text in path.read_text(encoding="utf-8")):  # noqa: ASYNC110 (a file on a VM)
             await asyncio.sleep(0.02)
 
 
@@ -81,7 +81,7 @@ async def test_the_vm_has_a_token_before_its_end_another_and_after_a_break_too(v
     async with kept(keeper):
         await until(place, "secret-2")
         assert place.stat().st_mode & 0o777 == 0o600
-        assert json.loads(place.read_text())["expires"] > time.time() - 60
+        assert json.loads(place.read_text(encoding="utf-8"))["expires"] > time.time() - 60
         connections.append(await machine.connect())
         await connections[0].close()
         place.unlink()

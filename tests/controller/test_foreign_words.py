@@ -63,8 +63,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
     folder = places.cluster("one")
     (folder / "runs" / "run-1").mkdir(parents=True)
-    (folder / "runs" / "run-1" / "run.json").write_text(json.dumps({"name": "run-1", "train_steps": 9, "token": "t"}))
-    (folder / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    (folder / "runs" / "run-1" / "run.json").write_text(
+        json.dumps({"name": "run-1", "train_steps": 9, "token": "t"}), encoding="utf-8"
+    )
+    (folder / "spec.json").write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
     with Journal(folder / "journal.jsonl") as journal:
         journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
         journal.append(events.VmRequested(vm="ps-0", **SERVER))
@@ -124,7 +126,7 @@ def test_workers_on_demand_that_a_vm_decided_on_are_not_rented_when_the_cluster_
     on_demand = (("k80", "standard", 3),)
     due = {"name": "run-2", "train_steps": 9, "finish_by": time.time() + 3600, "token": "t"}
     (home / "runs" / "run-2").mkdir()
-    (home / "runs" / "run-2" / "run.json").write_text(json.dumps(due))
+    (home / "runs" / "run-2" / "run.json").write_text(json.dumps(due), encoding="utf-8")
     with Journal(home / "journal.jsonl") as journal:
         journal.append(events.TrainDeclared(run="run-2", spec={"train_steps": 9, "finish_by": time.time() + 3600}))
         journal.append(events.DeadlineActed(run="run-2", machines=on_demand, reason="a VM said so"))
@@ -159,7 +161,7 @@ def test_what_only_the_journal_tells_of_jobs_and_bags_is_ended_when_a_cluster_is
     bag: dict[str, Any] = {"name": "bag-1", "jobs": 3, "space": space, "declared_at": 1.0}
     for place, name, known in (("jobs", "job", job), ("bags", "bag", bag)):
         (home / place / f"{name}-1").mkdir(parents=True)
-        (home / place / f"{name}-1" / f"{name}.json").write_text(json.dumps(known))
+        (home / place / f"{name}-1" / f"{name}.json").write_text(json.dumps(known), encoding="utf-8")
     with Journal(home / "journal.jsonl") as journal:
         journal.append(events.JobDeclared(job="job-1", spec=job))
         journal.append(events.JobDeclared(job="job-2", spec={**job, "name": "job-2", "pip": ["numpy"]}))
@@ -214,7 +216,7 @@ async def test_without_an_answer_of_compute_engine_no_vm_is_called_gone(home: Pa
     if not asked_for:
         for path in home.glob("*journal.jsonl*"):
             path.unlink()
-    (home / "owner.json").write_text("{}")
+    (home / "owner.json").write_text("{}", encoding="utf-8")
     answers: list[errors.CloudError | None] = [errors.UnreachableError("no network"), None]
 
     async def reopen() -> None:
@@ -237,7 +239,9 @@ async def test_without_an_answer_of_compute_engine_no_vm_is_called_gone(home: Pa
 def test_a_declaration_that_cannot_be_read_holds_up_no_controller(home: Path) -> None:
     for name, values in (("run-2", {"hparams": "x" * 5000}), ("run-3", {})):
         (home / "runs" / name).mkdir()
-        (home / "runs" / name / "run.json").write_text(json.dumps({"name": name, "train_steps": 9, **values}))
+        (home / "runs" / name / "run.json").write_text(
+            json.dumps({"name": name, "train_steps": 9, **values}), encoding="utf-8"
+        )
     with taken_back(home) as controller:
         Runs(home, SPEC, controller._recorder).declare_waiting()
         runs = controller._state.runs
@@ -292,13 +296,13 @@ def test_code_from_a_vm_runs_only_after_its_user_agreed(home: Path) -> None:
     run, folder = client.Cluster("one").run("run-1"), home / "runs" / "run-1"
     declared.agree_to_code(home, "run-1", trust=False)  # it is his own
     declared.note_brought(home, "run-1")
-    (folder / "cell.py").write_text("import os")
+    (folder / "cell.py").write_text("import os", encoding="utf-8")
     for use in (lambda: run.predict([1]), lambda: run.decode(["a"]), lambda: run.export(home / "model")):
         with pytest.raises(AgreementError, match=rf"cell\.py.*{declared.fingerprint(folder)}.*trust=True"):
             use()
     declared.agree_to_code(home, "run-1", trust=True)
     declared.agree_to_code(home, "run-1", trust=False)
-    (folder / "cell.py").write_text("import os; os.system('evil')")
+    (folder / "cell.py").write_text("import os; os.system('evil')", encoding="utf-8")
     with pytest.raises(AgreementError):
         declared.agree_to_code(home, "run-1", trust=False)
 
@@ -309,7 +313,7 @@ def test_what_a_vm_named_beside_a_runs_own_files_is_not_fetched(home: Path, tmp_
     for name in (".git/config", "checkpoints/checkpoint"):
         (folder / name).parent.mkdir()
     for name in (".git/config", "checkpoints/checkpoint", ".envrc", "sitecustomize.py", "cell.py", "metrics.jsonl"):
-        (folder / name).write_text("")
+        (folder / name).write_text("", encoding="utf-8")
     target = client.Cluster("one").run("run-1").fetch(tmp_path / "work")
     found = {path.name for path in target.iterdir()}
     assert found == {"run.json", "cell.py", "metrics.jsonl", "checkpoints", "journal.jsonl"}
@@ -367,13 +371,13 @@ async def test_attaching_takes_the_one_vm_of_this_owner(
 )
 def test_what_is_attached_to_is_about_that_very_cluster(tmp_path: Path, change: dict[str, Any]) -> None:
     vm = seat("one-ps-0", **{"transient-magics-id": SPEC.id})
-    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
     shown = declared.shown(attaching.fitting(tmp_path, vm, "one", "mine"), {**vars(vm), "owner": "me"})
     assert shown == (
         "one in project mine: k80x2, limits 24 h and $10.00; "
         "its controller runs on one-ps-0 (id 7, us-west1-b, owner me)"
     )
-    (tmp_path / "spec.json").write_text(json.dumps({**SPEC.to_dict(), **change}))
+    (tmp_path / "spec.json").write_text(json.dumps({**SPEC.to_dict(), **change}), encoding="utf-8")
     with pytest.raises(ClusterError, match=r"another cluster|cannot be read"):
         attaching.fitting(tmp_path, vm, "one", "mine")
 
@@ -472,7 +476,7 @@ def test_one_bad_line_ends_nobody_and_everything_can_be_deleted(home: Path) -> N
     assert client.Cluster("one").run("run-1").state.train_steps == 9
     (home / "journal.jsonl").write_bytes(b"\n".join(bad[:4]) + b"\n")  # nothing is left of it
     assert client.Cluster("one").state.spec == SPEC
-    (home / "spec.json").write_text("{}")
+    (home / "spec.json").write_text("{}", encoding="utf-8")
     assert (client.clusters(all=True), len(client.unreadable())) == ([], 1)
 
 
@@ -493,7 +497,7 @@ def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothi
     write = {"jobs/job-1/job.json": {"name": "job-1", "command": "true", "declared_at": 1.0}}
     for name, content in write.items():
         (home / name).parent.mkdir(parents=True)
-        (home / name).write_text(json.dumps(content))
+        (home / name).write_text(json.dumps(content), encoding="utf-8")
     for path in home.glob("*journal.jsonl*"):
         path.unlink()
     controller = Controller(home)
@@ -533,7 +537,7 @@ async def test_a_controller_ends_when_its_lock_is_not_that_of_the_folder(
 def test_of_what_a_check_on_a_vm_counts_only_numbers_are_kept(tmp_path: Path) -> None:
     counted = {"parameters": 7, "flops": 10**400, "bytes": True, "name": "x", "loss": float("nan")}
     assert checking._reason(tmp_path, json.dumps({"ok": True, "model": counted}), "") == ""
-    assert json.loads((tmp_path / "model.json").read_text()) == {"parameters": 7}
+    assert json.loads((tmp_path / "model.json").read_text(encoding="utf-8")) == {"parameters": 7}
 
 
 def test_an_event_that_makes_no_sense_is_never_written(home: Path) -> None:

@@ -115,7 +115,7 @@ def kept(folder: Path, number: int) -> events.JobKept:
     target = path_of(folder / layout.JOBS / "job-1", number)
     target.parent.mkdir(parents=True, exist_ok=True)
     (folder / "out").mkdir(exist_ok=True)
-    (folder / "out" / "step").write_text(f"{number}")
+    (folder / "out" / "step").write_text(f"{number}", encoding="utf-8")
     packed = pack(folder / "out", target)
     return events.JobKept(
         job="job-1", attempt=1, number=number, files=packed.files, bytes=packed.bytes, digest=packed.digest
@@ -168,7 +168,7 @@ def declared(folder: Path, *names: str) -> Path:
     run = folder / layout.RUNS / "run-1"
     for name in (*names, layout.RUN):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).write_text(f'{{"name": 1, "{name}": 2}}\n')
+        (run / name).write_text(f'{{"name": 1, "{name}": 2}}\n', encoding="utf-8")
     return run
 
 
@@ -205,7 +205,7 @@ async def test_the_results_of_a_run_come_though_nothing_tells_of_them_again(
         host.tasks.cancel_all()
     for name in (layout.METRICS, layout.EVENTS, *parts):
         assert (here / name).read_bytes() == (left / name).read_bytes()
-    assert json.loads((here / layout.MODEL).read_text()) == {"name": 1, layout.MODEL: 2}
+    assert json.loads((here / layout.MODEL).read_text(encoding="utf-8")) == {"name": 1, layout.MODEL: 2}
 
 
 async def test_a_trace_comes_though_the_connection_was_lost_while_it_came(
@@ -243,7 +243,7 @@ async def test_a_run_of_another_machine_comes_whole_and_each_row_of_its_metrics_
             host.hears(each)
         home.catch_up()
         for row in range(20):
-            with (left / layout.METRICS).open("a") as file:
+            with (left / layout.METRICS).open("a", encoding="utf-8") as file:
                 file.write(f"{row}\n")
             await asyncio.sleep(0.05)
             assert not (here / layout.RUN).exists() or (here / layout.CELL).exists(), "what counts comes last"
@@ -279,7 +279,7 @@ async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_pa
     directory, bucket = tmp_path / "here", tmp_path / "bucket"
     here = declared(directory)
     (bucket / "run-1").mkdir(parents=True)
-    (bucket / "run-1" / layout.METRICS).write_text("whole\n")
+    (bucket / "run-1" / layout.METRICS).write_text("whole\n", encoding="utf-8")
 
     class Storage:
         async def list(self, bucket_: str, name: str, *, most: int) -> list[Any]:
@@ -291,7 +291,7 @@ async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_pa
 
     study = StudySpec("s", RUN, "max accuracy", parse_space("lr=0.1,0.2"), trials=2, sampler="grid")
     (directory / layout.STUDIES / "s").mkdir(parents=True)
-    (directory / layout.STUDIES / "s" / layout.STUDY).write_text(json.dumps(study.to_dict()))
+    (directory / layout.STUDIES / "s" / layout.STUDY).write_text(json.dumps(study.to_dict()), encoding="utf-8")
     trial = study.run_name(0)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host = Here(There(tmp_path / "gone", lost=0), group)
@@ -306,5 +306,5 @@ async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_pa
         ):
             host.hears(each)
         await home.bring_all(Copies(cast("Any", Storage()), "gs://mine/afar"))
-    assert (here / layout.METRICS).read_text() == "whole\n"
+    assert (here / layout.METRICS).read_text(encoding="utf-8") == "whole\n"
     assert declared_run(directory, host.state.runs[trial]).spec.params == {"lr": 0.1}

@@ -117,7 +117,7 @@ _TAKES = {
 
 
 def test_the_documented_roles_have_what_the_requests_take() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "accounts.md").read_text().replace("\\\n", "")
+    text = (Path(__file__).parents[2] / "docs" / "accounts.md").read_text(encoding="utf-8").replace("\\\n", "")
     roles = dict(re.findall(r"gcloud iam roles create (\w+) --project my-project --permissions ([a-zA-Z.,]+)", text))
     controller, user = (set(roles[name].split(",")) for name in ("transientController", "transientUser"))
     assert controller < user

@@ -49,9 +49,9 @@ SAID = "begins\nworks\ndone at 208\n"
 def test_the_tail_of_an_exit_completes_what_came(tmp_path: Path, here: str, tail: str, then: str) -> None:
     path = tmp_path / "output" / "1-0.log"
     path.parent.mkdir()
-    path.write_text(here)
+    path.write_text(here, encoding="utf-8")
     add_tail(path, tail)
-    assert path.read_text() == then
+    assert path.read_text(encoding="utf-8") == then
 
 
 class Answering:
@@ -109,12 +109,12 @@ def conducted(tmp_path: Path) -> Conducted:
         here.mkdir(parents=True)
         acceptor, host_key = await ssh_server.serve(home, generate_key(key), sftp=sftp)
         journal = Journal()
-        (there / layout.OUTPUT / "1-0.log").write_text(SAID)
+        (there / layout.OUTPUT / "1-0.log").write_text(SAID, encoding="utf-8")
         exited: dict[str, Any] = {
             "time": time.time_ns(), "kind": "job.exited", "job": "job-1", "attempt": 1, "rank": 0, "code": 0,
             "seconds": 1.0, "noticed": noticed, "reason": "", "tail": "works\ndone at 208",
         }  # fmt: skip
-        (there / layout.job_events(1)).write_text(json.dumps(exited) + "\n")
+        (there / layout.job_events(1)).write_text(json.dumps(exited) + "\n", encoding="utf-8")
         async with await Vm(home, key, acceptor.get_port(), host_key).connect() as connection:
             link = cast("Link", Answering(connection))
             jobs = Jobs(directory, cast("Recorder", journal), lambda _: link)
@@ -125,7 +125,7 @@ def conducted(tmp_path: Path) -> Conducted:
                     await asyncio.sleep(0.05)
                 tasks.cancel_all()
         acceptor.close()
-        return (here / layout.OUTPUT / "1-0.log").read_text()
+        return (here / layout.OUTPUT / "1-0.log").read_text(encoding="utf-8")
 
     return conducted
 
@@ -195,7 +195,7 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     there = home / layout.job_on_vm("job-1")
     there.mkdir(parents=True)
     (directory / layout.JOBS / "job-1" / layout.OUTPUT).mkdir(parents=True)
-    (there / layout.job_events(1)).write_text("what nobody reads\n" * 100)
+    (there / layout.job_events(1)).write_text("what nobody reads\n" * 100, encoding="utf-8")
     told = await told_to_the_vm(tmp_path, journal, lambda _: journal.state.jobs["job-1"].over)
     job = journal.state.jobs["job-1"]
     assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
@@ -212,7 +212,7 @@ async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_wri
         folder.mkdir(parents=True)
     flood = b"y\n" * 50_000 + b"\n" * 50_000
     there.write_bytes(flood)
-    (home / layout.job_on_vm("job-1") / layout.job_events(1)).write_text("")
+    (home / layout.job_on_vm("job-1") / layout.job_events(1)).write_text("", encoding="utf-8")
     turn, lines_of_turn, sizes = 0, Counter[int](), list[int]()
     append = metrics.append
 
@@ -242,7 +242,7 @@ async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_
     home.mkdir()
     here = tmp_path / "here" / layout.JOBS / "job-1"
     (here / layout.KEPT).mkdir(parents=True)
-    (here / layout.JOB).write_text(json.dumps(JobSpec("job-1", "true").to_dict()))
+    (here / layout.JOB).write_text(json.dumps(JobSpec("job-1", "true").to_dict()), encoding="utf-8")
     (here / layout.KEPT / layout.archive(2)).write_bytes(b"what it keeps")
     journal.record(events.JobKept(job="job-1", attempt=1, number=3, files=1, bytes=13, digest="0" * 64))
     journal.record(events.JobInterrupted(job="job-1", attempt=1, reason="worker-0 was revoked"))
@@ -264,13 +264,13 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     there, kept = tmp_path / "vm" / layout.job_on_vm("job-1"), tmp_path / "kept"
     (there / layout.KEPT).mkdir(parents=True)
     kept.mkdir()
-    (kept / "state").write_text("step 7")
+    (kept / "state").write_text("step 7", encoding="utf-8")
     packed = archive.pack(kept, there / layout.KEPT / layout.archive(1))
     about: dict[str, Any] = {"job": "job-1", "attempt": 1, "rank": 0, "time": time.time_ns()}
     packing = about | {"number": 1, "files": packed.files, "bytes": packed.bytes, "digest": packed.digest}
     exited = about | {"code": 0, "seconds": 1.0, "noticed": False, "reason": "", "tail": ""}
     lines = [{"kind": "job.packed", **packing}, {"kind": "job.exited", **exited}]
-    (there / layout.job_events(1)).write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    (there / layout.job_events(1)).write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
     (tmp_path / "here" / layout.JOBS / "job-1" / layout.OUTPUT).mkdir(parents=True)
     journal, notes = Journal(), list[str]()
     monkeypatch.setattr(journal, "note", lambda _, what: notes.append(what))
@@ -286,7 +286,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     assert notes[0].endswith("Free some of it.")
     assert notes[3:] == [""]
     archive.unpack(tmp_path / "here" / layout.JOBS / "job-1" / layout.KEPT / layout.archive(1), tmp_path / "again")
-    assert (tmp_path / "again" / "state").read_text() == "step 7"
+    assert (tmp_path / "again" / "state").read_text(encoding="utf-8") == "step 7"
 
 
 async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_its_vm_are_read_again(
@@ -302,7 +302,7 @@ async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_it
     journal = Journal()
     lines = list[dict[str, Any]]()
     for number in (1, 2):
-        (kept / "state").write_text(f"step {number}")
+        (kept / "state").write_text(f"step {number}", encoding="utf-8")
         packed = archive.pack(kept, there / layout.KEPT / layout.archive(number))
         contents = {"number": number, "files": packed.files, "bytes": packed.bytes, "digest": packed.digest}
         lines.append({"kind": "job.packed", **line, **contents})
@@ -311,7 +311,7 @@ async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_it
             journal.record(events.JobKept(**about, **contents, packed=number))
     exited = {"code": 0, "seconds": 1.0, "noticed": False, "reason": "", "tail": ""}
     lines.append({"kind": "job.exited", **line, **exited})
-    (there / layout.job_events(1)).write_text("".join(f"{json.dumps(values)}\n" for values in lines))
+    (there / layout.job_events(1)).write_text("".join(f"{json.dumps(values)}\n" for values in lines), encoding="utf-8")
 
     await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.jobs["job-1"].exits))
     brought = [event.number for event in journal.recorded if isinstance(event, events.JobKept)]
@@ -342,7 +342,7 @@ async def kept_of(tmp_path: Path, ranks: list[Rank]) -> dict[str, str]:
         folder = tmp_path / f"folder-{rank}"
         folder.mkdir()
         for name, said in wrote.files.items():
-            (folder / name).write_text(said)
+            (folder / name).write_text(said, encoding="utf-8")
         packed = archive.pack(folder, there / layout.KEPT / layout.archive(1))
         about: dict[str, Any] = {"job": "job-1", "attempt": 1, "time": time.time_ns()}
         contents = {"number": 1, "files": packed.files, "bytes": packed.bytes, "digest": packed.digest}
@@ -351,7 +351,7 @@ async def kept_of(tmp_path: Path, ranks: list[Rank]) -> dict[str, str]:
             {"kind": "job.packed", **about, **contents, "saved": wrote.saved},
             {"kind": "job.exited", **about, **exited},
         ]
-        (there / layout.job_events(1)).write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+        (there / layout.job_events(1)).write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
         if wrote.taken:
             shutil.copy(there / layout.KEPT / layout.archive(1), here / layout.KEPT)
             journal.record(events.JobKept(
@@ -376,7 +376,7 @@ async def kept_of(tmp_path: Path, ranks: list[Rank]) -> dict[str, str]:
     archives_here = list((here / layout.KEPT).iterdir())
     assert [path.name for path in archives_here] == [layout.archive(kept.number)]
     archive.unpack(archives_here[0], tmp_path / "again")
-    return {path.name: path.read_text() for path in (tmp_path / "again").iterdir()}
+    return {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "again").iterdir()}
 
 
 @pytest.mark.parametrize("last", [0, 1])

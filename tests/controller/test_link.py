@@ -72,7 +72,7 @@ async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     home, programs = tmp_path / "home", tmp_path / "bin"
     home.mkdir()
     programs.mkdir()
-    (programs / "transient-python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (programs / "transient-python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n', encoding="utf-8")
     (programs / "transient-python").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setattr(link_module, "BOOTED", tmp_path / "booted")
@@ -81,9 +81,11 @@ async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     yield Machine(Vm(home, tmp_path / "key", acceptor.get_port(), host_key))
     acceptor.close()
     for pid in (home / "transient").glob("agent.pid"):
-        os.kill(int(pid.read_text()), signal.SIGKILL)
+        os.kill(int(pid.read_text(encoding="utf-8")), signal.SIGKILL)
     for record in (home / "transient").glob("runs/*/logs/*.pid"):
-        if pid := json.loads(record.read_text())["pid"]:  # none has been started yet where there is none
+        if pid := json.loads(record.read_text(encoding="utf-8"))[
+            "pid"
+        ]:  # none has been started yet where there is none
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

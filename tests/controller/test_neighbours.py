@@ -62,7 +62,9 @@ def bob(alice: Path, tmp_path: Path) -> Callable[[str], str]:
             f"import transient_magics as tm\nfrom transient_magics.errors import *\n{code}",
         ]
         environment = {**os.environ, **own}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False, encoding="utf-8"
+        )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
@@ -149,7 +151,7 @@ async def test_a_sweep_finds_the_rules_of_a_cluster_whose_vms_are_all_gone(engin
     for spec in (left, living):
         await engine.firewall.ensure(firewall_rules(spec, mine))
     folder = places.private(places.cluster("living"))
-    (folder / "spec.json").write_text(json.dumps(living.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(living.to_dict()), encoding="utf-8")
     marks = {LABEL: "forgotten", **labels(left), **mine}
     vm = await engine.insert(VmRequest(**{**vars(STRANGER), "name": "forgotten-worker-0", "labels": marks}))
     for key, value in ((OWNER_LABEL, "0" * 16), (MACHINE_LABEL, "1" * 16)):
@@ -203,7 +205,7 @@ def test_a_cluster_that_is_only_followed_from_here_is_not_looked_after_here(home
     folder = places.cluster("followed")
     folder.mkdir(parents=True)
     spec = replace(specify(tm.Declaration("cpu", name="followed")), id="1a2b3c4d")
-    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     assert clusters_here().over == {"1a2b3c4d": False}
     (folder / "attached").touch()
     assert clusters_here() == Here(followed={"1a2b3c4d"})
@@ -374,7 +376,7 @@ async def test_what_has_no_id_goes_on_and_deletes_no_more_than_it_asked_for(engi
     spec = replace(specify(tm.Declaration("cpu", name="former")), id="")
     folder = places.private(places.cluster("former"))
     places.private(folder / "runs")
-    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     another = {LABEL: "former", OWNER_LABEL: user()}
     vm = await engine.insert(VmRequest(**{**vars(STRANGER), "name": "former-worker-9", "labels": another}))
     commands.start_controller(folder)
@@ -402,7 +404,7 @@ async def test_no_proxy_is_asked_for_the_emulator(alice: Path, monkeypatch: pyte
 def test_what_has_no_id_is_deleted_by_name_only_when_that_is_asked_for(alice: Path) -> None:
     spec = replace(specify(tm.Declaration("t4", name="old", project="some-project")), id="")
     folder = places.private(places.cluster("old"))
-    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     try:
         with pytest.raises(ClusterError, match=r"known by name and owner alone.*delete old --by-name") as refused:
             tm.cluster("old").delete()
@@ -416,7 +418,7 @@ def test_all_are_deleted_though_one_cannot_be_and_that_is_told_in_the_end(
 ) -> None:
     folder = places.private(places.cluster("an-old-one"))
     old = replace(specify(tm.Declaration("t4", name="an-old-one", project="some-project")), id="")
-    (folder / "spec.json").write_text(json.dumps(old.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(old.to_dict()), encoding="utf-8")
     try:
         declare(tm.Declaration("cpu", name="living"))
         done = InteractiveShell().run_cell("%load_ext transient_magics\n%transient_cluster delete --all")

@@ -31,7 +31,9 @@ print(tiny_package.PLACE)
 
 
 def imported(folder: Path) -> Path:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     return Path(done.stdout.strip())
 
 
@@ -158,8 +160,8 @@ async def test_no_package_runs_code_here_unless_that_was_said(
     for number, words in enumerate((["sourced"], [str(archive)], [str(hidden)])):
         await gather(words, tmp_path / f"wheels-{number}", build=True)
         assert "sourced-1.0-py3-none-any.whl" in {path.name for path in (tmp_path / f"wheels-{number}").iterdir()}
-    assert "hunter2" not in marker.read_text()
-    assert "secret.json" not in marker.read_text()
+    assert "hunter2" not in marker.read_text(encoding="utf-8")
+    assert "secret.json" not in marker.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

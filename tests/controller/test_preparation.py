@@ -108,7 +108,7 @@ def test_a_run_beside_another_has_the_cluster_have_a_vm_for_each(
     spec = client.specify(client.Declaration("t4x2", name="two"))
     folder = places.cluster("two")
     folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     with Journal(folder / "journal.jsonl") as journal:
         journal.append(events.ClusterDeclared(spec=with_preparation(spec, 1).to_dict()))
         journal.append(events.TrainDeclared(run="run-1", spec={**RUN, "prep": "cpux1"}))

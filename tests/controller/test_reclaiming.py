@@ -149,7 +149,7 @@ def test_how_slow_one_is_all_runs_that_train_tell(desk: Desk, tmp_path: Path) ->
         path = run_folder(tmp_path, run) / "metrics.jsonl"
         path.parent.mkdir(parents=True)
         rows = [{"time": time.time_ns(), "worker": vm, "samples": made, "step": 1} for vm, made in samples.items()]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     desk.wants(1)
     desk.looks(times=2)
     assert desk.provider.taken == ["worker-0"], "worker-2 makes fewer examples, of another run's"

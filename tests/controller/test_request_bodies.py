@@ -147,9 +147,9 @@ async def sent(case: Case, directory: Path) -> list[dict[str, Any]]:
     agree(directory, state.spec)
     for run in state.runs.values():
         (directory / layout.RUNS / run.name).mkdir(parents=True)
-        (directory / layout.RUNS / run.name / layout.RUN).write_text(json.dumps(run.spec.to_dict()))
+        (directory / layout.RUNS / run.name / layout.RUN).write_text(json.dumps(run.spec.to_dict()), encoding="utf-8")
     decisions = decide(Situation(spec.declared_at, state))
-    (directory / OWNER).write_text(json.dumps(WHOSE))
+    (directory / OWNER).write_text(json.dumps(WHOSE), encoding="utf-8")
     with Journal(directory / layout.JOURNAL) as journal:
         async with serving() as api, ComputeEngine(spec.project or EMULATED_PROJECT, api.url, patience=1) as engine:
             api.on("POST", ".*", refusal(403, "forbidden", "Required permission is missing"))
@@ -221,9 +221,9 @@ async def test_requests_for_vms_are_those_that_are_stored(name: str, tmp_path: P
     text = as_text(CASES[name], await sent(CASES[name], tmp_path))
     path = STORED / f"{name}.json"
     if os.environ.get(REWRITE):
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         pytest.skip(f"{path.name} is rewritten")
-    stored = path.read_text() if path.exists() else ""
+    stored = path.read_text(encoding="utf-8") if path.exists() else ""
     if text != stored:
         difference = "".join(
             difflib.unified_diff(

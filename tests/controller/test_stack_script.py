@@ -108,29 +108,29 @@ class Vm:
             (root / "bin" / name).symlink_to(str(shutil.which(name)))
         for name, text in PROGRAMS.items():
             path = root / "bin" / name
-            path.write_text(NOTED.format(name=name, text=text))
+            path.write_text(NOTED.format(name=name, text=text), encoding="utf-8")
             path.chmod(0o700)
-        (root / "etc/os-release").write_text("ID=debian\n")
-        (root / "key").write_text(f"{DRIVER.fingerprint}\n")
-        (root / "proc/devices").write_text("Character devices:\n195 nvidia\n235 nvidia-uvm\n")
-        (root / "etc/apt/sources.list.d/debian.sources").write_text(SOURCES)
+        (root / "etc/os-release").write_text("ID=debian\n", encoding="utf-8")
+        (root / "key").write_text(f"{DRIVER.fingerprint}\n", encoding="utf-8")
+        (root / "proc/devices").write_text("Character devices:\n195 nvidia\n235 nvidia-uvm\n", encoding="utf-8")
+        (root / "etc/apt/sources.list.d/debian.sources").write_text(SOURCES, encoding="utf-8")
         self.kernel(KERNEL, headers=(KERNEL, LATEST))
 
     def kernel(self, running: str, headers: tuple[str, ...]) -> None:
-        (self.root / "kernel").write_text(f"{running}\n")
-        (self.root / "headers").write_text("".join(f"{each}\n" for each in headers))
+        (self.root / "kernel").write_text(f"{running}\n", encoding="utf-8")
+        (self.root / "headers").write_text("".join(f"{each}\n" for each in headers), encoding="utf-8")
 
     def fails(self, **times: int) -> None:
         for what, count in times.items():
-            (self.root / f"fails.{what}").write_text(f"{count}\n")
+            (self.root / f"fails.{what}").write_text(f"{count}\n", encoding="utf-8")
 
     def card(self, vendor: str = "0x10de") -> None:
         device = self.root / "sys/bus/pci/devices/0000:00:04.0"
         device.mkdir()
-        (device / "vendor").write_text(f"{vendor}\n")
+        (device / "vendor").write_text(f"{vendor}\n", encoding="utf-8")
 
     def boot(self, script: str) -> subprocess.CompletedProcess[str]:
-        (self.root / "calls").write_text("")
+        (self.root / "calls").write_text("", encoding="utf-8")
         shutil.rmtree(self.root / "run")
         (self.root / "run").mkdir()
         for place in PLACES:
@@ -138,12 +138,12 @@ class Vm:
         environment = {"PATH": f"{self.root}/bin:{self.root}/usr/local/bin", "ROOT": str(self.root)}
         return subprocess.run(
             [str(self.root / "bin/bash")], input=script, text=True, capture_output=True, env=environment, check=False,
-            timeout=60,
+            timeout=60, encoding="utf-8",
         )  # fmt: skip
 
     def called(self, *words: str) -> list[str]:
         """The calls that have all of these words in them."""
-        calls = (self.root / "calls").read_text().splitlines()
+        calls = (self.root / "calls").read_text(encoding="utf-8").splitlines()
         return [each for each in calls if all(word in each for word in words)]
 
     @property
@@ -173,10 +173,12 @@ def test_a_vm_with_a_card_has_its_driver_loaded_and_libraries_that_fit(vm: Vm, w
     (driver,) = vm.called("apt-get", f"linux-headers-{KERNEL}", "nvidia-driver-cuda nvidia-kernel-dkms")[1:]
     assert "--no-install-recommends" in driver
     (pinned,) = vm.called("apt-get", "nvidia-driver-pinning-580")[1:]
-    assert "Components: main contrib\n" in (vm.root / "etc/apt/sources.list.d/debian.sources").read_text()
+    assert "Components: main contrib\n" in (vm.root / "etc/apt/sources.list.d/debian.sources").read_text(
+        encoding="utf-8"
+    )
     keyring = vm.root / "etc/apt/keyrings/nvidia.gpg"
-    assert keyring.read_text() == f"{DRIVER.fingerprint}\n"
-    listed = (vm.root / "etc/apt/sources.list.d/nvidia.list").read_text()
+    assert keyring.read_text(encoding="utf-8") == f"{DRIVER.fingerprint}\n"
+    listed = (vm.root / "etc/apt/sources.list.d/nvidia.list").read_text(encoding="utf-8")
     assert listed == f"deb [signed-by={keyring}] {DRIVER.repository}/ /\n"
     assert vm.called("mknod -m 666", "nvidia-uvm c 235 0")
     assert all("DPkg::Lock::Timeout=" in call for call in vm.called("apt-get"))
@@ -188,10 +190,10 @@ def test_a_vm_with_a_card_has_its_driver_loaded_and_libraries_that_fit(vm: Vm, w
     assert len(pips) == len(vm.called("pip ")) == 3
     (cuda,) = vm.called("pip", "cuda.txt")
     assert "--no-deps" in cuda
-    assert "nvidia-cudnn-cu12==9." in (vm.root / "opt/transient/cuda.txt").read_text()
+    assert "nvidia-cudnn-cu12==9." in (vm.root / "opt/transient/cuda.txt").read_text(encoding="utf-8")
     folder = vm.root / "opt/transient/lib/python3.11/site-packages/nvidia/cusolver/lib"
     linker = vm.root / "etc/ld.so.conf.d/transient-cuda.conf"
-    assert linker.read_text() == f"{folder}\n"
+    assert linker.read_text(encoding="utf-8") == f"{folder}\n"
     assert calls.index("ldconfig ") > calls.index(cuda)
     linker.unlink()
     again = vm.boot(with_gpu)
@@ -209,7 +211,7 @@ def test_for_jobs_a_card_has_its_driver_and_no_libraries_of_tensorflow(vm: Vm, w
     assert vm.called("modprobe nvidia")
     (pip,) = vm.called("pip ")
     assert "--require-hashes -r" in pip
-    assert "scikit-learn==" in (vm.root / "opt/transient/requirements.txt").read_text()
+    assert "scikit-learn==" in (vm.root / "opt/transient/requirements.txt").read_text(encoding="utf-8")
     assert not (vm.root / "opt/transient/cuda.txt").exists()
     vm.boot(script)
     assert not vm.called("pip "), "what is there is left as it is"
@@ -274,8 +276,9 @@ def test_and_not_for_ever(vm: Vm, with_gpu: str) -> None:
 def test_a_driver_that_does_not_build_is_not_built_again(vm: Vm, with_gpu: str) -> None:
     (vm.root / "bin/apt-get").write_text(
         (vm.root / "bin/apt-get")
-        .read_text()
-        .replace("fails install", 'case "$*" in *nvidia-kernel-dkms*) exit 100 ;; esac')
+        .read_text(encoding="utf-8")
+        .replace("fails install", 'case "$*" in *nvidia-kernel-dkms*) exit 100 ;; esac'),
+        encoding="utf-8",
     )
     ended = vm.boot(with_gpu)
     assert (ended.returncode, last_step(ended)) == (100, "installing the NVIDIA driver")
@@ -283,7 +286,7 @@ def test_a_driver_that_does_not_build_is_not_built_again(vm: Vm, with_gpu: str) 
 
 
 def test_another_key_than_nvidias_is_not_trusted(vm: Vm, with_gpu: str) -> None:
-    (vm.root / "key").write_text("0123456789ABCDEF0123456789ABCDEF01234567\n")
+    (vm.root / "key").write_text("0123456789ABCDEF0123456789ABCDEF01234567\n", encoding="utf-8")
     ended = vm.boot(with_gpu)
     assert (ended.returncode, last_step(ended)) == (1, "installing the NVIDIA driver")
     assert "another key" in ended.stderr
@@ -305,7 +308,7 @@ def test_a_kernel_whose_headers_debian_no_longer_keeps_makes_room_for_the_latest
 
 def test_a_boot_that_ends_for_its_new_kernel_has_not_failed(vm: Vm, with_gpu: str) -> None:
     vm.kernel(KERNEL, headers=(LATEST,))
-    (vm.root / "bin/systemctl").write_text('#!/bin/sh\n[ "$1" != reboot ] || kill -TERM "$PPID"\n')
+    (vm.root / "bin/systemctl").write_text('#!/bin/sh\n[ "$1" != reboot ] || kill -TERM "$PPID"\n', encoding="utf-8")
     ended = vm.boot(with_gpu)
     assert ended.returncode == -signal.SIGTERM
     assert "step: installing the latest kernel" in ended.stderr, "no word of a VM without metadata is told"
@@ -321,7 +324,7 @@ def test_a_base_that_keeps_booting_its_old_kernel_is_not_booted_for_ever(vm: Vm,
 
 
 def test_only_of_debian_is_it_known_how_to_get_a_driver(vm: Vm, with_gpu: str) -> None:
-    (vm.root / "etc/os-release").write_text("ID=ubuntu\n")
+    (vm.root / "etc/os-release").write_text("ID=ubuntu\n", encoding="utf-8")
     ended = vm.boot(with_gpu)
     assert (ended.returncode, last_step(ended)) == (1, "installing the NVIDIA driver")
     (vm.root / "modules/nvidia").touch()

@@ -436,7 +436,9 @@ async def settled(studies: Studies, recorder: Recorder, places: int) -> list[Sto
             before = recorder.state.seq
             stops = studies.look(tasks, dict.fromkeys(range(places), "k80"), 1000.0)
             for name in waiting_runs(studies._directory, recorder.state):
-                spec = RunSpec.from_dict(json.loads((run_folder(studies._directory, name) / layout.RUN).read_text()))
+                spec = RunSpec.from_dict(
+                    json.loads((run_folder(studies._directory, name) / layout.RUN).read_text(encoding="utf-8"))
+                )
                 recorder.record(events.TrainDeclared(run=name, spec=spec.without_token()))
             await asyncio.sleep(0.1)
             quiet = quiet + 1 if recorder.state.seq == before and not tasks._tasks else 0
@@ -449,8 +451,8 @@ def test_a_trial_that_was_measured_while_no_controller_was_there_is_pruned_by_th
     folder = tmp_path / layout.STUDIES / "s"
     folder.mkdir(parents=True)
     (tmp_path / layout.RUNS).mkdir()
-    (folder / layout.CELL).write_text("model = lr")
-    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()))
+    (folder / layout.CELL).write_text("model = lr", encoding="utf-8")
+    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     journal, recorder, studies = hands(tmp_path)
     with journal:
         studies.declare_waiting()
@@ -479,8 +481,8 @@ def test_a_trial_is_drawn_where_the_numerics_of_a_sampler_fail_and_the_next_is_p
     folder = tmp_path / layout.STUDIES / "s"
     folder.mkdir(parents=True)
     (tmp_path / layout.RUNS).mkdir()
-    (folder / layout.CELL).write_text("model = lr")
-    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()))
+    (folder / layout.CELL).write_text("model = lr", encoding="utf-8")
+    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     proposals, propose = [0], Twin.propose
 
     def failing(twin: Twin) -> dict[str, Value]:
@@ -508,8 +510,8 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
     folder = tmp_path / layout.STUDIES / "s"
     (folder / layout.INCLUDE).mkdir(parents=True)
     (tmp_path / layout.RUNS).touch()
-    (folder / layout.CELL).write_text("model = lr")
-    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()))
+    (folder / layout.CELL).write_text("model = lr", encoding="utf-8")
+    (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     journal, recorder, studies = hands(tmp_path)
     with journal:
         studies.declare_waiting()  # no command came
@@ -519,22 +521,29 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
         (tmp_path / layout.RUNS).mkdir()
         asyncio.run(settled(studies, recorder, places=2))
     assert (list(recorder.state.runs), recorder.state.trouble) == (["s-0", "s-1"], "")
-    made = [json.loads((run_folder(tmp_path, name) / layout.RUN).read_text()) for name in ("s-0", "s-1")]
+    made = [
+        json.loads((run_folder(tmp_path, name) / layout.RUN).read_text(encoding="utf-8")) for name in ("s-0", "s-1")
+    ]
     assert [each["params"] for each in made] == [
         dict(each.params) for each in recorder.state.studies["s"].trials.values()
     ]
     assert [each["store"] for each in made] == ["gs://bucket/s-0", "gs://bucket/s-1"]
     assert len({each["token"] for each in made}) == 2
-    assert (run_folder(tmp_path, "s-1") / layout.CELL).read_text() == "model = lr"
+    assert (run_folder(tmp_path, "s-1") / layout.CELL).read_text(encoding="utf-8") == "model = lr"
     assert not (run_folder(tmp_path, "s-1") / layout.STUDY).exists()
-    assert made[0]["token"] not in (tmp_path / layout.JOURNAL).read_text()
+    assert made[0]["token"] not in (tmp_path / layout.JOURNAL).read_text(encoding="utf-8")
     shutil.rmtree(run_folder(tmp_path, "s-1"))  # as if the first one had died between the journal and the folder
-    lines = (tmp_path / layout.JOURNAL).read_text().splitlines(keepends=True)
-    (tmp_path / layout.JOURNAL).write_text("".join(line for line in lines if '"run":"s-1"' not in line))
+    lines = (tmp_path / layout.JOURNAL).read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / layout.JOURNAL).write_text(
+        "".join(line for line in lines if '"run":"s-1"' not in line), encoding="utf-8"
+    )
     journal, recorder, studies = hands(tmp_path)
     with journal:
         asyncio.run(settled(studies, recorder, places=2))
-        assert json.loads((run_folder(tmp_path, "s-1") / layout.RUN).read_text())["params"] == made[1]["params"]
+        assert (
+            json.loads((run_folder(tmp_path, "s-1") / layout.RUN).read_text(encoding="utf-8"))["params"]
+            == made[1]["params"]
+        )
         assert list(recorder.state.studies["s"].trials) == [0, 1]
         with pytest.raises(ClusterError, match="has no study t"):
             studies.stop("t")

@@ -223,7 +223,7 @@ def folder() -> Iterator[Path]:
     memory = Path("/dev/shm")  # each journal is synced, which takes a disk a tenth of a second
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
         directory = Path(place)
-        (directory / layout.SPEC).write_text(json.dumps(SPEC.to_dict()))
+        (directory / layout.SPEC).write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
         declared.agree(directory, SPEC)
         for name, found in RUNS.items():
             write(directory / layout.RUNS / name / layout.RUN, {"name": name, "token": "t", **found})
@@ -237,7 +237,7 @@ def folder() -> Iterator[Path]:
 
 def write(path: Path, content: Mapping[str, object]) -> None:
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def history(directory: Path, written: Sequence[Event], *, returned: bool = True) -> Path:
@@ -359,7 +359,7 @@ def trials_are_declared(state: ClusterState, directory: Path) -> None:
         assert study.wanted == 3
         assert all(STUDY.tries(trial.params) for trial in study.trials.values())
     for path in (directory / layout.RUNS).glob("study-1-*/run.json"):
-        assert STUDY.tries(json.loads(path.read_text())["params"])
+        assert STUDY.tries(json.loads(path.read_text(encoding="utf-8"))["params"])
 
 
 @given(EVERY)
@@ -436,7 +436,7 @@ def test_a_vm_does_not_move_the_cluster_of_this_machine() -> None:
         path = history(directory, relocating)
         with taken_back(directory) as controller:
             assert "does not count: cluster.relocating" in controller._state.trouble
-        assert "cluster.relocating" in (directory / "journal.left-out.jsonl").read_text()
+        assert "cluster.relocating" in (directory / "journal.left-out.jsonl").read_text(encoding="utf-8")
         back = [each for each in read(path) if isinstance(each, events.ClusterTakenBack)]
         assert [dict(each.left_out) for each in back] == [{"cluster.relocating": 1}]
 

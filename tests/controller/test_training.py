@@ -66,12 +66,12 @@ class Machine:
         folder = self.run / "checkpoints"
         folder.mkdir(exist_ok=True)
         for name in (f"model.ckpt-{step}.data-00000-of-00001", f"model.ckpt-{step}.index", "checkpoint"):
-            (folder / name).write_text(f"{step}")
+            (folder / name).write_text(f"{step}", encoding="utf-8")
         self.tells("train.checkpoint", step=step, asked=asked, path=f"checkpoints/model.ckpt-{step}")
 
     def tells(self, kind: str, **values: Any) -> None:
         """One more event of the run."""
-        with (self.run / "events.jsonl").open("a") as file:
+        with (self.run / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"time": time.time_ns(), "kind": kind, "run": "run-1", **values}) + "\n")
 
 
@@ -163,7 +163,9 @@ async def test_a_run_that_waited_begins_with_a_token_of_that_moment(
     await until(lambda: made)
     assert server.assigned is None
     await until(lambda: run.training.give(servers, 1) or server.assigned)
-    assert "secret-1" in (server.run / NAME).read_text(), "before the chief begins with what lies in the bucket"
+    assert "secret-1" in (server.run / NAME).read_text(encoding="utf-8"), (
+        "before the chief begins with what lies in the bucket"
+    )
     run.task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await run.task
@@ -182,7 +184,7 @@ async def test_a_stopped_run_ends_with_what_it_saved_last(
     run: Conducted, start: Callable[[str], Awaitable[Machine]]
 ) -> None:
     machine = await start("ps-0")
-    (machine.run / "metrics.jsonl").write_text("{}\n")
+    (machine.run / "metrics.jsonl").write_text("{}\n", encoding="utf-8")
     machine.holds_run.set()
 
     def saves() -> None:
@@ -326,14 +328,16 @@ async def test_a_checkpoint_whose_copy_home_was_cut_off_comes_anew_as_a_whole(
 ) -> None:
     """Its data came, and then the parameter server began anew and made the step once more, as large and with others."""
     run.home.mkdir()
-    (run.home / "model.ckpt-120.data-00000-of-00001").write_text("???")
+    (run.home / "model.ckpt-120.data-00000-of-00001").write_text("???", encoding="utf-8")
     machine = await start("ps-0")
     machine.holds_run.set()
     machine.saves(120)
-    (machine.run / "checkpoints" / "model.ckpt-160.data-00000-of-00001.tempstate7").write_text("a part of the next")
+    (machine.run / "checkpoints" / "model.ckpt-160.data-00000-of-00001.tempstate7").write_text(
+        "a part of the next", encoding="utf-8"
+    )
     run.on("ps-0", machine)
     await until(lambda: run.at_home() == {"model.ckpt-120.index"})
-    assert (run.home / "model.ckpt-120.data-00000-of-00001").read_text() == "120"
+    assert (run.home / "model.ckpt-120.data-00000-of-00001").read_text(encoding="utf-8") == "120"
     assert not list(run.home.glob("model.ckpt-160.*"))
 
 
@@ -453,7 +457,7 @@ async def test_what_was_in_the_way_of_a_run_is_told_no_longer_than_it_is(
 ) -> None:
     machine = await start("ps-0")
     machine.holds_run.set()
-    (machine.run / "events.jsonl").write_text("[1]\n")
+    (machine.run / "events.jsonl").write_text("[1]\n", encoding="utf-8")
     run.on("ps-0", machine)
     said = "The chief of run-1 wrote lines that are not taken"
     await until(lambda: any(each.startswith(said) for each in run.trouble))  # a starved connection tells of itself, too
@@ -491,13 +495,13 @@ async def test_a_run_that_differs_in_a_number_is_not_checked_again(
     monkeypatch.setattr(checking, "possible_here", lambda: True)
     earlier = tmp_path / "runs" / "earlier"
     earlier.mkdir(parents=True)
-    (earlier / "model.json").write_text('{"parameters": 7, "variable_bytes": 28}')
+    (earlier / "model.json").write_text('{"parameters": 7, "variable_bytes": 28}', encoding="utf-8")
     others = (RunState("earlier", RunSpec("earlier", 9, "m", hparams="learning_rate=0.5"), checked=True),)
     ended: list[Event] = []
     for name, cell in (("same", "x = 1"), ("other", "x = 2")):
-        (earlier / "cell.py").write_text("x = 1")
+        (earlier / "cell.py").write_text("x = 1", encoding="utf-8")
         run = Conducted(tmp_path / name / "runs" / "run-1", started=False, others=others, hparams="learning_rate=0.1")
-        (run.training.folder / "cell.py").write_text(cell)
+        (run.training.folder / "cell.py").write_text(cell, encoding="utf-8")
         earlier = earlier.rename(run.training.folder.with_name("earlier"))
         await until(lambda run=run: run.history)
         ended += run.history

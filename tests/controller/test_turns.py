@@ -39,8 +39,12 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 def folder_of(name: str) -> tuple[Path, ClusterSpec, StudySpec]:
     folder = places.cluster(name)
-    declared = json.loads((folder / layout.STUDIES / "m" / layout.STUDY).read_text())
-    return folder, ClusterSpec.from_dict(json.loads((folder / layout.SPEC).read_text())), StudySpec.from_dict(declared)
+    declared = json.loads((folder / layout.STUDIES / "m" / layout.STUDY).read_text(encoding="utf-8"))
+    return (
+        folder,
+        ClusterSpec.from_dict(json.loads((folder / layout.SPEC).read_text(encoding="utf-8"))),
+        StudySpec.from_dict(declared),
+    )
 
 
 def happened(name: str, *more: Event) -> None:

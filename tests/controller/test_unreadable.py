@@ -50,9 +50,9 @@ def broken(home: Path) -> Iterator[list[str]]:
     folders = {name: places.private(places.cluster(name)) for name in ("binary", "folded", "half", "list", "lost")}
     (folders["binary"] / "spec.json").write_bytes(GARBAGE)
     (folders["folded"] / "spec.json").mkdir()
-    (folders["half"] / "spec.json").write_text('{"name": "half", "id": "1a2b')
-    (folders["list"] / "spec.json").write_text("[1]")
-    (folders["lost"] / "spec.json").write_text("{}")
+    (folders["half"] / "spec.json").write_text('{"name": "half", "id": "1a2b', encoding="utf-8")
+    (folders["list"] / "spec.json").write_text("[1]", encoding="utf-8")
+    (folders["lost"] / "spec.json").write_text("{}", encoding="utf-8")
     yield list(folders)
     for folder in folders.values():
         shutil.rmtree(folder)
@@ -105,7 +105,7 @@ async def test_a_journal_that_cannot_be_read_keeps_no_vm_alive(engine: ComputeEn
         state = await asyncio.to_thread(cluster.wait, PATIENCE)
         assert state.spec
         assert len(await engine.list(labels(state.spec))) == 2
-        os.kill(int((cluster.directory / LOCK).read_text()), signal.SIGKILL)
+        os.kill(int((cluster.directory / LOCK).read_text(encoding="utf-8")), signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE
         while held(cluster.directory):
             assert time.monotonic() < deadline, "the controller goes on"

@@ -18,7 +18,7 @@ REFUSAL = {"code": int, "message": str, "errors": list}
 def document(api: str = "compute") -> dict[str, Any]:
     """The discovery document of an API, `storage`, or `orgpolicy.v2` where it is not version 1."""
     folder = resources.files("googleapiclient.discovery_cache") / "documents"
-    return json.loads((folder / f"{api if '.' in api else f'{api}.v1'}.json").read_text())
+    return json.loads((folder / f"{api if '.' in api else f'{api}.v1'}.json").read_text(encoding="utf-8"))
 
 
 def faults(name: str, value: Any, api: str = "compute") -> list[str]:

@@ -40,7 +40,9 @@ class Running:
 def start(state: Path, *options: str, **environment: str) -> Running:
     """Run an emulator in the foreground until it is ready."""
     command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(state), "--boot", "0.2", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}, encoding="utf-8"
+    )
     assert process.stdout
     line = process.stdout.readline()
     assert line.startswith("ready http://127.0.0.1:"), line
@@ -207,7 +209,7 @@ def processes(text: str) -> list[int]:
 
 def text_of(path: Path) -> str:
     """What stands in a file, nothing as long as there is none."""
-    return path.read_text() if path.exists() else ""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def eventually(check: Any) -> None:

@@ -26,7 +26,7 @@ def driver(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     token = tmp_path / "token"
     token.write_text(json.dumps({
         "access_token": "emulated", "token_type": "Bearer", "expires_in": 3600, "expire_time": "2999-01-01T00:00:00Z",
-    }))  # fmt: skip
+    }), encoding="utf-8")  # fmt: skip
     return GCENodeDriver(
         "someone", "", datacenter=ZONE, project=PROJECT, auth_type=GoogleAuthType.GCE, credential_file=str(token),
         secure=False,

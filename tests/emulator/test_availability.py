@@ -22,7 +22,7 @@ PLACES = [("us-west1-b", "k80"), ("us-east1-d", "k80")]
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "market.csv"
-    path.write_text(TWO)
+    path.write_text(TWO, encoding="utf-8")
     return path
 
 

@@ -75,10 +75,10 @@ def test_a_quota_is_written_as_each_version_of_control_groups_has_it(tmp_path: P
     for version, files in ((1, first), (2, {"cpu.max": "10000 20000"})):
         group = tmp_path / str(version) / "transient-7"
         group.mkdir(parents=True)
-        (group / "cgroup.procs").write_text("11\n")
+        (group / "cgroup.procs").write_text("11\n", encoding="utf-8")
         ControlGroups(group.parent, version).hold("7", 2.0, 0.25, lambda: [11, 12])
-        assert {name: (group / name).read_text() for name in files} == files
-        assert (group / "cgroup.procs").read_text() == "12", "only who is not in it yet is written"
+        assert {name: (group / name).read_text(encoding="utf-8") for name in files} == files
+        assert (group / "cgroup.procs").read_text(encoding="utf-8") == "12", "only who is not in it yet is written"
 
 
 def test_whoever_may_make_no_control_group_has_the_duty_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def stopped_share(process: int, seconds: float = 2.0) -> float:
     seen: list[bool] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        seen.append(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        seen.append(Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T")
         time.sleep(0.003)
     return sum(seen) / len(seen)
 
@@ -133,7 +133,7 @@ def test_a_duty_cycle_stops_a_process_for_the_rest_of_each_period_and_lets_it_go
 
 def used(process: int) -> float:
     """Seconds of CPU."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -145,7 +145,7 @@ def _put_file(cloud: Cloud, name: str) -> Path:
 
 def test_a_disk_that_is_kept_brings_its_files_to_the_next_vm(cloud: Cloud, ask: Any) -> None:
     cloud.create("w0", disks=_boot(auto_delete=False, device_name="boot"))
-    (_put_file(cloud, "w0") / "kept").write_text("data")
+    (_put_file(cloud, "w0") / "kept").write_text("data", encoding="utf-8")
     assert ask("DELETE", f"zones/{ZONE}/disks/w0", expect=400) == "resourceInUseByAnotherResource"
     cloud.delete("w0")
     disk = ask("GET", f"zones/{ZONE}/disks/w0", "Disk")
@@ -153,7 +153,7 @@ def test_a_disk_that_is_kept_brings_its_files_to_the_next_vm(cloud: Cloud, ask: 
     with pytest.raises(exceptions.Conflict, match="disks/w0"):
         cloud.insert("w0")
     cloud.create("w1", disks=_boot(source=f"zones/{ZONE}/disks/w0"))
-    assert (_put_file(cloud, "w1") / "kept").read_text() == "data"
+    assert (_put_file(cloud, "w1") / "kept").read_text(encoding="utf-8") == "data"
     with pytest.raises(exceptions.BadRequest, match="already being used by"):
         cloud.insert("w2", disks=_boot(source=disk["selfLink"]))
     cloud.delete("w1")
@@ -163,7 +163,7 @@ def test_a_disk_that_is_kept_brings_its_files_to_the_next_vm(cloud: Cloud, ask: 
 
 def test_an_image_of_a_disk_makes_vms_like_the_first(cloud: Cloud, google: Any, ask: Any) -> None:
     cloud.create("w0", disks=_boot(disk_size_gb=20))
-    (_put_file(cloud, "w0") / "baked").write_text("in")
+    (_put_file(cloud, "w0") / "baked").write_text("in", encoding="utf-8")
     body = {"name": "own-1", "sourceDisk": f"zones/{ZONE}/disks/w0", "family": "own", "labels": {"a": "b"}}
     assert ask("POST", "global/images", body=body, expect=400) == "resourceInUseByAnotherResource"
     operation = google.images().insert(project=PROJECT, body=body, forceCreate=True).execute()
@@ -172,7 +172,7 @@ def test_an_image_of_a_disk_makes_vms_like_the_first(cloud: Cloud, google: Any, 
     assert (image["status"], image["diskSizeGb"], image["labels"]) == ("READY", "20", {"a": "b"})
     source = compute_v1.AttachedDiskInitializeParams(source_image="global/images/family/own")
     instance = cloud.create("w1", disks=_boot(initialize_params=source))
-    assert (_put_file(cloud, "w1") / "baked").read_text() == "in"
+    assert (_put_file(cloud, "w1") / "baked").read_text(encoding="utf-8") == "in"
     assert instance.disks[0].disk_size_gb == 20
     assert ask("GET", f"zones/{ZONE}/disks/w1", "Disk")["sourceImageId"] == image["id"]
     small = compute_v1.AttachedDiskInitializeParams(source_image=image["selfLink"], disk_size_gb=10)

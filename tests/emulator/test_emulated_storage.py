@@ -238,9 +238,9 @@ def test_many_calls_go_in_one_batch(client: storage.Client, bucket: storage.Buck
 
 def test_files_are_written_and_read_as_streams(bucket: storage.Bucket) -> None:
     lines = [f"line {number}\n" for number in range(100_000)]
-    with bucket.blob("stream").open("w", chunk_size=256 * 1024) as file:
+    with bucket.blob("stream").open("w", chunk_size=256 * 1024, encoding="utf-8") as file:
         file.writelines(lines)
-    with bucket.blob("stream").open("r") as file:
+    with bucket.blob("stream").open("r", encoding="utf-8") as file:
         assert file.readlines() == lines
 
 
@@ -259,14 +259,14 @@ def test_the_transfer_manager_works(bucket: storage.Bucket, tmp_path: Path) -> N
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(20):
-        (folder / str(number)).write_text(f"{number}")
+        (folder / str(number)).write_text(f"{number}", encoding="utf-8")
     results = transfer_manager.upload_many_from_filenames(
         bucket, [str(number) for number in range(20)], source_directory=str(folder), blob_name_prefix="m/", **threads
     )
     assert results == [None] * 20
     (folder / "7").unlink()
     transfer_manager.download_many_to_path(bucket, ["m/7"], destination_directory=str(folder), **threads)
-    assert (folder / "m/7").read_text() == "7"
+    assert (folder / "m/7").read_text(encoding="utf-8") == "7"
 
 
 class _Pieces:
@@ -393,7 +393,7 @@ def test_a_large_object_needs_little_memory(bucket: storage.Bucket, running: Run
 
 def _memory(pid: int) -> int:
     """The most memory that a process has used, in bytes."""
-    return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0])
+    return 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))[0])
 
 
 def test_every_answer_is_what_the_discovery_document_says(bucket: storage.Bucket, running: Running) -> None:

@@ -169,7 +169,7 @@ def test_a_vm_resolves_the_vms_of_its_network_and_by_their_short_names_those_of_
     names.replace_content(path, content)
     inode = path.stat().st_ino
     names.replace_content(path, "127.0.0.1 localhost\n")
-    assert path.read_text().split() == ["127.0.0.1", "localhost"]
+    assert path.read_text(encoding="utf-8").split() == ["127.0.0.1", "localhost"]
     assert path.stat().st_ino == inode, "it is mounted in the VM"
 
 

@@ -73,11 +73,11 @@ def test_vms_whose_network_is_lost_have_failed(state: Path) -> None:
     cloud = Cloud(first)
     cloud.create("demand", spot=False)
     cloud.create("spot", scheduling__instance_termination_action="DELETE")
-    holder = json.loads((state / "emulator.json").read_text())["holder"][0]
+    holder = json.loads((state / "emulator.json").read_text(encoding="utf-8"))["holder"][0]
     first.process.kill()
     first.process.wait()
     os.kill(holder, signal.SIGKILL)
-    (state / "instances" / "torn.json").write_text("{")
+    (state / "instances" / "torn.json").write_text("{", encoding="utf-8")
     second = start(state)
     eventually(lambda: cloud.names() == {"demand"} and cloud.get("demand").status == "TERMINATED")
     kinds = {each.operation_type: each.target_link for each in cloud.operations.list(project=PROJECT, zone=ZONE)}
@@ -138,7 +138,7 @@ def test_an_emulator_whose_state_is_removed_ends_with_its_vms(state: Path) -> No
 
 def test_two_emulators_do_not_share_a_state(running: Running) -> None:
     command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(running.state)]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, encoding="utf-8")
     assert refused.returncode == 1
     assert f"({running.url})" in refused.stderr
 
@@ -148,7 +148,9 @@ def as_nobody(script: str) -> str:
     python = Path("/usr/bin/python3")
     command = [str(python) if python.exists() else getattr(sys, "_base_executable", sys.executable), "-I", "-c", script]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, user="nobody", cwd="/", timeout=120)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, user="nobody", cwd="/", timeout=120, encoding="utf-8"
+        )
     except PermissionError:
         pytest.skip("there is no Python here that another user may run")
     assert ended.returncode == 0, ended.stderr
@@ -161,7 +163,7 @@ def test_another_user_of_the_machine_is_refused(running: Running) -> None:
         "import http.client; c = http.client.HTTPConnection('{}'); c.request('GET', '/emulator/v1');"
         "print(c.getresponse().status)"
     ).format(running.url.removeprefix("http://"))
-    ours = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
+    ours = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, encoding="utf-8")
     assert ours.stdout == "200\n"
     assert as_nobody(script) == "403\n"
 

@@ -514,8 +514,8 @@ async def test_links_are_as_fast_as_asked_for_and_slower_between_regions(sky: Cl
                 "transient-python -S -", input=_SEND.format(made["networkInterfaces"][0]["networkIP"]), check=True
             )
             told = sky.running.state / "vms" / name / "home" / "rate"
-            eventually(lambda told=told: told.exists() and told.read_text())
-            rates[name] = float(told.read_text())
+            eventually(lambda told=told: told.exists() and told.read_text(encoding="utf-8"))
+            rates[name] = float(told.read_text(encoding="utf-8"))
             assert http_request(sky.running.url, "DELETE", f"{path}/{name}")[0] == 200
     assert 28e6 < rates["near"] < 120e6
     assert 5e6 < rates["far"] < 25e6
@@ -605,7 +605,7 @@ def delay_lines(sky: Cloud) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            parent = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
             if int(parent) == sky.running.process.pid and b"delay_line" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
     return found

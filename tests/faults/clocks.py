@@ -31,7 +31,7 @@ class WallClock:
     def jump(self, seconds: float) -> None:
         """From now on the clock shows so many seconds more than the true time (0: that)."""
         beside = self._file.with_suffix(".new")
-        beside.write_text(f"{seconds:+.0f}\n")
+        beside.write_text(f"{seconds:+.0f}\n", encoding="utf-8")
         beside.replace(self._file)
 
 

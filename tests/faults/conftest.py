@@ -24,7 +24,7 @@ from transient_magics import client, emulator, places
 from transient_magics.cli import arguments, verbs
 from transient_magics.journal import ClusterState, Event, events
 
-CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text()
+CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text(encoding="utf-8")
 SMALL_CELL = """
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -104,7 +104,7 @@ def stand_still(number: int) -> None:
 
     def states() -> set[str]:
         return {
-            task.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+            task.joinpath("stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
             for task in Path(f"/proc/{number}/task").iterdir()
         }
 
@@ -163,7 +163,7 @@ class Patient:
 
     def controller(self) -> int:
         """The process number of the controller."""
-        return int((self.cluster.directory / "controller.lock").read_text())
+        return int((self.cluster.directory / "controller.lock").read_text(encoding="utf-8"))
 
     def emulator(self) -> int:
         """The process number of the emulator."""
@@ -302,7 +302,7 @@ def _summary(cluster: client.Cluster) -> str:
     state = cluster.state
     vms = ", ".join(f"{vm.name} {vm.state}" for vm in state.living)
     run = state.run
-    log = (cluster.directory / "controller.log").read_text().splitlines()[-15:]
+    log = (cluster.directory / "controller.log").read_text(encoding="utf-8").splitlines()[-15:]
     return (
         f"{state.phase}; {vms}; {run and (run.phase, run.step, sorted(run.workers), run.reason)}; {state.trouble}\n"
         + ("\n".join(line[:300] for line in log if "stamina" not in line))
@@ -316,15 +316,15 @@ def started_with(patient: Patient, vm: str, environment: Mapping[str, str]) -> I
     A PYTHONPATH goes behind the one that they have.
     """
     program = places.emulator() / "vms" / f"{patient.cluster.name}-{vm}" / "bin" / "transient-python"
-    before = program.read_text()
+    before = program.read_text(encoding="utf-8")
     path = {"PYTHONPATH": f"$PYTHONPATH:{environment['PYTHONPATH']}"} if "PYTHONPATH" in environment else {}
     lines = [f'export {name}="{value}"\n' for name, value in {**environment, **path}.items()]
-    program.write_text(before.replace("exec ", "".join(lines) + "exec ", 1))
+    program.write_text(before.replace("exec ", "".join(lines) + "exec ", 1), encoding="utf-8")
     try:
         yield
     finally:
         if program.exists():
-            program.write_text(before)
+            program.write_text(before, encoding="utf-8")
 
 
 def take_away(vm: str) -> None:
@@ -381,8 +381,8 @@ def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFact
     """
     layers = tmp_path_factory.mktemp("modules") / "own_layers"
     (layers / "deep").mkdir(parents=True)
-    (layers / "__init__.py").write_text("from .deep.sizes import SIZE\n")
-    (layers / "deep" / "sizes.py").write_text("SIZE = 64\n")
+    (layers / "__init__.py").write_text("from .deep.sizes import SIZE\n", encoding="utf-8")
+    (layers / "deep" / "sizes.py").write_text("SIZE = 64\n", encoding="utf-8")
     cluster = client.declare(client.Declaration("k80x2", name="patient", max_workers=8))
     run = client.train(
         source=f"import tiny_package\n{SMALL_CELL}", include=(str(layers),), pip=(str(tiny_wheel),), cluster=cluster,

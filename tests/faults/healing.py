@@ -16,5 +16,5 @@ def healed(fault: str, moment: str, seconds: float) -> None:
     if path := os.environ.get("TRANSIENT_TESTS_HEALED"):
         test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
         row = {"fault": fault, "moment": moment, "test": test, "seconds": round(seconds, 2)}
-        with Path(path).open("a") as file:
+        with Path(path).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

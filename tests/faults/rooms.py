@@ -144,5 +144,7 @@ class Ward(Story):
 
         for name, made in tokens(mint, place, RunSpec.from_dict(self.declared)).items():
             token, path = asyncio.run(made()), self.folder / name
-            path.with_suffix(".new").write_text(json.dumps({**token.to_dict(), "expires": time.time() + 3000.0}))
+            path.with_suffix(".new").write_text(
+                json.dumps({**token.to_dict(), "expires": time.time() + 3000.0}), encoding="utf-8"
+            )
             path.with_suffix(".new").replace(path)

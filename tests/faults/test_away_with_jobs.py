@@ -79,7 +79,7 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
     enough.touch()
     job.wait(2 * PATIENCE)
     got = job.fetch(tmp_path / "got")
-    assert int((got / "done").read_text()) == int(job.output().split()[-1]), job.output()
+    assert int((got / "done").read_text(encoding="utf-8")) == int(job.output().split()[-1]), job.output()
     cluster.delete(PATIENCE)
     assert not vms("afar")
 
@@ -102,7 +102,7 @@ def test_a_cluster_that_ends_while_this_machine_is_away_has_left_what_its_jobs_k
     cluster.wait(PATIENCE, until="deleted")  # this machine is back
     assert job.state.phase == "stopped"
     assert "leaves at" in job.output()
-    assert int((job.fetch(tmp_path / "got") / "done").read_text()) > 0
+    assert int((job.fetch(tmp_path / "got") / "done").read_text(encoding="utf-8")) > 0
     assert not [
         event for event in cluster.events() if isinstance(event, events.ControllerTrouble) and "kept" in event.what
     ]

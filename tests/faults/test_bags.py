@@ -61,7 +61,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
     home: Path, tmp_path: Path, tiny_wheel: Path
 ) -> None:
     shape = tmp_path / "shape.py"
-    shape.write_text("import math\n\ndef wave(x):\n    return math.sin(4 * x)\n")
+    shape.write_text("import math\n\ndef wave(x):\n    return math.sin(4 * x)\n", encoding="utf-8")
     cluster = client.declare(client.Declaration("cpux2", name="many", purpose="jobs", max_hours=2.0))
     patient = Patient(cluster)
     how: dict[str, Any] = {

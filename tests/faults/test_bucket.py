@@ -41,7 +41,7 @@ print(before @ after / numpy.linalg.norm(before) / numpy.linalg.norm(after))
 def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
     """What users' code on the parameter server's VM finds there, it finds nowhere else, and it is all that it has."""
     (place,) = (home / "emulator" / "vms" / vm / "home").rglob("bucket-token.json")
-    token = json.loads(place.read_text())["token"]
+    token = json.loads(place.read_text(encoding="utf-8"))["token"]
     assert place.stat().st_mode & 0o777 == 0o600
     kept = [path for folder in ("clusters", "emulator/operations") for path in (home / folder).rglob("*")]
     assert not [path for path in kept if path.is_file() and token.encode() in path.read_bytes()]
@@ -60,7 +60,7 @@ def its_token_opens_its_checkpoints_alone(home: Path, vm: str) -> None:
 def its_workers_token_reads_records_alone(home: Path, vm: str) -> None:
     """Code on the VM can neither change the records that others read nor list the checkpoints."""
     (place,) = (home / "emulator" / "vms" / vm / "home").rglob("records-token.json")
-    workers = json.loads(place.read_text())["token"]
+    workers = json.loads(place.read_text(encoding="utf-8"))["token"]
     stored = storage.Client("p", Credentials(workers), client_options={"api_endpoint": emulator.running()})
     bucket = stored.bucket("stored-results")
     (shared, *_) = [each.name for each in stored.list_blobs(bucket, prefix="digits/") if "-train-" in each.name]
@@ -90,9 +90,9 @@ def test_checkpoints_in_a_bucket_outlive_the_cluster(home: Path, tmp_path: Path)
     fetched = run.fetch(tmp_path / "fetched")
     name = str(result.checkpoint).rpartition("/")[2]
     assert (fetched / "checkpoints" / f"{name}.index").exists()
-    ended = json.loads((fetched / "result.json").read_text())
+    ended = json.loads((fetched / "result.json").read_text(encoding="utf-8"))
     assert (ended["run"], ended["stopped"]) == ("run-1", True)
-    assert "token" not in json.loads((fetched / "run.json").read_text())
+    assert "token" not in json.loads((fetched / "run.json").read_text(encoding="utf-8"))
 
 
 def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: Path, tmp_path: Path) -> None:
@@ -144,11 +144,13 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
     # As many as were to be kept, and what its chief saved as it ended, which takes no other one's place.
     assert len(list((fetched / "checkpoints").glob("*.index"))) in (2, 3)
     newest = Checkpoints(fetched / "checkpoints").steps()[0]
-    assert f'"model.ckpt-{newest}"' in (fetched / "checkpoints" / "checkpoint").read_text().splitlines()[0]
+    assert (
+        f'"model.ckpt-{newest}"' in (fetched / "checkpoints" / "checkpoint").read_text(encoding="utf-8").splitlines()[0]
+    )
     assert newest >= result.step
     assert (fetched / "metrics.jsonl").stat().st_size
-    ended = json.loads((fetched / "result.json").read_text())
+    ended = json.loads((fetched / "result.json").read_text(encoding="utf-8"))
     assert (ended["run"], ended["stopped"]) == ("run-1", True)
-    assert "token" not in json.loads((fetched / "run.json").read_text())
+    assert "token" not in json.loads((fetched / "run.json").read_text(encoding="utf-8"))
     assert not (run.directory / "checkpoints").exists()
     assert numpy.shape(run.predict(numpy.zeros((3, 8, 8), "uint8"))) == (3, 10), "from the bucket's checkpoint"

@@ -45,7 +45,7 @@ def test_a_controllers_clock_that_jumps_ends_no_cluster_and_bills_no_hour(
         cluster.wait(PATIENCE)
         number = patient.controller()
         library = Path(clock.environment["LD_PRELOAD"]).resolve()  # as the kernel names it, without links
-        assert str(library) in Path(f"/proc/{number}/maps").read_text()
+        assert str(library) in Path(f"/proc/{number}/maps").read_text(encoding="utf-8")
         clock.jump(wrong)
         mark, jumped = patient.mark(), time.monotonic()
         cluster.revoke("worker-0")

@@ -139,7 +139,7 @@ async def test_where_a_vm_may_not_manage_vms_the_controller_stays_here_and_says_
     spec, server = cluster.state.spec, cluster.state.vms["ps-0"]
     assert spec
     spec = replace(spec, controller="cluster", prices={**spec.prices, CONTROLLER: spec.prices["parameter-server"]})
-    (tmp_path / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (tmp_path / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     seat = RequestVm("controller-0", CONTROLLER, 0, "", server.zone, "standard", None)
     told = (
         events.ClusterDeclared(spec=spec.to_dict()), requested(spec, seat),

@@ -122,14 +122,16 @@ def elsewhere(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     def run(code: str) -> str:
         command = [sys.executable, "-c", f"from transient_magics import client\n{code}"]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False, encoding="utf-8"
+        )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
     yield run
     for lock in other_home.glob("clusters/*/controller.lock"):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(lock.read_text()), signal.SIGTERM)
+            os.kill(int(lock.read_text(encoding="utf-8")), signal.SIGTERM)
 
 
 def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
@@ -181,7 +183,7 @@ def test_with_this_machine_away_the_cluster_goes_on_and_another_machine_ends_it(
     assert printed.split() == ["deleted", str(cluster.cost().total)]
     assert job.state.phase == "stopped"
     assert "leaves at" in job.output()
-    assert int((job.fetch(tmp_path / "got") / "done").read_text()) > 0
+    assert int((job.fetch(tmp_path / "got") / "done").read_text(encoding="utf-8")) > 0
     troubles = [event.what for event in history if isinstance(event, events.ControllerTrouble)]
     assert not [what for what in troubles if "kept" in what]
 

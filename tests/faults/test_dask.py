@@ -63,9 +63,9 @@ def test_tasks_outlive_a_revocation_and_closing_the_client_gives_the_vms_back(
         folder = cluster.directory / layout.DASKS / "dask-2"
         keys = [folder / name for name in (layout.TLS_KEY, layout.TLS_CA_KEY)]
         assert all(path.stat().st_mode & 0o77 == 0 for path in keys)
-        secret = keys[0].read_text().splitlines()[1]
+        secret = keys[0].read_text(encoding="utf-8").splitlines()[1]
         told = [cluster.directory / layout.JOURNAL, cluster.directory / layout.CONTROLLER_LOG]
-        assert not [path for path in told if secret in path.read_text()]
+        assert not [path for path in told if secret in path.read_text(encoding="utf-8")]
         dask.close()
         other.wait(PATIENCE)
         assert "has the VMs" in str(other.output())

@@ -56,7 +56,7 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
             client.train(source=CELL, cluster=cluster, train_steps=1)
         os.kill(patient.controller(), signal.SIGKILL)
         file = tmp_path / "market.csv"
-        file.write_text(MARKET)
+        file.write_text(MARKET, encoding="utf-8")
         cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
         state = patient.until(lambda state: _on_demand(state.steered), "a worker on demand")
         facts = dict(view(state, cluster.cost(), time.time())["training"]["facts"])
@@ -100,10 +100,10 @@ def test_a_spot_worker_takes_over_beside_the_one_on_demand_though_the_controller
         )  # fmt: skip
         patient.until(lambda state: (known := state.runs["run-1"].deadline) and known.outlook, "an outlook", EVER)
         file = tmp_path / "market.csv"
-        file.write_text(MARKET.replace(",0,9\n", ",0,0\n"))
+        file.write_text(MARKET.replace(",0,9\n", ",0,0\n"), encoding="utf-8")
         cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
         patient.until(lambda state: _terms(state, *state.runs["run-1"].workers) == ["standard"], "one on demand", EVER)
-        file.write_text(MARKET.replace(",3600,0\n", ",3600,9\n"))
+        file.write_text(MARKET.replace(",3600,0\n", ",3600,9\n"), encoding="utf-8")
         cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
         patient.until(lambda state: _terms(state, *_living(state)) == ["spot", "standard"], "a Spot VM beside it", EVER)
         os.kill(patient.controller(), signal.SIGKILL)

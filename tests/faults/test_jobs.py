@@ -58,7 +58,9 @@ for said in job.stream():
 
 def declared_by_a_kernel_that_dies() -> client.Job:
     """A job whose declaring process was killed (-9) while it showed what the command says."""
-    with subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True) as kernel:
+    with subprocess.Popen(
+        [sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as kernel:
         assert kernel.stdout
         assert kernel.stdout.readline() == "begun\n"
         kernel.kill()
@@ -224,7 +226,7 @@ def test_before_its_money_is_spent_a_job_saves_and_that_comes_home(home: Path, t
         assert cluster.follow(lambda state: state.over, PATIENCE), "the limit ends it"
         assert (job.state.phase, job.wait(1.0).failures) == ("stopped", 0)
         assert "its cluster's limits end it" in job.state.reason
-        assert (job.fetch(tmp_path / "got") / "log").read_text().split()[-1] == "last"
+        assert (job.fetch(tmp_path / "got") / "log").read_text(encoding="utf-8").split()[-1] == "last"
     finally:
         cluster.delete(PATIENCE)
 

@@ -34,7 +34,7 @@ def kernel(code: str, environment: dict[str, str] | None = None) -> subprocess.P
     """A program beside this one."""
     return subprocess.Popen(
         [sys.executable, "-c", code, "a kernel"], env={**os.environ, **(environment or {})}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2], encoding="utf-8",
     )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_two_kernels_resize_and_delete_one_cluster_at_once(home: Path) -> None:
     both = [
         subprocess.Popen(
             [sys.executable, "-c", resizes.format(specs=specs)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            stderr=subprocess.PIPE, text=True, encoding="utf-8",
         )
         for specs in (["cpux2", "cpu", "cpux3"] * 3, ["cpux3", "cpux2", "cpu"] * 3)
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_controller_killed_while_results_come_home_brings_them_once(busy: clie
     )  # fmt: skip
     told = patient.home("ps-0") / "transient" / "runs" / run.name / "events.jsonl"
     patient.run = run
-    patient.sees(lambda: told.exists() and '"train.finished"' in told.read_text(), "end of the run")
+    patient.sees(lambda: told.exists() and '"train.finished"' in told.read_text(encoding="utf-8"), "end of the run")
     began, mark = time.monotonic(), patient.mark()
     os.kill(patient.controller(), signal.SIGKILL)
     if again:
@@ -167,7 +167,7 @@ def test_a_controller_killed_in_its_hand_over_is_started_where_it_was_to_go(home
     patient = Patient(cluster)
     try:
         journal = cluster.directory / "journal.jsonl"
-        until(lambda: journal.exists() and '"controller.moved"' in journal.read_text(), "moved")
+        until(lambda: journal.exists() and '"controller.moved"' in journal.read_text(encoding="utf-8"), "moved")
         os.kill(patient.controller(), signal.SIGKILL)
         began = time.monotonic()
         patient.until(lambda _: cluster.events("controller.recovered"), "in charge on its VM")

@@ -28,7 +28,9 @@ def test_after_any_faults_the_declared_cluster_runs_or_is_refused_and_nothing_is
     place = tempfile.mkdtemp(prefix="tm-")
     own = {**os.environ, "TMPDIR": place, "XDG_RUNTIME_DIR": place}
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=own)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=600, check=False, env=own, encoding="utf-8"
+        )
     finally:
         end(processes(place))  # where it took too long: what it had started
         shutil.rmtree(place, ignore_errors=True)

@@ -21,7 +21,7 @@ MEGABYTES = 60  # at 60 Mbit/s some eight seconds
 def test_a_notice_while_the_code_is_shipped(home: Path, tmp_path: Path) -> None:
     beside = tmp_path / "beside"
     beside.mkdir()
-    (beside / "__init__.py").write_text("")
+    (beside / "__init__.py").write_text("", encoding="utf-8")
     (beside / "table.bin").write_bytes(os.urandom(MEGABYTES << 20))
     cluster = client.declare(client.Declaration("k80x2", name="shipping"))
     patient = Patient(cluster)

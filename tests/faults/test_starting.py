@@ -42,7 +42,7 @@ class Deaths:
     @property
     def lines(self) -> list[str]:
         """What each of those that died was about to do."""
-        return self._file.read_text().splitlines() if self._file.exists() else []
+        return self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
 
     @property
     def over(self) -> bool:
@@ -53,13 +53,13 @@ class Deaths:
 def answers(patient: Patient, vm: str) -> bool:
     """Whether the agent that was started last on a VM is the one that serves, and its VM can be reached."""
     root = patient.home(vm) / "transient"
-    told = [json.loads(line) for line in (root / "agent.jsonl").read_text().splitlines()]
+    told = [json.loads(line) for line in (root / "agent.jsonl").read_text(encoding="utf-8").splitlines()]
     started = [line["pid"] for line in told if line["kind"] == "agent.started"]
     try:
         patient.cluster.logs(vm)
     except ClusterError:
         return False
-    return (root / "agent.pid").read_text() == str(started[-1])
+    return (root / "agent.pid").read_text(encoding="utf-8") == str(started[-1])
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def test_a_package_is_installed_on_every_vm_in_a_place_of_its_own(patient: Patie
 
 def test_a_folder_that_is_sent_along_is_what_every_vm_trains_with(patient: Patient) -> None:
     assert patient.run
-    assert "from own_layers import SIZE" in (patient.run.directory / "cell.py").read_text()
+    assert "from own_layers import SIZE" in (patient.run.directory / "cell.py").read_text(encoding="utf-8")
     for vm in (patient.server(), *patient.workers()):
         assert places(patient, vm, "sizes.py") == [("transient", "runs", patient.run.name, "include")]
     assert find_spec("own_layers") is None
@@ -278,7 +278,7 @@ def test_a_step_is_traced_and_the_next_trace_has_to_wait(patient: Patient, tmp_p
     assert patient.run
     patient.whole()
     chosen = patient.workers()[0]
-    found = json.loads(patient.run.profile(tmp_path / "step.json", chosen).read_text())
+    found = json.loads(patient.run.profile(tmp_path / "step.json", chosen).read_text(encoding="utf-8"))
     names = [each["args"]["name"] for each in found["traceEvents"] if each["name"] == "process_name"]
     assert {f"{chosen} CPU:0", "ps-0 CPU:0"} <= set(names)
     kinds = {each["name"] for each in found["traceEvents"] if each["ph"] == "X"}

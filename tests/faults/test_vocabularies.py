@@ -53,7 +53,9 @@ def smallest_transformer():
 
 def said(*words: str | Path) -> str:
     """What the program printed, which did what it was asked for."""
-    ended = subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
+    ended = subprocess.run(
+        [*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=2 * PATIENCE, encoding="utf-8"
+    )
     assert ended.returncode == 0, ended
     return ended.stdout
 
@@ -74,7 +76,7 @@ def test_texts_of_a_subword_vocabulary_after_the_cluster_a_resumption_and_from_a
     home: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "words.py"
-    file.write_text(CELL)
+    file.write_text(CELL, encoding="utf-8")
     cluster = client.declare(client.Declaration("cpu", name="words", ps=2))
     try:
         assert train("words", file, 5) == "to-5 is declared on words.\n"

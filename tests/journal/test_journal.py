@@ -67,7 +67,7 @@ def test_a_killed_writer_loses_nothing_that_it_said_was_written(tmp_path: Path) 
         f"journal = Journal(Path({str(path)!r}))\n"
         "while True: print(journal.append(events.VmReady(vm='worker-0')).seq, flush=True)"
     )
-    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, encoding="utf-8")
     assert writer.stdout
     for _ in range(200):
         said = int(writer.stdout.readline())
@@ -85,7 +85,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_whole_lines(tmp_path: Path) -> N
         "for _ in range(100): journal.append(events.VmReady(vm='worker-0'))"
     )
     assert resource.RLIMIT_FSIZE
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, encoding="utf-8")
     assert "JournalError: The journal cannot be written" in ended.stderr
     assert path.read_bytes().endswith(b"\n")
     assert len(read(path)) > 5

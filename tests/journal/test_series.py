@@ -83,7 +83,7 @@ def test_lines_of_other_versions_are_passed_over() -> None:
 
 def test_the_name_of_a_worker_is_plain_text_in_tables(tmp_path: Path) -> None:
     path, row = tmp_path / "metrics.jsonl", next(iter(lines(1)))
-    path.write_text(json.dumps({**row, "worker": "\x1b[2Jworker-0\u202e"}) + "\n")
+    path.write_text(json.dumps({**row, "worker": "\x1b[2Jworker-0\u202e"}) + "\n", encoding="utf-8")
     assert [each["worker"] for each in metrics.read(path)] == ["worker-0\ufffd"]
 
 
@@ -95,10 +95,12 @@ def test_the_name_of_a_worker_is_plain_text_in_tables(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_lines_that_cannot_be_computed_with_are_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
     path, rows = tmp_path / "metrics.jsonl", list(lines(30))
-    path.write_text("".join(json.dumps({**row, **more}) + "\n" for row in rows for more in ({}, change)))
+    path.write_text(
+        "".join(json.dumps({**row, **more}) + "\n" for row in rows for more in ({}, change)), encoding="utf-8"
+    )
     assert metrics.read(path) == rows
     without = [{name: value for name, value in row.items() if name != "step"} for row in rows]
-    path.write_text("".join(json.dumps(row) + "\n" for row in without))
+    path.write_text("".join(json.dumps(row) + "\n" for row in without), encoding="utf-8")
     assert metrics.read(path) == []
 
 
@@ -112,7 +114,7 @@ def test_what_is_kept_of_the_last_seconds_is_bounded_however_often_a_worker_tell
 @pytest.mark.slow
 async def test_a_large_file_is_read_in_samples_and_then_followed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in lines(40_000)))
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines(40_000)), encoding="utf-8")
     size, seen, series = path.stat().st_size, 0, RunSeries()
     assert size > 12 * 2**20
     async for rows in metrics.follow(path):
@@ -131,7 +133,7 @@ async def test_a_large_file_is_read_in_samples_and_then_followed(tmp_path: Path)
 
 async def test_what_is_there_is_read_whole_where_it_is_small(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in lines(1000)))
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines(1000)), encoding="utf-8")
     seen = 0
     async for rows in metrics.follow(path):
         seen += len(rows)
@@ -147,7 +149,8 @@ def test_a_long_run_is_thinned_and_its_counts_stay(tmp_path: Path) -> None:
     rows[0].update(gradient_squared=5.0, gradient_signal=1.0, gradient_noise=32.0)
     rows[8].update(gradient_squared=3.0, gradient_signal=-1.0, gradient_noise=32.0)
     path.write_text(
-        "".join(json.dumps({**row, "gap_seconds": 0.3 + (row["time"] // 10**9 % 60 == 7)}) + "\n" for row in rows)
+        "".join(json.dumps({**row, "gap_seconds": 0.3 + (row["time"] // 10**9 % 60 == 7)}) + "\n" for row in rows),
+        encoding="utf-8",
     )
     size = path.stat().st_size
     assert not metrics.compact(path)

@@ -18,7 +18,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Interacti
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
     folder = tmp_path / "clusters" / "demo"
     (folder / "runs" / "run-1").mkdir(parents=True)
-    (folder / "spec.json").write_text("{}")
+    (folder / "spec.json").write_text("{}", encoding="utf-8")
     stories.tell(folder / "journal.jsonl", "ready")
     shell = InteractiveShell()
     shell.run_cell("%load_ext transient_magics")

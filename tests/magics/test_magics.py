@@ -97,7 +97,7 @@ def test_one_cluster_that_cannot_be_deleted_keeps_none_of_the_others(
         folder = home / "clusters" / name
         folder.mkdir(parents=True)
         spec = client.specify(client.Declaration("cpux1", name=name))
-        (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+        (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     with monkeypatch.context() as patch:
         patch.setattr(client.Cluster, "delete", delete)
         if face == "notebook":
@@ -230,7 +230,7 @@ def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
         "from IPython.core.interactiveshell import InteractiveShell; shell = InteractiveShell()\n"
         "shell.run_cell('%load_ext transient_magics'); shell.run_cell('%transient_cluster cpux1 --name demo --wait')"
     )
-    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert left.stderr == (
         "transient_magics: demo goes on (emulated, 2 VMs); `transient cluster delete demo` ends it.\n"
     )

@@ -115,7 +115,7 @@ def test_loading_imports_nothing_heavy() -> None:
         "shell.run_line_magic('transient_cluster', 'k80x4 --dry-run')\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert said.stdout.strip() == "[]"
 
 
@@ -126,7 +126,7 @@ def test_loading_brings_the_words_alone_and_the_first_cell_brings_the_rest() -> 
         "shell.run_line_magic('load_ext', 'transient_magics'); print(loaded())\n"
         "shell.run_line_magic('transient_cluster', 'k80x4 --dry-run'); print(loaded())"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     first, then = ({".".join(each.split(".")[1:]) for each in line.split()} for line in said.stdout.splitlines())
     rooms = {name.partition(".")[0] for name in first if "." in name}
     assert rooms <= {"magics", "cli", "client", "spec", "catalog", "protocol"}
@@ -140,5 +140,5 @@ def test_the_package_offers_its_handles_and_imports_nothing_before() -> None:
         "import sys, transient_magics as tm; light = 'transient_magics.client' not in sys.modules\n"
         "print(light, all(hasattr(tm, name) for name in tm.__all__), set(tm.__all__) <= set(dir(tm)))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert said.stdout.strip() == "True True True"

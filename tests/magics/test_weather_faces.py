@@ -41,7 +41,7 @@ def declared(name: str, **more: str) -> Cluster:
     """A cluster that is declared and that nobody provisions: its weather does not need a VM."""
     directory = places.private(places.cluster(name))
     spec = specify(Declaration("v100x2", name=name, **more))  # type: ignore[arg-type]
-    (directory / "spec.json").write_text(json.dumps(spec.to_dict()))
+    (directory / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     return Cluster(name)
 
 
@@ -83,7 +83,7 @@ def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.Cap
     assert len(weather.settings["stockout"]) == 3
     told = subprocess.run(
         [sys.executable, "-m", "transient_magics.cli.program", "weather", "c2", "--stockout", "none"],
-        capture_output=True, text=True, timeout=150,
+        capture_output=True, text=True, timeout=150, encoding="utf-8",
     )  # fmt: skip
     assert "has no VMs" not in told.stdout
     assert "An hour passes in 1 s" in told.stdout, "all clusters share one weather"
@@ -97,10 +97,10 @@ def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.Cap
 @pytest.mark.slow
 def test_a_file_of_revocations_is_read_here_and_understood_there(home: Path, tmp_path: Path) -> None:
     cluster, file = declared("c1"), tmp_path / "revocations.csv"
-    file.write_text("lifetime_hours\n1\nx\n")
+    file.write_text("lifetime_hours\n1\nx\n", encoding="utf-8")
     with pytest.raises(DeclarationError, match=r"revocations\.csv, line 3: lifetime_hours must be a number"):
         cluster.weather(revocations=str(file))
-    file.write_text("lifetime_hours\n1\n2\n")
+    file.write_text("lifetime_hours\n1\n2\n", encoding="utf-8")
     assert "as revocations.csv says, 2 rows" in str(cluster.weather(revocations=file))
     with pytest.raises(DeclarationError, match=r"nowhere\.csv cannot be read: No such file"):
         cluster.weather(revocations="nowhere.csv")
@@ -116,7 +116,7 @@ def test_in_a_project_the_weather_is_googles(shell: InteractiveShell) -> None:
 
 def test_no_emulator_is_started_for_a_cluster_that_is_deleted(home: Path) -> None:
     cluster = declared("c1")
-    spec = json.loads((cluster.directory / "spec.json").read_text())
+    spec = json.loads((cluster.directory / "spec.json").read_text(encoding="utf-8"))
     journal = Journal(cluster.directory / "journal.jsonl")
     journal.append(events.ClusterDeclared(spec=spec))
     journal.append(events.ClusterDeleted())

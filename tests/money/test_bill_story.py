@@ -44,7 +44,7 @@ def until(cluster: Cluster, reached: Callable[[ClusterState], object]) -> Cluste
 
 def preempted_behind_its_back(url: str, cluster: Cluster, vm: str) -> None:
     """The controller sleeps, as on a closed laptop, while a VM is taken and for 24 minutes of the emulated clock."""
-    controller = int((cluster.directory / "controller.lock").read_text())
+    controller = int((cluster.directory / "controller.lock").read_text(encoding="utf-8"))
     os.kill(controller, signal.SIGSTOP)
     try:
         place = f"{url}/compute/v1/projects/emulated-project/zones/{ZONE}/instances/{cluster.name}-{vm}"

@@ -38,7 +38,7 @@ class LongStory:
         history = sorted(self._events(), key=lambda event: event.time)
         lines = (encode(replace(event, seq=number)) for number, event in enumerate(history, 1))
         (folder / "journal.jsonl").write_bytes(b"".join(lines))
-        with (run / "metrics.jsonl").open("w") as file:
+        with (run / "metrics.jsonl").open("w", encoding="utf-8") as file:
             file.writelines(self.metrics(self.began + 64, self.end, metrics_every))
         return folder / "journal.jsonl"
 

@@ -299,7 +299,7 @@ def test_metrics_become_curves_as_they_come(journal: Path) -> None:
     eventually(lambda: "worker-1" in panel.curves.get("workers", {}))
     shown = len(panel.curves["time"])
     story = LongStory(0.1, 2, end=time.time())
-    with (cluster.directory / "runs" / "run-1" / "metrics.jsonl").open("a") as file:
+    with (cluster.directory / "runs" / "run-1" / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.writelines(story.metrics(story.end, story.end + 60))
     eventually(lambda: len(panel.curves["time"]) > shown + 20)
     assert panel.curves["speed"][-2] == pytest.approx(8.0, rel=0.2)

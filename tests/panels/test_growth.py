@@ -70,7 +70,12 @@ def test_a_page_makes_the_same_curves_of_what_is_new_as_of_all_of_them() -> None
     assert any("marks" in tail for _, tail, _ in story)
     code = JOIN.format(module=json.dumps((ROOT / "widgets" / "growth.js").as_uri()))
     ended = subprocess.run(
-        [NODE, "--input-type=module", "-e", code], input=json.dumps(story), capture_output=True, text=True, check=True
+        [NODE, "--input-type=module", "-e", code],
+        input=json.dumps(story),
+        capture_output=True,
+        text=True,
+        check=True,
+        encoding="utf-8",
     )
     assert json.loads(ended.stdout) == [[], True, False]
     assert bytes_sent < bytes_whole / 4, "the bars of a step are sent whole each time"
@@ -90,7 +95,7 @@ def test_nothing_is_drawn_anew_but_the_curves_when_something_was_measured(tmp_pa
     panel.observe(views.append, "view")
     before, drawn = panel.curves, random.Random(1)
     for at in range(12):
-        with metrics.open("a") as file:
+        with metrics.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in second(at, ["worker-0"], drawn))
         time.sleep(0.11)
     eventually(lambda: panel.curves != before)

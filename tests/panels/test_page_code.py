@@ -23,7 +23,7 @@ def test_the_pages_modules_pass_their_own_tests() -> None:
         pytest.skip("the page's libraries are not here: `make venv` fetches them")
     files = sorted(TESTS.glob("*.test.js"))
     ended = subprocess.run(
-        [NODE, "--test", *files], capture_output=True, text=True, check=False, timeout=120, cwd=TESTS
+        [NODE, "--test", *files], capture_output=True, text=True, check=False, timeout=120, cwd=TESTS, encoding="utf-8"
     )
     assert files
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -32,12 +32,14 @@ def test_the_pages_modules_pass_their_own_tests() -> None:
 def test_the_page_is_checked_against_the_forms_that_the_kernel_sends() -> None:
     written = ROOT / "widgets" / "snapshot.d.ts"
     code = "import page_types; print(page_types.page_types(), end='')"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "tools")
-    assert written.read_text() == ended.stdout, "python tools/page_types.py writes it anew"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "tools", encoding="utf-8"
+    )
+    assert written.read_text(encoding="utf-8") == ended.stdout, "python tools/page_types.py writes it anew"
 
 
 def test_the_kernel_writes_dollars_figures_and_ticks_as_the_page_does() -> None:
-    same = json.loads((TESTS / "figures.json").read_text())
+    same = json.loads((TESTS / "figures.json").read_text(encoding="utf-8"))
     assert [text.money(value) for value, _ in same["money"]] == [words for _, words in same["money"]]
     assert [text.number(value) for value, _ in same["number"]] == [words for _, words in same["number"]]
     for values, ticks in same["ticks"]:

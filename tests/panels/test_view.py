@@ -80,7 +80,7 @@ def test_what_is_no_number_is_nothing_to_the_page() -> None:
     drawn = curves(state, state.runs["run-1"])
     json.dumps([snapshot, drawn], allow_nan=False)
     assert (snapshot["cost"]["hourly"], drawn["loss"], drawn["end"]["loss"]) == (None, [None] * 3, None)
-    page = (Path(__file__).parents[2] / "widgets" / "contract.js").read_text()
+    page = (Path(__file__).parents[2] / "widgets" / "contract.js").read_text(encoding="utf-8")
     assert f"VERSION = {snapshot['version']};" in page, "page and kernel agree upon a version"
 
 

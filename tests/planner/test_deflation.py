@@ -65,7 +65,7 @@ def told(home: Path, rates: list[tuple[float, float, float]], history: list[Even
             step += rate
             row = {"time": second * 10**9, "worker": "worker-0", "step": int(step), "steps": int(rate)}
             lines.append(json.dumps(row))
-    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return cluster
 
 

@@ -177,8 +177,10 @@ def trained(name: str, workers: int) -> None:
         row.update(gradient_squared=signal + noise / batch, gradient_signal=signal, gradient_noise=noise)
     folder = places.private(places.cluster(name))
     run = places.private(folder / "runs" / "run-1")
-    (folder / "spec.json").write_text(json.dumps(stories.declaration(name, declared_at=BEGAN).to_dict()))
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "spec.json").write_text(
+        json.dumps(stories.declaration(name, declared_at=BEGAN).to_dict()), encoding="utf-8"
+    )
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with Journal(folder / "journal.jsonl") as journal:
         for event in [*left, *(_at(each, BEGAN + 250, 0) for each in evaluated)]:
             journal.append(event)

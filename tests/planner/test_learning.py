@@ -164,7 +164,7 @@ def test_the_store_grows_with_every_run_and_outlives_them(tmp_path: Path) -> Non
     assert not workload.step("t4").measured
     assert not workload.guess
     assert ModelStore("resnet", "other", directory=tmp_path).records() == {}
-    store.path.write_text("{")
+    store.path.write_text("{", encoding="utf-8")
     with pytest.raises(PlanError, match="Delete that file"):
         again.records()
 

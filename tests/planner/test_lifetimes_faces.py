@@ -37,7 +37,7 @@ def shell() -> Iterator[InteractiveShell]:
 
 def written(folder: Path, rows: list[str], header: str = "lifetime_hours,revoked,gpu,zone") -> Path:
     path = folder / "lives.csv"
-    path.write_text("\n".join([header, *rows]))
+    path.write_text("\n".join([header, *rows]), encoding="utf-8")
     return path
 
 
@@ -166,5 +166,7 @@ def test_numpy_and_scipy_come_with_the_first_question_and_their_lack_is_told() -
         "try: tm.lifetimes('k80')\n"
         "except tm.errors.PlanError as error: print(error)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     assert ended.stdout.strip() == 'Planning needs scipy. pip install "transient-magics[planning]"'

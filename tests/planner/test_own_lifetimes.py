@@ -51,7 +51,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     def write(name: str, history: Iterable[Event], project: str | None = "p-12345") -> None:
         spec = specify(Declaration("v100x2", name=name, project=project, bucket="none"))
         folder = places.private(places.cluster(name))
-        (folder / "spec.json").write_text(json.dumps(spec.to_dict()))
+        (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
         with Journal(folder / "journal.jsonl") as journal:
             journal.append(events.ClusterDeclared(spec=spec.to_dict(), time=at(0)))
             journal.extend(sorted(history, key=lambda event: event.time))

@@ -40,7 +40,9 @@ def test_what_a_file_is_called_is_said_once() -> None:
     assert spelled('"""Of run.json."""\na = f / "run.json"\nb = f"{a}/run.json"\nc = f / "runs"\nd = ["runs"]\n') == [
         "line 2: run.json", "line 3: /run.json", "line 4: runs",
     ]  # fmt: skip
-    modules = {str(path): path.read_text() for path in PACKAGE.rglob("*.py") if path != Path(layout.__file__)}
+    modules = {
+        str(path): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py") if path != Path(layout.__file__)
+    }
     read = {path: spelled(source) for path, source in modules.items() if WORTH_READING.search(source)}
     assert {path: found for path, found in read.items() if found} == {}
 

@@ -28,9 +28,9 @@ def test_a_file_is_replaced_whole_and_only_this_user_reads_it(tmp_path: Path) ->
     with replacing(path) as file:
         file.write(b"ne")
         file.flush()
-        assert path.read_text() == "old"
+        assert path.read_text(encoding="utf-8") == "old"
         file.write(b"w")
-    assert path.read_text() == "new"
+    assert path.read_text(encoding="utf-8") == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["value"]
 

@@ -12,7 +12,7 @@ def _heard(event: str, arguments: tuple[object, ...]) -> None:
     global _place
     if _place and event == "import" and str(arguments[0]).partition(".")[0] == "tensorflow":
         said, _place = _place, ""  # once is enough
-        with open(said, "a") as file:
+        with open(said, "a", encoding="utf-8") as file:
             print(os.environ.get("PYTEST_CURRENT_TEST"), *sys.argv, file=file)
 
 

@@ -213,6 +213,6 @@ def test_a_key_is_private_and_made_once(tmp_path: Path) -> None:
 
 
 def test_a_key_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("torn")
+    (tmp_path / "key").write_text("torn", encoding="utf-8")
     with pytest.raises(RemoteError, match="The key of the cluster cannot be read"):
         generate_key(tmp_path / "key")

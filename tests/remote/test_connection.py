@@ -43,7 +43,7 @@ async def test_a_command_ended_by_a_signal_is_a_failure(connection: Connection) 
 async def test_a_command_that_takes_too_long_is_ended(connection: Connection, home: Path) -> None:
     with pytest.raises(CommandError, match="did not end within 3 s"):
         await connection.run("echo $$ > pid; exec sleep 60", timeout=3)
-    pid = int((home / "pid").read_text())
+    pid = int((home / "pid").read_text(encoding="utf-8"))
     await until(lambda: not Path(f"/proc/{pid}").exists())
 
 
@@ -53,9 +53,9 @@ async def test_a_detached_process_outlives_its_connection(vm: Vm, home: Path) ->
             ["sh", "-c", "echo started $A; exec sleep 60"], "logs/one.log", environment={"A": "with 'quotes'"}
         )
     try:
-        await until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        await until(lambda: Path(f"/proc/{pid}/comm").read_text(encoding="utf-8") == "sleep\n")
         assert os.getsid(pid) == pid
-        assert (home / "logs/one.log").read_text() == "started with 'quotes'\n"
+        assert (home / "logs/one.log").read_text(encoding="utf-8") == "started with 'quotes'\n"
     finally:
         os.kill(pid, signal.SIGKILL)
 
@@ -90,13 +90,13 @@ async def test_a_folder_goes_there_and_comes_back(connection: Connection, home: 
     for name in ("mine/__init__.py", "mine/data/a.bin", "mine/__pycache__/a.pyc"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
+        path.write_text(name, encoding="utf-8")
     (tmp_path / "mine/__init__.py").chmod(0o755)
     await connection.put_tree(tmp_path / "mine", "include/mine")
     assert stat.S_IMODE((home / "include/mine/__init__.py").stat().st_mode) == 0o755
     (home / "include/mine/half.1234.part").touch()
     assert await connection.get_tree("include", tmp_path / "back") == ["mine/__init__.py", "mine/data/a.bin"]
-    assert (tmp_path / "back/mine/data/a.bin").read_text() == "mine/data/a.bin"
+    assert (tmp_path / "back/mine/data/a.bin").read_text(encoding="utf-8") == "mine/data/a.bin"
 
 
 async def test_a_fetched_file_replaces_only_when_whole(connection: Connection, home: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_what_is_cancelled_at_any_moment_ends_as_cancelled(
     vm: Vm, connection: Connection, tmp_path: Path
 ) -> None:
     """Else its caller goes on, and whoever waits for the caller's end waits for ever."""
-    (vm.home / "file").write_text("x")
+    (vm.home / "file").write_text("x", encoding="utf-8")
 
     async def cancelled(work: Coroutine[Any, Any, Any], moment: int, lost: Connection | None = None) -> None:
         task = asyncio.create_task(work)

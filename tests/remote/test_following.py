@@ -28,7 +28,7 @@ def tails(home: Path) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and (folder / "comm").read_text() == "tail\n":
+            if folder.name.isdigit() and (folder / "comm").read_text(encoding="utf-8") == "tail\n":
                 found += [int(folder.name)] * ((folder / "cwd").readlink() == home)
         except OSError:  # it ended meanwhile
             continue

@@ -65,12 +65,12 @@ async def test_no_name_that_a_vm_lists_leads_out_of_its_folder(tmp_path: Path) -
 
 async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None:
     secret, home = tmp_path / "secret", tmp_path / "vm"
-    secret.write_text("mine")
+    secret.write_text("mine", encoding="utf-8")
     home.mkdir()
     (home / "link").symlink_to(secret)
     os.mkfifo(home / "fifo")
     (home / "tree").mkdir()
-    (home / "tree" / "good").write_text("good")
+    (home / "tree" / "good").write_text("good", encoding="utf-8")
     (home / "tree" / "link").symlink_to(secret)
     async with a_vm(tmp_path) as connection:
         for name in ("link", "fifo"):
@@ -82,7 +82,7 @@ async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None
         (tmp_path / "led").mkdir()
         (tmp_path / "led" / "astray").symlink_to(out)
         (home / "deep" / "astray").mkdir(parents=True)
-        (home / "deep" / "astray" / "file").write_text("x")
+        (home / "deep" / "astray" / "file").write_text("x", encoding="utf-8")
         with pytest.raises(ForeignError, match="would not lie in its folder"):
             await connection.get_tree("deep", tmp_path / "led")
     assert not (tmp_path / "got").exists()
@@ -91,7 +91,7 @@ async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None
     (tmp_path / "metrics.jsonl").symlink_to(secret)
     with pytest.raises(OSError, match="symbolic link"):
         metrics.append(tmp_path / "metrics.jsonl", b"{}\n")
-    assert secret.read_text() == "mine"
+    assert secret.read_text(encoding="utf-8") == "mine"
 
 
 class Endless(asyncssh.SFTPServer):
@@ -129,7 +129,7 @@ async def test_there_is_a_limit_to_what_a_vm_may_bring(tmp_path: Path, monkeypat
     home = tmp_path / "vm"
     (home / "many").mkdir(parents=True)
     for number in range(4):
-        (home / "many" / str(number)).write_text("x")
+        (home / "many" / str(number)).write_text("x", encoding="utf-8")
     (home / "large").write_bytes(bytes(20))
     monkeypatch.setattr(transfer, "MOST_FILES", 3)
     monkeypatch.setattr(transfer, "LARGEST_FILE", 10)
@@ -146,7 +146,7 @@ async def test_there_is_a_limit_to_what_a_vm_may_bring(tmp_path: Path, monkeypat
 async def test_no_file_of_a_vm_fills_the_disk_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vm").mkdir()
     (tmp_path / "vm" / "large").write_bytes(bytes(3 * 2**20))
-    (tmp_path / "vm" / "small").write_text("x")
+    (tmp_path / "vm" / "small").write_text("x", encoding="utf-8")
     free = [transfer.KEPT_FREE + 2**20]
 
     def disk(_: Path) -> tuple[int, int, int]:

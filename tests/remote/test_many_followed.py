@@ -56,7 +56,7 @@ async def test_many_files_are_followed_beside_commands_and_copies(
 
         following = [asyncio.create_task(follow(number)) for number in range(23)]
         for number in range(23):
-            (home / f"{number}.jsonl").write_text("a line\n")
+            (home / f"{number}.jsonl").write_text("a line\n", encoding="utf-8")
         await until(lambda: len(lines) == 23 or any(each.done() for each in following))
         assert [each for each in following if each.done()] == []
         said = await asyncio.gather(*(connection.run(f"echo {number}") for number in range(12)))
@@ -68,7 +68,7 @@ async def test_many_files_are_followed_beside_commands_and_copies(
         await asyncio.wait(following[:5])
         following += [asyncio.create_task(follow(number)) for number in range(23, 28)]
         for number in range(23, 28):
-            (home / f"{number}.jsonl").write_text("a line\n")
+            (home / f"{number}.jsonl").write_text("a line\n", encoding="utf-8")
         await until(lambda: len(lines) == 28 or any(each.done() for each in following[5:]))
         assert len(sessions) == 8, "places that are free again are taken"
     await asyncio.wait(following, timeout=30)

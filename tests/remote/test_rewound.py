@@ -42,7 +42,7 @@ async def test_the_copy_goes_on_from_what_both_have(
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path / "own"))
     monkeypatch.setattr(commands, "in_charge", lambda directory: True)  # no other process mirrors it
     folder = places.private(places.cluster("one"))
-    (folder / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    (folder / "spec.json").write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
     here, there = folder / "journal.jsonl", home / Seat.folder("one") / "journal.jsonl"
     with Journal(here) as journal:
         journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
@@ -96,7 +96,7 @@ async def test_the_copy_goes_on_from_what_both_have(
 
 async def test_the_copy_waits_for_room_for_a_file_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror_module, "_ROOM_SECONDS", 0.0)
-    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()))
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
     with Journal(tmp_path / "journal.jsonl") as journal:
         journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
         journal.append(events.VmRequested(vm="ps-0", role="ps", **VM))

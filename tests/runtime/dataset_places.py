@@ -40,7 +40,7 @@ def kinds(folder: Path) -> dict[str, Callable[[], Any]]:
         with modern.io.TFRecordWriter(file) as writer:
             for number in range(part * COUNT // 2, (part + 1) * COUNT // 2):
                 writer.write(str(number).encode())
-    (folder / "lines.csv").write_text("".join(f"{number},0\n" for number in range(COUNT)))
+    (folder / "lines.csv").write_text("".join(f"{number},0\n" for number in range(COUNT)), encoding="utf-8")
     one = modern.TensorSpec((1,))
     texts = list(map(str, range(COUNT)))
     values = modern.lookup.KeyValueTensorInitializer(texts, numpy.arange(COUNT, dtype="f"))

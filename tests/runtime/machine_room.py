@@ -89,6 +89,7 @@ class MachineRoom:
             cwd=PROJECT,
             bufsize=1,
             env={**os.environ, **({"TRANSIENT_TESTS_ROAD": str(road)} if road else {})},
+            encoding="utf-8",
         )
 
     def root(self, name: str) -> Path:
@@ -163,8 +164,8 @@ class MachineRoom:
         """Place a run's declaration and cell on a machine."""
         folder = self.run_folder(name, declaration["name"])
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.json").write_text(json.dumps(declaration))
-        (folder / "cell.py").write_text(cell)
+        (folder / "run.json").write_text(json.dumps(declaration), encoding="utf-8")
+        (folder / "cell.py").write_text(cell, encoding="utf-8")
         return folder
 
     def pids(self, name: str) -> dict[str, int]:

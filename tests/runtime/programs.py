@@ -40,7 +40,7 @@ def serve(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str
     """What subprocess.run would give of a program that uses the trained model of a run (`serve --run FOLDER ...`)."""
     _, _, program, *arguments = command
     folder = Path(arguments[arguments.index("--run") + 1])
-    own = not json.loads((folder / "run.json").read_text()).get("model")
+    own = not json.loads((folder / "run.json").read_text(encoding="utf-8")).get("model")
     return _ended(program, arguments, own, how.get("env") or os.environ)
 
 
@@ -56,7 +56,7 @@ def _ended(
         server.stdin.write(json.dumps({**asked, "environment": dict(environment)}) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
-        output, errors = (Path(name).read_text(errors="replace") for name in files)
+        output, errors = (Path(name).read_text(errors="replace", encoding="utf-8") for name in files)
     return subprocess.CompletedProcess([program, *map(str, arguments)], code, output, errors)
 
 

@@ -18,8 +18,10 @@ def saved(place: Path, cell: str, **declared: Any) -> tuple[RunFolder, OwnModel]
     """Run a cell, and write the values with which its variables begin as the checkpoint of `STEP`."""
     tf = everything()
     place.mkdir()
-    (place / "cell.py").write_text(cell)
-    (place / "run.json").write_text(json.dumps({"name": place.name, "train_steps": 9, "seed": 3, **declared}))
+    (place / "cell.py").write_text(cell, encoding="utf-8")
+    (place / "run.json").write_text(
+        json.dumps({"name": place.name, "train_steps": 9, "seed": 3, **declared}), encoding="utf-8"
+    )
     folder = RunFolder(place)
     trainable = OwnModel(folder, folder.spec())
     with tf.Graph().as_default():

@@ -40,7 +40,9 @@ class Trial:
         with graph.as_default():
             numbers = tf.data.Dataset.range(10**6).map(lambda number: {"number": number})
             pipeline = Pipeline(numbers, {"number": tf.int64}, {"number": ()}, batched=False)
-            iterator = iterator_of(shared(pipeline, folder.input_address.read_text(), "s", name, BATCH).dataset)
+            iterator = iterator_of(
+                shared(pipeline, folder.input_address.read_text(encoding="utf-8"), "s", name, BATCH).dataset
+            )
             self._next = iterator.get_next()["number"]
         self._session = tf.Session(graph=graph)
         self._session.run(iterator.initializer)

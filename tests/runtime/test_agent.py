@@ -140,12 +140,16 @@ def servers(room: MachineRoom) -> list[int]:
 
 
 def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
 
 def handles_notice(pid: int) -> bool:
     """Whether a process has got as far as having something to do at SIGTERM."""
-    (caught,) = [line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "SigCgt" in line]
+    (caught,) = [
+        line.split()[1]
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        if "SigCgt" in line
+    ]
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
@@ -169,8 +173,8 @@ def test_roles_are_forked_while_a_fork_server_lives_and_start_plainly_without(ro
     assert os.getsid(first) == first
     assert os.readlink(f"/proc/{first}/cwd") == str(room.run_folder("vm"))
     assert os.readlink(f"/proc/{first}/fd/2") == str(room.run_folder("vm") / "logs" / "worker-1.log")
-    assert Path(f"/proc/{server}/oom_score_adj").read_text() == "1000\n", "the kernel takes it first"
-    assert Path(f"/proc/{first}/oom_score_adj").read_text() != "1000\n"
+    assert Path(f"/proc/{server}/oom_score_adj").read_text(encoding="utf-8") == "1000\n", "the kernel takes it first"
+    assert Path(f"/proc/{first}/oom_score_adj").read_text(encoding="utf-8") != "1000\n"
 
     os.kill(first, signal.SIGKILL)
     second = another_worker(room, first)
@@ -208,12 +212,12 @@ def test_a_program_beside_a_run_is_forked_and_ends_with_its_caller(room: Machine
     caller.wait()
     until(lambda: not Path(f"/proc/{pid}").exists(), "its end")
 
-    folder.cell.write_text("import sys\nraise ValueError(f\"imported: {'ker' 'as' in sys.modules}\")")
+    folder.cell.write_text("import sys\nraise ValueError(f\"imported: {'ker' 'as' in sys.modules}\")", encoding="utf-8")
     said = asyncio.run(forked.answer(folder, "evaluate", given))
     assert said is not None
     assert "imported: True" in json.loads(said)["error"], "a cell's Keras is there"
 
-    folder.cell.write_text("import keras, random\nraise ValueError(f'drawn: {random.random()}')")
+    folder.cell.write_text("import keras, random\nraise ValueError(f'drawn: {random.random()}')", encoding="utf-8")
     drawn = asyncio.run(forked.answer(folder, "evaluate", given))
     assert drawn is not None
     plain = asyncio.run(running.answer("evaluate", *given, log=folder.logs / "plain.log", limit=600))
@@ -331,7 +335,7 @@ def test_what_is_left_of_an_earlier_run_ends_when_another_one_is_assigned(room: 
 def test_a_worker_without_the_gpu_that_its_vm_was_rented_for_trains_on_no_cpu(room: MachineRoom):
     room.start_agent("vm")
     declared = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", "pace_seconds": None}
-    room.put("vm", {**DECLARATION, **declared}, (PROJECT / "templates" / "digits.py").read_text())
+    room.put("vm", {**DECLARATION, **declared}, (PROJECT / "templates" / "digits.py").read_text(encoding="utf-8"))
     room.say("vm", {**worker(free_ports(1)), "gpu": "t4"})
     (said,) = until(lambda: room.reports("vm", "process.unfit"), "that it is unfit")
     assert (said["run"], said["role"], said["name"]) == ("run-1", "worker", "worker-1")
@@ -363,7 +367,7 @@ def test_the_likely_reason_is_what_the_driver_says(
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
     if smi:
-        (tmp_path / "nvidia-smi").write_text(smi)
+        (tmp_path / "nvidia-smi").write_text(smi, encoding="utf-8")
         (tmp_path / "nvidia-smi").chmod(0o700)
     assert likely_reason(tmp_path if driver else tmp_path / "none").startswith(said)
 

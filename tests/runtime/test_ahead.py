@@ -60,11 +60,11 @@ class Ahead:
     @property
     def log(self) -> str:
         place = self.room.run_folder("worker-1") / "logs" / "worker-1.log"
-        return place.read_text() if place.exists() else ""
+        return place.read_text(encoding="utf-8") if place.exists() else ""
 
     def numbers(self) -> list[str]:
         """Those that its chief has given out."""
-        return list(json.loads((self.room.run_folder("ps-0") / "chief.json").read_text())["given"])
+        return list(json.loads((self.room.run_folder("ps-0") / "chief.json").read_text(encoding="utf-8"))["given"])
 
 
 @pytest.mark.training
@@ -136,7 +136,7 @@ def test_of_a_gpu_that_another_run_has_it_touches_nothing(tmp_path: Path, monkey
 def declared(root: Path) -> Assignment:
     folder = root / "runs" / "run-1"
     (folder / "logs").mkdir(parents=True)
-    (folder / "run.json").write_text("{}")
+    (folder / "run.json").write_text("{}", encoding="utf-8")
     return Assignment("run-1", "worker", "worker-1", "127.0.0.1", ("127.0.0.1:1",), "127.0.0.1:1")
 
 

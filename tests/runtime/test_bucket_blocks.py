@@ -75,7 +75,7 @@ class Reader:
     def grant(self, place: str) -> None:
         """Bring the chief a token that opens this place for reading."""
         token = asyncio.run(bounded_token([Reach(f"{place}/", "objectViewer")], "p", self._url))
-        (self._folder / "records-token.json").write_text(json.dumps(token.to_dict()))
+        (self._folder / "records-token.json").write_text(json.dumps(token.to_dict()), encoding="utf-8")
 
     def close(self) -> None:
         self.chief.worker.close(leaving=True)

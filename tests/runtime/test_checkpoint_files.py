@@ -61,7 +61,7 @@ for mended in (None, mend):
 
 def save(prefix: str) -> None:
     for ending in (".data-00000-of-00001", ".index"):
-        Path(prefix + ending).write_text("values")
+        Path(prefix + ending).write_text("values", encoding="utf-8")
 
 
 def test_what_was_just_written_stays_though_older_steps_have_higher_numbers(tmp_path: Path):
@@ -70,7 +70,7 @@ def test_what_was_just_written_stays_though_older_steps_have_higher_numbers(tmp_
         saved = checkpoints.write(step, save)
         assert saved.bytes == 12
     assert checkpoints.steps() == [120, 81]
-    assert 'model_checkpoint_path: "model.ckpt-81"' in (tmp_path / "checkpoint").read_text()
+    assert 'model_checkpoint_path: "model.ckpt-81"' in (tmp_path / "checkpoint").read_text(encoding="utf-8")
 
 
 def test_the_best_one_stays_until_another_is_better(tmp_path: Path):
@@ -81,7 +81,7 @@ def test_the_best_one_stays_until_another_is_better(tmp_path: Path):
     for step in (30, 40):
         checkpoints.write(step, save)
     assert checkpoints.steps() == [40, 20]
-    assert '"model.ckpt-20"' in (tmp_path / "checkpoint").read_text()
+    assert '"model.ckpt-20"' in (tmp_path / "checkpoint").read_text(encoding="utf-8")
     assert checkpoints.best() == Best("max accuracy", 0.2, 20)
     checkpoints.keep_best(Best("max accuracy", 0.4, 40))
     checkpoints.write(50, save)
@@ -92,7 +92,7 @@ def test_the_best_one_stays_until_another_is_better(tmp_path: Path):
 
 def test_a_good_checkpoint_is_not_spoiled_by_writing_it_again(tmp_path: Path):
     def full(prefix: str) -> None:
-        Path(f"{prefix}.index").write_text("a part")
+        Path(f"{prefix}.index").write_text("a part", encoding="utf-8")
         raise OSError("no space left on device")
 
     checkpoints = Checkpoints(tmp_path)
@@ -101,14 +101,14 @@ def test_a_good_checkpoint_is_not_spoiled_by_writing_it_again(tmp_path: Path):
     with pytest.raises(OSError, match="no space"):
         checkpoints.write(41, full)
     assert checkpoints.steps() == [40]
-    assert (tmp_path / "model.ckpt-40.index").read_text() == "values"
+    assert (tmp_path / "model.ckpt-40.index").read_text(encoding="utf-8") == "values"
 
 
 def test_what_a_killed_save_left_goes_with_the_next_one(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.write(40, save)
     for ending in (".data-00000-of-00001.tempstate17", ".data-00000-of-00001"):
-        (tmp_path / f"model.ckpt-47{ending}").write_text("a part")
+        (tmp_path / f"model.ckpt-47{ending}").write_text("a part", encoding="utf-8")
     checkpoints.write(60, save)
     assert not list(tmp_path.glob("model.ckpt-47.*"))
     assert checkpoints.steps() == [60, 40]

@@ -30,7 +30,7 @@ def write_checkpoint(checkpoints: Checkpoints, step: int) -> Saved:
 
     def write_files(prefix: str) -> None:
         for ending in (".data-00000-of-00001", ".index"):
-            Path(prefix + ending).write_text("values")
+            Path(prefix + ending).write_text("values", encoding="utf-8")
 
     return checkpoints.write(step, write_files)
 
@@ -73,7 +73,7 @@ async def test_the_best_checkpoint_stays_the_best_when_a_chief_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events_before: list[dict[str, Any]]
 ) -> None:
     folder = RunFolder(tmp_path)
-    folder.events.write_text("".join(json.dumps(event) + "\n" for event in events_before))
+    folder.events.write_text("".join(json.dumps(event) + "\n" for event in events_before), encoding="utf-8")
     checkpoints = Checkpoints(folder.checkpoints)
     write_checkpoint(checkpoints, 40)
     checkpoints.keep_best(BEST)

@@ -12,7 +12,12 @@ import pytest
 @pytest.mark.slow
 def test_pools_and_processes_of_user_code_work_beside_an_event_loop_with_signal_handlers() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.runtime.forking_steps"], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "tests.runtime.forking_steps"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {

@@ -97,5 +97,7 @@ in_the_operators()
 
 
 def test_whoever_wrote_for_tensorflow_2_compares_elements_and_whoever_wrote_for_graphs_compares_identity() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=PROJECT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=PROJECT, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stderr[-2000:]

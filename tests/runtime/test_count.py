@@ -20,8 +20,8 @@ def test_resnet_32_is_counted_as_it_was_published_on_a_machine_with_a_gpu_too(
     """CM-DARE counts 1,857,722 parameters and 1.6587 GFLOPs on CIFAR-10's images."""
     monkeypatch.setenv(GPU, "1")
     cell = DIGITS.replace("[8, 8, 1]", "[32, 32, 3]").replace("num_channels = 1", "num_channels = 3")
-    (tmp_path / "cell.py").write_text(cell)
-    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "hparams_set": "resnet_cifar_32"}))
+    (tmp_path / "cell.py").write_text(cell, encoding="utf-8")
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "hparams_set": "resnet_cifar_32"}), encoding="utf-8")
     answer = json.loads(programs.run("transient_magics.runtime.programs.check", "--run", tmp_path))
     assert answer["model"]["parameters"] == 1_857_722
     assert answer["model"]["variable_bytes"] > 2 * 4 * 1_857_722, "with the optimizer's"

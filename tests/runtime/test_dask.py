@@ -48,7 +48,7 @@ class OneVm:
         (self.folder / layout.TLS_CERTIFICATE).write_bytes(certificate)
         (self.folder / layout.TLS_KEY).write_bytes(key)
         declared = DaskSpec("dask-1", 2, **{"threads": 1, "allowed_failures": 1, **spec})
-        (self.folder / layout.DASK).write_text(json.dumps(declared.to_dict()))
+        (self.folder / layout.DASK).write_text(json.dumps(declared.to_dict()), encoding="utf-8")
         self.agent = AgentDask(self.root)
 
     async def begin(self, scheduler: str = "") -> None:
@@ -59,7 +59,7 @@ class OneVm:
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         path = self.folder / layout.DASK_EVENTS
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
         return [line for line in lines if line["kind"] == kind]
 
     @property
@@ -237,7 +237,7 @@ def hold(path: str) -> str:
     """Hold the interpreter for as long, as compiled code does that a job calls."""
     import ctypes
 
-    with open(path, "a") as file:
+    with open(path, "a", encoding="utf-8") as file:
         file.write("once ")
     ctypes.PyDLL(None).sleep(9)
     return "held"
@@ -251,7 +251,7 @@ async def test_a_worker_whose_task_holds_the_interpreter_is_waited_for(
     async with room.client() as client:
         await room.workers(client, {"worker-0"})
         assert await asyncio.wait_for(client.submit(hold, str(tmp_path / "computed")), 60) == "held"
-    assert (tmp_path / "computed").read_text() == "once "
+    assert (tmp_path / "computed").read_text(encoding="utf-8") == "once "
 
 
 @pytest.mark.slow

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.training
 
 
 def test_the_sessions_of_one_worker_are_dropped_and_nothing_else() -> None:
-    done = subprocess.run(apart("tests.runtime.dead_session"), capture_output=True, text=True, check=True, cwd=PROJECT)
+    done = subprocess.run(
+        apart("tests.runtime.dead_session"), capture_output=True, text=True, check=True, cwd=PROJECT, encoding="utf-8"
+    )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["before"] == [1, 2, 3]
     assert found["released"] == ["lost", 4, "lost"], "both of its sessions, not the other worker's"

@@ -102,9 +102,9 @@ def trained(
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(home))
     run = client.Run("run-1", client.Cluster("gone"))
     run.directory.mkdir(parents=True)
-    (run.directory / "cell.py").write_text(CELL)
+    (run.directory / "cell.py").write_text(CELL, encoding="utf-8")
     declared = {"name": "run-1", "model": model, "hparams_set": hparams_set, "problem": problem, "train_steps": steps}
-    (run.directory / "run.json").write_text(json.dumps(declared))
+    (run.directory / "run.json").write_text(json.dumps(declared), encoding="utf-8")
     programs.run("tests.runtime.text_run", run.directory)
     return run
 

@@ -29,7 +29,7 @@ async def test_a_process_that_dies_is_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     folder = RunFolder(tmp_path)
@@ -76,9 +76,9 @@ async def test_an_evaluation_takes_the_part_of_the_split_that_the_one_before_too
     done = await evaluate(folder, 40, seconds=70.4)
     assert (done.examples, done.complete, done.of, done.drawn, done.among) == (3, False, 9, 3, 9)
     lines = [{"kind": "train.evaluated", "step": 40, **part}, {"kind": "train.checkpoint", "step": 41}]
-    folder.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    folder.events.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     await evaluate(folder, 41)
-    folder.events.write_text(json.dumps({"kind": "train.evaluated", "step": 41}) + "\n")
+    folder.events.write_text(json.dumps({"kind": "train.evaluated", "step": 41}) + "\n", encoding="utf-8")
     await evaluate(folder, 42)
     assert [each["--seconds"] for each in asked] == ["70", "60", "60"]
     assert [json.loads(each["--before"]) for each in asked] == [

@@ -25,9 +25,9 @@ from transient_magics.runtime.folder import Lines, append
 
 def test_a_torn_line_is_closed_before_the_next(tmp_path: Path):
     path = tmp_path / "events.jsonl"
-    path.write_text('{"whole":1}\n{"torn":')
+    path.write_text('{"whole":1}\n{"torn":', encoding="utf-8")
     append(path, {"next": 2})
-    assert [json.loads(line) for line in path.read_text().splitlines() if "torn" not in line] == [
+    assert [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if "torn" not in line] == [
         {"whole": 1},
         {"next": 2},
     ]
@@ -58,7 +58,7 @@ def test_a_file_is_replaced_whole_and_only_for_us(tmp_path: Path):
     path = tmp_path / "chief.json"
     write_atomically(path, "old")
     write_atomically(path, "new")
-    assert path.read_text() == "new"
+    assert path.read_text(encoding="utf-8") == "new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
 
@@ -101,10 +101,12 @@ def test_an_assignment_that_makes_no_sense_is_refused(change: dict[str, Any]):
 def test_only_the_last_checkpoints_are_kept_and_the_state_file_is_relative(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
     for step in (0, 9, 10):
-        saved = checkpoints.write(step, lambda prefix: [Path(prefix + end).write_text("x") for end in (".index", ".d")])
+        saved = checkpoints.write(
+            step, lambda prefix: [Path(prefix + end).write_text("x", encoding="utf-8") for end in (".index", ".d")]
+        )
     assert (saved.step, saved.name, saved.bytes) == (10, "checkpoints/model.ckpt-10", 2)
     assert checkpoints.steps() == [10, 9]
-    assert (tmp_path / "checkpoints" / "checkpoint").read_text().splitlines() == [
+    assert (tmp_path / "checkpoints" / "checkpoint").read_text(encoding="utf-8").splitlines() == [
         'model_checkpoint_path: "model.ckpt-10"',
         'all_model_checkpoint_paths: "model.ckpt-9"',
         'all_model_checkpoint_paths: "model.ckpt-10"',

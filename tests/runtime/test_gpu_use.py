@@ -34,7 +34,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "smi"
     folder.mkdir()
     program = folder / "nvidia-smi"
-    program.write_text(SMI.format(card="Tesla T4, 535.309.01, 7.5", folder=folder))
+    program.write_text(SMI.format(card="Tesla T4, 535.309.01, 7.5", folder=folder), encoding="utf-8")
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -44,7 +44,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def torch(folder: Path, version: str, cuda: str | None) -> Path:
     """Write what PyTorch's wheel says of its build, in the form that it has."""
     (folder / "torch").mkdir(parents=True, exist_ok=True)
-    (folder / "torch" / "version.py").write_text(build_of(version, cuda))
+    (folder / "torch" / "version.py").write_text(build_of(version, cuda), encoding="utf-8")
     return folder
 
 
@@ -127,12 +127,12 @@ async def test_an_unused_gpu_is_reported_once_and_again_when_it_is_used(
         await until(lambda: reported)
         await asyncio.sleep(0.3)
         assert reported == [("Tesla T4", True)]
-        (smi / "processes").write_text("4711\n")
+        (smi / "processes").write_text("4711\n", encoding="utf-8")
         await watching
     assert reported == [("Tesla T4", True), ("Tesla T4", False)]
 
 
 async def test_a_gpu_that_is_used_in_time_is_not_reported(smi: Path) -> None:
-    (smi / "processes").write_text("4711\n")
+    (smi / "processes").write_text("4711\n", encoding="utf-8")
     async with asyncio.timeout(30):
         await gpu_use.watch(lambda card, seconds: pytest.fail(f"{card.name} unused for {seconds} s"))

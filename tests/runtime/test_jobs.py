@@ -48,12 +48,12 @@ class OneJob:
         self.root, self.folder = root, root / layout.JOBS / "job-1"
         self.folder.mkdir(parents=True)
         spec = JobSpec(name="job-1", command=command, **fields)
-        (self.folder / layout.JOB).write_text(json.dumps(spec.to_dict()))
+        (self.folder / layout.JOB).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
         self.begin = BeginJob(job="job-1", attempt=1, rank=0, addresses=ADDRESSES)
 
     def told(self, kind: str = "") -> list[dict[str, Any]]:
         path = self.folder / layout.job_events(1)
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
         return [line for line in lines if kind in ("", line["kind"])]
 
     async def until(self, kind: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class OneJob:
     @property
     def output(self) -> str:
         path = self.folder / layout.OUTPUT / layout.output(1, 0)
-        return path.read_text() if path.exists() else ""
+        return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 @asynccontextmanager
@@ -115,14 +115,14 @@ async def test_its_folder_is_packed_as_it_changes_and_restored_in_the_next_attem
         assert len(job.told("job.started")) == 1
         await agent.begin(BeginJob(job="job-1", attempt=2, rank=0, addresses=ADDRESSES, kept=1))
         second = job.folder / layout.job_events(2)
-        await until(lambda: second.exists() and "job.exited" in second.read_text())
+        await until(lambda: second.exists() and "job.exited" in second.read_text(encoding="utf-8"))
         # A newer archive than the one that it goes on from was told of, and lost with its machine.
         await agent.begin(BeginJob(job="job-1", attempt=3, rank=0, addresses=ADDRESSES, kept=1, packed=4))
         third = job.folder / layout.job_events(3)
-        await until(lambda: third.exists() and "job.exited" in third.read_text())
-    assert (job.folder / layout.OUTPUT / layout.output(2, 0)).read_text() == "step\n"
-    assert '"number":2' in second.read_text()
-    assert '"number":5' in third.read_text()
+        await until(lambda: third.exists() and "job.exited" in third.read_text(encoding="utf-8"))
+    assert (job.folder / layout.OUTPUT / layout.output(2, 0)).read_text(encoding="utf-8") == "step\n"
+    assert '"number":2' in second.read_text(encoding="utf-8")
+    assert '"number":5' in third.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ async def test_who_is_told_to_end_saves_what_it_has_and_that_is_packed(tmp_path:
         "signal.signal(signal.SIGTERM, save); print('ready', flush=True); time.sleep(600)\n"
     )
     job = OneJob(tmp_path, "python cell.py", cell=True, keep="kept", keep_seconds=3600.0)
-    (job.folder / layout.CELL).write_text(code)
+    (job.folder / layout.CELL).write_text(code, encoding="utf-8")
     async with running(job) as agent:
         await job.said("ready")
         agent.end("job-1", 1)
@@ -141,7 +141,7 @@ async def test_who_is_told_to_end_saves_what_it_has_and_that_is_packed(tmp_path:
     assert ended["noticed"], "an orderly end is none of its own"
     [packed] = job.told("job.packed")
     archive.unpack(job.folder / layout.KEPT / layout.archive(packed["number"]), tmp_path / "there")
-    assert (tmp_path / "there" / "last").read_text() == "42"
+    assert (tmp_path / "there" / "last").read_text(encoding="utf-8") == "42"
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
     assert (ended["code"], ended["noticed"]) == (-signal.SIGKILL, True)
     [packed] = job.told("job.packed")
     archive.unpack(job.folder / layout.KEPT / layout.archive(packed["number"]), tmp_path / "there")
-    assert (tmp_path / "there" / "step").read_text() == "half\n"
+    assert (tmp_path / "there" / "step").read_text(encoding="utf-8") == "half\n"
 
 
 @pytest.mark.slow
@@ -294,17 +294,17 @@ async def test_a_warned_rank_works_on_until_it_is_told_and_packs_what_it_changed
     )
     job = OneJob(tmp_path, command, keep="kept", keep_seconds=5.0, at_notice_seconds=29.0)
     (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "base").write_text("base\n")
+    (tmp_path / "base" / "base").write_text("base\n", encoding="utf-8")
     (job.folder / layout.KEPT).mkdir()
     archive.pack(tmp_path / "base", job.folder / layout.KEPT / layout.archive(4))
     addresses = ("10.0.0.5", "10.0.0.6")
     job.begin = BeginJob(job="job-1", attempt=1, rank=1, addresses=addresses, kept=4, at=time.time() + 100)
     path = job.folder / layout.OUTPUT / layout.output(1, 1)
     async with running(job) as agent:
-        await until(lambda: path.exists() and "base" in path.read_text())
+        await until(lambda: path.exists() and "base" in path.read_text(encoding="utf-8"))
         agent.warn("job-1", 1, 30.0)
         agent.warn("job-1", 1, 3.0)
-        await until(lambda: "warned" in path.read_text())
+        await until(lambda: "warned" in path.read_text(encoding="utf-8"))
         assert not job.told("job.exited"), "it is told a second later"
         ended = await job.until("job.exited")
     assert (ended["noticed"], ended["rank"]) == (True, 1)
@@ -345,7 +345,7 @@ asyncio.run(main())
 @pytest.mark.nightly
 def test_a_disk_without_room_for_an_archive_is_told_and_older_archives_make_room(tmp_path: Path) -> None:
     inside = ["unshare", "-Urm", sys.executable, "-c", FULL, str(tmp_path)]
-    ended = subprocess.run(inside, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
+    ended = subprocess.run(inside, capture_output=True, text=True, check=False, timeout=2 * PATIENCE, encoding="utf-8")
     assert ended.returncode == 0, ended.stderr
     full, packed = ended.stdout.splitlines()
     assert full == f"it cannot be packed: {os.strerror(errno.ENOSPC)}"
@@ -360,8 +360,8 @@ def test_links_devices_and_odd_names_are_left_out_and_told(tmp_path: Path) -> No
     (folder / "to-passwd").symlink_to("/etc/passwd")
     (folder / "sub" / "loop").symlink_to(folder)
     os.mkfifo(folder / "pipe")
-    (folder / "two\nlines").write_text("odd")
-    (folder / os.fsdecode(b"no-text-\xff")).write_text("odd")
+    (folder / "two\nlines").write_text("odd", encoding="utf-8")
+    (folder / os.fsdecode(b"no-text-\xff")).write_text("odd", encoding="utf-8")
     deep = folder
     for _ in range(9):  # the last of them are further down than an archive may say
         deep = deep / ("d" * 250)
@@ -378,7 +378,7 @@ def test_a_folder_that_is_too_large_or_does_not_hold_still_leaves_the_last_archi
 ) -> None:
     folder = tmp_path / "kept"
     folder.mkdir()
-    (folder / "a").write_text("whole")
+    (folder / "a").write_text("whole", encoding="utf-8")
     archive.pack(folder, tmp_path / "1.tar")
     with (folder / "huge").open("wb") as file:
         file.truncate(9 * 2**30)
@@ -388,7 +388,7 @@ def test_a_folder_that_is_too_large_or_does_not_hold_still_leaves_the_last_archi
     written = archive._write
 
     def disturbed(*args: Any, **how: Any) -> str:
-        (folder / "a").write_text(str(time.time_ns()))  # of the same length or not: another file
+        (folder / "a").write_text(str(time.time_ns()), encoding="utf-8")  # of the same length or not: another file
         return written(*args, **how)
 
     monkeypatch.setattr(archive, "_write", disturbed)
@@ -397,7 +397,7 @@ def test_a_folder_that_is_too_large_or_does_not_hold_still_leaves_the_last_archi
         archive.pack(folder, tmp_path / "2.tar")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.tar", "kept"]
     archive.unpack(tmp_path / "1.tar", tmp_path / "again")
-    assert (tmp_path / "again" / "a").read_text() == "whole"
+    assert (tmp_path / "again" / "a").read_text(encoding="utf-8") == "whole"
 
 
 def test_a_log_that_grows_all_the_time_is_packed_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,11 +406,11 @@ def test_a_log_that_grows_all_the_time_is_packed_as_it_was(tmp_path: Path, monke
     written = archive._write
 
     def growing(*args: Any, **how: Any) -> str:
-        with (folder / "log").open("a") as file:
+        with (folder / "log").open("a", encoding="utf-8") as file:
             file.write("line\n")
         return written(*args, **how)
 
-    (folder / "log").write_text("line\n")
+    (folder / "log").write_text("line\n", encoding="utf-8")
     monkeypatch.setattr(archive, "_write", growing)
     monkeypatch.setattr(archive, "_PAUSE", 0.0)
     assert archive.pack(folder, tmp_path / "1.tar").files == 1
@@ -425,12 +425,16 @@ def test_of_what_several_ranks_kept_nothing_is_lost_and_files_of_one_moment_stay
     for name, files in (("below", first), ("above", second)):
         for path, said in files.items():
             (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name / path).write_text(said)
+            (tmp_path / name / path).write_text(said, encoding="utf-8")
         archive.pack(tmp_path / name, tmp_path / f"{name}.tar")
     packed = archive.overlay(tmp_path / "below.tar", tmp_path / "above.tar", tmp_path / "both.tar", newer=newer)
     archive.unpack(tmp_path / "both.tar", tmp_path / "both")
     both = tmp_path / "both"
-    found = {path.relative_to(both).as_posix(): path.read_text() for path in both.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(both).as_posix(): path.read_text(encoding="utf-8")
+        for path in both.rglob("*")
+        if path.is_file()
+    }
     newest, oldest = (second, first) if newer else (first, second)
     expected = {**oldest, **newest}
     del expected["part" if newer else "part/of"]
@@ -514,8 +518,8 @@ def test_a_link_that_takes_the_place_of_a_file_while_it_is_packed_is_not_followe
     """The link is there only while the file is opened: before and after it the folder looks the same."""
     secret, kept, aside = tmp_path / "secret", tmp_path / "kept" / "model", tmp_path / "aside"
     kept.parent.mkdir()
-    kept.write_text("public")
-    secret.write_text("secret")  # as many bytes
+    kept.write_text("public", encoding="utf-8")
+    secret.write_text("secret", encoding="utf-8")  # as many bytes
     opens = os.open
     swaps = list[str]()
 
@@ -536,7 +540,7 @@ def test_a_link_that_takes_the_place_of_a_file_while_it_is_packed_is_not_followe
     monkeypatch.undo()
     assert swaps
     archive.unpack(tmp_path / "1.tar", tmp_path / "there")
-    assert (tmp_path / "there" / "model").read_text() == "public"
+    assert (tmp_path / "there" / "model").read_text(encoding="utf-8") == "public"
 
 
 @given(some.binary(max_size=2000), some.integers(0, 10_239))
@@ -596,10 +600,10 @@ def test_names_and_times_of_files_come_as_they_were(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     for name in ("é" * 100, "long/" + "n" * 150, "plain"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name)
+        (folder / name).write_text(name, encoding="utf-8")
     packed = archive.pack(folder, tmp_path / "1.tar")
     archive.unpack(tmp_path / "1.tar", tmp_path / "there")
-    found = {str(path.relative_to(tmp_path / "there")): path.read_text()
+    found = {str(path.relative_to(tmp_path / "there")): path.read_text(encoding="utf-8")
              for path in (tmp_path / "there").rglob("*") if path.is_file()}  # fmt: skip
     assert packed.files == 3
     assert found == {name: name for name in ("é" * 100, "long/" + "n" * 150, "plain")}

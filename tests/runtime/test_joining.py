@@ -66,7 +66,7 @@ class Joining:
         until(lambda: events(self.room, "worker.joined"), "its first step")
         assert len(self.room.reports("worker-1", "process.started")) == 1
         assert not events(self.room, "train.failed")
-        return (self.room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
+        return (self.room.run_folder("worker-1") / "logs" / "worker-1.log").read_text(encoding="utf-8")
 
 
 def write_graph(folder: Path) -> None:
@@ -100,7 +100,7 @@ def test_it_reads_the_graph_and_runs_none_of_the_users_code(joining: Joining, ce
 @pytest.mark.nightly
 def test_with_the_graph_of_another_tensorflow_it_builds_its_own(joining: Joining):
     other = {"tensorflow": "1.15.0", "elements": {}, "features": {}, "examples": {}, "directory": "/"}
-    joining.begin(DIGITS).write_text(json.dumps(other))
+    joining.begin(DIGITS).write_text(json.dumps(other), encoding="utf-8")
     log = joining.come()
     assert "the graph of the run cannot be used" in log
     assert "graph" in laps(log)

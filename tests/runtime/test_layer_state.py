@@ -236,8 +236,10 @@ def test_a_checkpoint_with_numbers_that_are_not_finite_is_refused_and_the_last_o
     tmp_path: Path, mode: str
 ) -> None:
     (port,) = free_ports(1)
-    (tmp_path / "run.json").write_text(json.dumps({**OWN, "mode": mode, "damping": "none", "workers": 2}))
-    (tmp_path / "cell.py").write_text(DATA + INFINITE + MODEL.replace("LAYER", "Both()"))
+    (tmp_path / "run.json").write_text(
+        json.dumps({**OWN, "mode": mode, "damping": "none", "workers": 2}), encoding="utf-8"
+    )
+    (tmp_path / "cell.py").write_text(DATA + INFINITE + MODEL.replace("LAYER", "Both()"), encoding="utf-8")
     saved, taken, trained, last = programs.run(KEPT, tmp_path, f"127.0.0.1:{port}", own=True).splitlines()[-4:]
     for said in (saved, taken):
         assert said.startswith("sequential/both/"), said
@@ -267,7 +269,7 @@ async def test_a_chief_ends_a_run_with_the_name_of_a_variable_that_is_not_finite
     async with asyncio.timeout(60):
         await chief._finished
     watching.cancel()
-    told = [json.loads(line) for line in (RunFolder(tmp_path).events).read_text().splitlines()]
+    told = [json.loads(line) for line in (RunFolder(tmp_path).events).read_text(encoding="utf-8").splitlines()]
     assert told[-1]["kind"] == "train.failed"
     assert told[-1]["reason"] == "bn/moving_mean is not finite any more at step 60. Look at the layer."
 

@@ -80,8 +80,8 @@ def test_undeclared_slots_divide_by_one():
     ids=["tensor2tensor", "own"],
 )
 def test_a_step_moves_the_variables_by_the_divided_rate(tmp_path: Path, cell: str, changes: dict[str, Any]):
-    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **changes}))
-    (tmp_path / "cell.py").write_text(cell)
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **changes}), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(cell, encoding="utf-8")
     moved = programs.run(PROGRAM, tmp_path, own=cell is OWN)
     whole, half, quarter = json.loads(moved.splitlines()[-1])
     assert whole > 0

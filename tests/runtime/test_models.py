@@ -14,7 +14,7 @@ from tests.runtime import programs
 from tests.runtime.try_models import CHANGES, WHY, hparams_set, listed, problem_of, table
 from transient_magics.runtime.training.t2t.registry import index
 
-PAGE = (programs.PROJECT / "docs" / "models.md").read_text()
+PAGE = (programs.PROJECT / "docs" / "models.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \| `(\w+)`(?: with `(.+)`)? \| `(\w+)` \| (.+) \|$", PAGE, re.MULTILINE)
 TOLD = {model: told for model, *_, told in ROWS}
 TRIED = ("basic_fc_relu", "lstm_seq2seq")

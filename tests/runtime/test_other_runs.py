@@ -163,8 +163,8 @@ WRONG = DIGITS + "\nresnet_digits().nonsense()\n"
 def test_a_run_is_checked_without_data_or_cluster(
     tmp_path: Path, changes: dict[str, Any], cell: str, error: str | None
 ):
-    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **LIGHT, **changes}))
-    (tmp_path / "cell.py").write_text(cell)
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **LIGHT, **changes}), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(cell, encoding="utf-8")
     program = "transient_magics.runtime.programs.check", "--run", tmp_path
     answer = json.loads(programs.run(*program, code=int(error is not None)))
     assert answer["ok"] is (error is None)

@@ -393,6 +393,7 @@ def answers() -> dict[str, dict[str, Any]]:
         capture_output=True,
         text=True,
         check=False,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(zip((*TAKEN, *REFUSED), json.loads(done.stdout), strict=True))

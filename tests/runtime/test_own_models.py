@@ -338,16 +338,16 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
     ],
 )
 def test_what_cannot_be_trained_is_said_before_anything_is_launched(tmp_path: Path, cell: str, said: str) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({**OWN, "keep_best": "max acuracy"}))
-    (tmp_path / "cell.py").write_text(cell)
+    (tmp_path / "run.json").write_text(json.dumps({**OWN, "keep_best": "max acuracy"}), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(cell, encoding="utf-8")
     answer = json.loads(programs.run("transient_magics.runtime.programs.check", "--run", tmp_path, own=True, code=1))
     assert not answer["ok"]
     assert said in answer["error"]
 
 
 def test_one_worker_has_the_same_losses_by_the_same_seed(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({**OWN, "threads": 2}))
-    (tmp_path / "cell.py").write_text(KERAS)
+    (tmp_path / "run.json").write_text(json.dumps({**OWN, "threads": 2}), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(KERAS, encoding="utf-8")
     said = programs.run("tests.runtime.seeded_steps", tmp_path, "7:0", "7:0", "7:1", "8:0", own=True).splitlines()
     first, again, other_worker, other_seed = (json.loads(line) for line in said if line.startswith("{"))
     assert first == again

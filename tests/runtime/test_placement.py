@@ -108,8 +108,10 @@ def test_variables_are_spread_over_the_servers_by_their_size(shards: int) -> Non
 
 
 def test_what_a_model_puts_on_a_gpu_is_on_the_cpu_where_there_is_none(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"name": "run-1", "train_steps": 20, "token": "0123456789abcdef"}))
-    (tmp_path / "cell.py").write_text(CELL)
+    (tmp_path / "run.json").write_text(
+        json.dumps({"name": "run-1", "train_steps": 20, "token": "0123456789abcdef"}), encoding="utf-8"
+    )
+    (tmp_path / "cell.py").write_text(CELL, encoding="utf-8")
     answer = json.loads(programs.run(ON_A_GPU, tmp_path, *free_ports(2), own=True).splitlines()[-1])
     assert answer["missing"] == 0
     assert answer["losses"][-1] < answer["losses"][0]

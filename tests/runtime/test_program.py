@@ -62,14 +62,14 @@ def process(program: str, *arguments: object) -> Any:
     """The last line that a Python program of its own prints, as JSON. It has the environment of a role."""
     given = {**environment(os.environ), "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, env=given, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, env=given, check=False, encoding="utf-8")
     assert ended.returncode == 0, ended.stderr[-3000:]
     return json.loads(ended.stdout.splitlines()[-1])
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / layout.CELL).write_text(DRAWS.format(library="import sklearn.utils"))
+    (tmp_path / layout.CELL).write_text(DRAWS.format(library="import sklearn.utils"), encoding="utf-8")
     return tmp_path
 
 
@@ -142,9 +142,9 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_dataclasses_annotations_pickles_sources_and_process_pools_work_in_a_cell(tmp_path: Path) -> None:
-    (tmp_path / layout.CELL).write_text(MODULE)
+    (tmp_path / layout.CELL).write_text(MODULE, encoding="utf-8")
     program = tmp_path / "main.py"
-    program.write_text(LOADS)
+    program.write_text(LOADS, encoding="utf-8")
     found = process("import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')",
                     program, tmp_path)  # fmt: skip
     assert found["field"] == [True, False]
@@ -238,8 +238,10 @@ model.compile("sgd", "mse")
 
 @pytest.mark.training
 def test_workers_have_one_split_and_one_beginning_and_draw_other_numbers_while_they_read(tmp_path: Path) -> None:
-    (tmp_path / layout.RUN).write_text(json.dumps({"name": "run", "train_steps": 10, "drawn_seed": 5}))
-    (tmp_path / layout.CELL).write_text(GENERATED)
+    (tmp_path / layout.RUN).write_text(
+        json.dumps({"name": "run", "train_steps": 10, "drawn_seed": 5}), encoding="utf-8"
+    )
+    (tmp_path / layout.CELL).write_text(GENERATED, encoding="utf-8")
     said = programs.run("tests.runtime.drawn_examples", tmp_path, own=True).splitlines()
     first, second = (json.loads(line) for line in said if line.startswith("{"))
     assert first["drawn"] == second["drawn"]

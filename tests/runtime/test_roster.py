@@ -72,5 +72,7 @@ def test_a_line_that_a_crash_tore_was_not_told(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     assert Roster.after(read_events(path)) == Roster()
     joined = '{"kind":"worker.joined","worker":"worker-%d","number":%d}\n'
-    path.write_text(joined % (0, 0) + (joined % (1, 1))[:30] + "\n" + '{"kind":"train.progress","step":5}\n')
+    path.write_text(
+        joined % (0, 0) + (joined % (1, 1))[:30] + "\n" + '{"kind":"train.progress","step":5}\n', encoding="utf-8"
+    )
     assert Roster.after(read_events(path)) == Roster({0: "worker-0"}, {0: "worker-0"})

@@ -74,7 +74,7 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     os.kill(saving, signal.SIGCONT)
     exited = until(lambda: room.reports("worker-1", "process.exited"), "the end of the thawed one")[0]
     assert (exited["name"], exited["code"]) == ("worker-1", 0)
-    log = (room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
+    log = (room.run_folder("worker-1") / "logs" / "worker-1.log").read_text(encoding="utf-8")
     assert "leaving: told to leave" in log
     left = [(line["number"], line["reason"]) for line in story.events("worker.left")]
     assert left == [(0, "lost")]
@@ -92,7 +92,7 @@ def test_another_worker_saves_when_the_one_that_did_is_gone(room: MachineRoom):
     whole(second)
 
     # What it saved is what the run goes on from.
-    os.kill(json.loads((folder / "logs" / "ps-0.pid").read_text())["pid"], signal.SIGKILL)
+    os.kill(json.loads((folder / "logs" / "ps-0.pid").read_text(encoding="utf-8"))["pid"], signal.SIGKILL)
     there = max(int(path.stem.rpartition("-")[2]) for path in (folder / "checkpoints").glob("model.ckpt-*.index"))
     restarted = until(lambda: story.events("train.started")[1:], "training restarted")[-1]
     saved = [line["step"] for line in story.events("train.checkpoint") if line["time"] < restarted["time"]]

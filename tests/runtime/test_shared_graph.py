@@ -133,8 +133,8 @@ print(json.dumps({"batch": source.batch, "shapes": shapes, "wanted": source.want
 
 def told(folder: Path, *, python: bool, mode: str = "async") -> dict[str, Any]:
     declared = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "mode": mode}
-    (folder / "run.json").write_text(json.dumps(declared))
-    (folder / "cell.py").write_text(CELL.replace("PYTHON", str(python)))
+    (folder / "run.json").write_text(json.dumps(declared), encoding="utf-8")
+    (folder / "cell.py").write_text(CELL.replace("PYTHON", str(python)), encoding="utf-8")
     return json.loads(programs.run(PROGRAM, folder, own=True).splitlines()[-1])
 
 
@@ -142,13 +142,13 @@ def elsewhere(folder: Path, cell: str, **declared: Any) -> dict[str, Any]:
     """What a worker finds in the graph that was written in one folder, with the records in another."""
     there, here = folder / "there", folder / "here"
     there.mkdir()
-    (there / "run.json").write_text(json.dumps({**DECLARATION, **declared}))
-    (there / "cell.py").write_text(cell)
+    (there / "run.json").write_text(json.dumps({**DECLARATION, **declared}), encoding="utf-8")
+    (there / "cell.py").write_text(cell, encoding="utf-8")
     programs.run(WRITING, there, folder / "a.graph")
     there.rename(here)
     # From nothing: what it imports is looked at.
     command = [sys.executable, "-c", READING, folder / "a.graph", here / "data", str(free_ports(1)[0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert all(place.startswith(f"{here}/data/") for place in found["places"])
@@ -199,8 +199,8 @@ def test_examples_that_python_makes_are_every_workers_own(tmp_path: Path):
         '        example["inputs"] = tf.py_func(np.copy, [example["inputs"]], example["inputs"].dtype)\n'
         '        example["inputs"].set_shape([8, 8, 1])\n',
     ).replace("import numpy as np", "import numpy as np, tensorflow.compat.v1 as tf")
-    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **LIGHT}))
-    (tmp_path / "cell.py").write_text(cell)
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **LIGHT}), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(cell, encoding="utf-8")
     programs.run(WRITING, tmp_path, tmp_path / "a.graph")
     header = json.loads((tmp_path / "a.graph").read_bytes().partition(b"\n")[0])
     assert header["examples"] is None
@@ -248,8 +248,8 @@ print(json.dumps({"records": index.records, "seen": seen, "left": int(left)}))
 @pytest.mark.parametrize(("text", "batching"), [(False, "uniform"), (True, "dynamic")])
 def test_of_records_in_blocks_a_chunk_is_read_whole_and_once(tmp_path: Path, text: bool, batching: str):
     named = {"model": "transformer", "hparams_set": "transformer_bits", "problem": "reverse_bits"} if text else LIGHT
-    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **named, "batching": batching}))
-    (tmp_path / "cell.py").write_text(REVERSE if text else DIGITS)
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **named, "batching": batching}), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(REVERSE if text else DIGITS, encoding="utf-8")
     found = json.loads(programs.run(IN_BLOCKS, tmp_path, str(free_ports(1)[0]), own=True).splitlines()[-1])
     assert found["seen"] == found["records"] > 100
     assert found["left"] == 0
@@ -268,9 +268,11 @@ model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=Tru
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_model_that_takes_other_kernels_on_a_gpu_has_no_file_for_those_with_one(tmp_path: Path, gpu: bool) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"name": "run-1", "train_steps": 3, "token": "0123456789abcdef"}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"name": "run-1", "train_steps": 3, "token": "0123456789abcdef"}), encoding="utf-8"
+    )
     for layer, refused in (("keras.layers.Flatten()", False), ("keras.layers.LSTM(5)", gpu)):
-        (tmp_path / "cell.py").write_text(RECURRENT.replace("LAYER", layer))
+        (tmp_path / "cell.py").write_text(RECURRENT.replace("LAYER", layer), encoding="utf-8")
         graph = tmp_path / "graphs" / f"{'gpu' if gpu else 'cpu'}-1.graph"
         graph.unlink(missing_ok=True)
         given = ("--run", tmp_path, "--servers", 1, *(["--gpu"] if gpu else []))

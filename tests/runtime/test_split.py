@@ -195,8 +195,8 @@ print(json.dumps(shortest._asdict()))
 @pytest.mark.parametrize(("stall", "wire"), [("input", "fp32"), ("compute", "bf16"), ("push", "fp32")])
 def test_a_stall_is_found_in_its_part_of_a_step_and_what_overlaps_stays_hidden(tmp_path: Path, stall: str, wire: str):
     declared = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "wire": wire}
-    (tmp_path / "run.json").write_text(json.dumps(declared))
-    (tmp_path / "cell.py").write_text(CELL.format(stall=stall))
+    (tmp_path / "run.json").write_text(json.dumps(declared), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(CELL.format(stall=stall), encoding="utf-8")
     found = json.loads(programs.run(STEPS, tmp_path, *free_ports(3), stall, own=True).splitlines()[-1])
     exposed = {part: found[part] for part in EXPOSED}
     assert max(exposed, key=exposed.__getitem__) == stall
@@ -248,8 +248,8 @@ def test_of_a_lone_worker_with_a_gpu_the_gradients_are_seen_even_those_without_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "most_workers": 1}
-    (tmp_path / "run.json").write_text(json.dumps(declared))
-    (tmp_path / "cell.py").write_text(LONE)
+    (tmp_path / "run.json").write_text(json.dumps(declared), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(LONE, encoding="utf-8")
     monkeypatch.setenv(GPU, "1")
     *_, forward, backward = json.loads(programs.run(LONE_STEP, tmp_path, own=True).splitlines()[-1])
     assert forward > 0

@@ -75,7 +75,7 @@ def story(shared_room: MachineRoom, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def read(place: Path, mode: str) -> Counter[int]:
-    return Counter(int(line) for line in (place / mode).read_text().split())
+    return Counter(int(line) for line in (place / mode).read_text(encoding="utf-8").split())
 
 
 def test_every_record_is_read_and_a_death_repeats_no_more_than_its_blocks(story: Story) -> None:

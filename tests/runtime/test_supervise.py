@@ -35,7 +35,7 @@ class Supervised:
         self.role.folder.logs.mkdir(parents=True)
 
     def declare(self) -> None:
-        (self.role.folder.path / "run.json").write_text(json.dumps(DECLARATION))
+        (self.role.folder.path / "run.json").write_text(json.dumps(DECLARATION), encoding="utf-8")
 
     async def until(self, kind: str) -> Mapping[str, Any]:
         async with asyncio.timeout(60):
@@ -127,7 +127,7 @@ async def test_a_role_that_cannot_be_started_is_tried_again_once_it_can(supervis
     assert "could not be started" in told["tail"]
     supervised.role.pid_file.rmdir()
     running = (await supervised.until("process.started"))["pid"]
-    assert json.loads(supervised.role.pid_file.read_text())["pid"] == running == supervised.role.pid
+    assert json.loads(supervised.role.pid_file.read_text(encoding="utf-8"))["pid"] == running == supervised.role.pid
     await supervised.role.end()
     assert not supervised.role.pid_file.exists()
 
@@ -191,4 +191,4 @@ async def test_what_a_dead_agent_started_ends_when_the_run_was_over_before_it_wa
     given = supervised.role.assignment
     late = spawn(given.role, given.name, supervised.role.folder, given.arguments())
     assert await asyncio.to_thread(late._process.wait) == 1
-    assert "worker-1 of run-1 is not wanted any more" in supervised.role.log.read_text()
+    assert "worker-1 of run-1 is not wanted any more" in supervised.role.log.read_text(encoding="utf-8")

@@ -190,7 +190,7 @@ def test_training_resumes_from_the_checkpoint_when_the_parameter_server_restarts
 def test_a_worker_takes_part_under_notice_and_is_out_of_the_barrier_before_its_vm_ends(story: Story):
     noticed, left = story.marks["noticed"], story.marks["left"]
     assert left["reason"] == "revoked"
-    log = (story.room.run_folder("worker-2") / "logs" / "worker-2.log").read_text()
+    log = (story.room.run_folder("worker-2") / "logs" / "worker-2.log").read_text(encoding="utf-8")
     assert f"under notice: training on for {SYNC['notice_seconds'] - 1:.1f} s" in log
     mine = rows(story, "worker-2", noticed)
     made = sum(line["steps"] for line in mine[1:])

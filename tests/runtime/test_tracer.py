@@ -45,5 +45,5 @@ def test_nobody_is_refused_the_trace_that_is_being_written_and_the_next_one_has_
     assert not refused.exists()
     wanted.touch()
     assert tracing.options(WARM) == {}
-    assert 200 < int(refused.read_text()) <= 300
+    assert 200 < int(refused.read_text(encoding="utf-8")) <= 300
     assert not wanted.exists(), "it is answered once"

@@ -29,7 +29,7 @@ from transient_magics.protocol.measures.step_parts import step_parts
 
 pytestmark = pytest.mark.training
 
-DIGITS = (PROJECT / "templates" / "digits.py").read_text()
+DIGITS = (PROJECT / "templates" / "digits.py").read_text(encoding="utf-8")
 DECLARATION: dict[str, Any] = {
     "name": "run-1",
     "model": "resnet",
@@ -178,12 +178,14 @@ def play(room: MachineRoom) -> Story:
     # The parameter server dies, and its newest checkpoint is damaged; every agent dies too.
     for name in ("ps-0", "worker-1", "worker-2"):
         room.kill_agent(name)
-    os.kill(json.loads((room.run_folder("ps-0") / "logs" / "ps-0.pid").read_text())["pid"], signal.SIGKILL)
+    os.kill(
+        json.loads((room.run_folder("ps-0") / "logs" / "ps-0.pid").read_text(encoding="utf-8"))["pid"], signal.SIGKILL
+    )
     saved = story.events("train.checkpoint")
     damaged = room.run_folder("ps-0") / f"{saved[-1]['path']}.data-00000-of-00001"
     damaged.write_bytes(damaged.read_bytes()[:1000])
     story.marks["damaged"], story.marks["whole"] = saved[-1]["step"], saved[-2]["step"]
-    workers = {name: json.loads((room.run_folder(name) / "logs" / f"{name}.pid").read_text())["pid"]
+    workers = {name: json.loads((room.run_folder(name) / "logs" / f"{name}.pid").read_text(encoding="utf-8"))["pid"]
                for name in ("worker-1", "worker-2")}  # fmt: skip
     for name in ("ps-0", "worker-1", "worker-2"):
         room.start_agent(name)
@@ -268,7 +270,7 @@ def test_gradients_of_slow_workers_come_late_however_fast_this_machine_is(story:
 def test_checkpoints_are_few_and_the_state_file_names_the_last(story: Story):
     folder = story.room.run_folder("ps-0") / "checkpoints"
     last = story.events("train.finished")[0]["checkpoint"].removeprefix("checkpoints/")
-    assert f'model_checkpoint_path: "{last}"' in (folder / "checkpoint").read_text()
+    assert f'model_checkpoint_path: "{last}"' in (folder / "checkpoint").read_text(encoding="utf-8")
     assert len(list(folder.glob("model.ckpt-*.index"))) == DECLARED["keep"]
 
 
@@ -283,7 +285,7 @@ def test_numbers_are_never_used_twice(story: Story):
 
 
 def test_what_the_parameter_server_kept_of_those_who_are_gone_is_released(story: Story):
-    log = (story.room.run_folder("ps-0") / "logs" / "ps-0.log").read_text()
+    log = (story.room.run_folder("ps-0") / "logs" / "ps-0.log").read_text(encoding="utf-8")
     released = {int(number) for number in re.findall(r"kept of worker number (\d+) is released", log)}
     gone = {line["number"] for line in story.events("worker.left") if line["reason"] in ("revoked", "lost")}
     assert gone
@@ -365,7 +367,7 @@ def test_workers_have_the_records_of_the_chief(story: Story):
 
 
 def test_the_start_of_a_worker_is_told_part_by_part(story: Story):
-    log = (story.room.run_folder("worker-1") / "logs" / "worker-1.log").read_text()
+    log = (story.room.run_folder("worker-1") / "logs" / "worker-1.log").read_text(encoding="utf-8")
     assert "first gradient after" in log
     for part in ("tensorflow", "code", "data", "graph", "session", "step"):
         assert f"{part} " in log
@@ -373,7 +375,9 @@ def test_the_start_of_a_worker_is_told_part_by_part(story: Story):
 
 def test_who_joins_later_reads_the_graph_that_the_first_built(story: Story):
     starts = [
-        re.findall(r"graph( \(read\))? \d", (story.room.run_folder(name) / "logs" / f"{name}.log").read_text())
+        re.findall(
+            r"graph( \(read\))? \d", (story.room.run_folder(name) / "logs" / f"{name}.log").read_text(encoding="utf-8")
+        )
         for name in ("worker-1", "worker-2")
     ]
     assert starts == [[""], ["", " (read)"]]

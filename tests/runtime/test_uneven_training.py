@@ -120,7 +120,10 @@ def text(shared_room: MachineRoom) -> Story:
 
     until(all_step, "steps of the new sizes")
     marks["same processes"] = marks["processes"] == [room.pids(name)[name] for name in ("worker-1", "worker-2")]
-    marks["logs"] = [(room.run_folder(name) / "logs" / f"{name}.log").read_text() for name in ("worker-1", "worker-2")]
+    marks["logs"] = [
+        (room.run_folder(name) / "logs" / f"{name}.log").read_text(encoding="utf-8")
+        for name in ("worker-1", "worker-2")
+    ]
 
     os.kill(room.pids("worker-2")["worker-2"], signal.SIGKILL)
     story.wait("the killed worker is lost", "worker.left", worker="worker-2")

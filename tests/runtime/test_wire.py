@@ -55,8 +55,8 @@ print(json.dumps({"parameters": parameters, **crossing}))
 
 @pytest.mark.parametrize("wire", ["fp32", "bf16"])
 def test_every_parameter_and_gradient_crosses_once_and_in_the_declared_width(tmp_path: Path, wire: str):
-    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "wire": wire}))
-    (tmp_path / "cell.py").write_text(DIGITS)
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, "wire": wire}), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(DIGITS, encoding="utf-8")
     crossing = json.loads(programs.run(CROSSING, tmp_path).splitlines()[-1])
     declared, other = ("float32", "bfloat16") if wire == "fp32" else ("bfloat16", "float32")
     parameters = crossing["parameters"]

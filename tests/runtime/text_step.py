@@ -76,8 +76,8 @@ def main() -> None:
     declared = {**TEXT, "mode": "sync", "damping": "none", "batching": "dynamic", "hparams": EXACT}
     if masked := sys.argv[2:] == ["masked"]:
         declared["problem"] = "reverse_masked_bits"
-    (folder.path / "run.json").write_text(json.dumps(declared))
-    folder.cell.write_text(REVERSE + MASKED * masked)
+    (folder.path / "run.json").write_text(json.dumps(declared), encoding="utf-8")
+    folder.cell.write_text(REVERSE + MASKED * masked, encoding="utf-8")
     spec = folder.spec()
     trainable = define(folder, spec, str(folder.data))
     tf = tensorflow()

@@ -263,7 +263,7 @@ def place(error: BaseException) -> str:
 
 def try_in_process(model: str, answers: Any) -> None:
     """Try it, and put the answer into the pipe."""
-    with open(os.devnull, "w") as nothing:
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
         if "-v" not in sys.argv:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)

@@ -42,6 +42,6 @@ def test_the_same_seed_is_the_same_history_in_any_process() -> None:
     here = "\n".join(whole(3).lines)
     command = [sys.executable, "-c", _HASHED.format(seed=3)]
     other = {**os.environ, "PYTHONHASHSEED": "12345"}
-    told = subprocess.check_output(command, cwd=Path(__file__).parents[2], text=True, env=other)
+    told = subprocess.check_output(command, cwd=Path(__file__).parents[2], text=True, env=other, encoding="utf-8")
     assert told.strip() == hashlib.sha256(here.encode()).hexdigest()
     assert here != "\n".join(whole(4).lines)

@@ -68,7 +68,7 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
     try:
         with places.reporting():
             places.private(fresh / layout.RUNS)
-        (fresh / layout.SPEC).write_text(json.dumps(spec.to_dict(), indent=1))
+        (fresh / layout.SPEC).write_text(json.dumps(spec.to_dict(), indent=1), encoding="utf-8")
         fill(fresh)
         fresh.rename(directory)
     except OSError as error:

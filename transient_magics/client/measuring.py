@@ -105,7 +105,7 @@ def _of_run(
     pip = tuple(str(there / layout.PIP / each) if each in files else each for each in spec.pip)
     include = tuple(str(there / layout.INCLUDE / each) for each in spec.include)
     given = {name: value for name, value in options.items() if value}
-    return (there / layout.CELL).read_text(), {**kept, "pip": pip, "include": include, **given}
+    return (there / layout.CELL).read_text(encoding="utf-8"), {**kept, "pip": pip, "include": include, **given}
 
 
 def _known(name: str, cluster: Cluster | str | None) -> Run:

@@ -106,7 +106,7 @@ class Controller:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._declared = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text()))
+        self._declared = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text(encoding="utf-8")))
         self._saved_ahead = False
         self._noted = False
         """Whether the agreement was noted since this controller began."""

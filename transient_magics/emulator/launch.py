@@ -39,7 +39,7 @@ def ensure(
     if url := _answering(state, expecting):
         return url
     deadline = time.monotonic() + timeout
-    with (state / "start.lock").open("a") as lock:
+    with (state / "start.lock").open("a", encoding="utf-8") as lock:
         # Others who start it at this moment are waited for; they take no longer than their own limit.
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _answering(state, expecting) or _start(state, linger, options, max(deadline - time.monotonic(), 1.0))
@@ -72,7 +72,7 @@ def about(url: str, expecting: bool = False) -> dict[str, Any]:
 
 def _answering(state: Path, expecting: bool = False) -> str:
     try:
-        url = json.loads((state / "emulator.json").read_text())["url"]
+        url = json.loads((state / "emulator.json").read_text(encoding="utf-8"))["url"]
         return url if about(url, expecting)["state"] == str(state) else ""
     except (OSError, ValueError, KeyError, UnreachableError):
         return ""
@@ -100,6 +100,6 @@ def _start(state: Path, linger: float | None, options: tuple[str, ...], timeout:
         process.wait()
     else:
         process.kill()
-    last = (state / "emulator.log").read_text(errors="replace").strip().rpartition("\n")[2]
+    last = (state / "emulator.log").read_text(errors="replace", encoding="utf-8").strip().rpartition("\n")[2]
     why = last or f"no answer within {timeout:g} s"
     raise UnreachableError(f"the emulator could not be started: {why}", where=str(state / "emulator.log"))

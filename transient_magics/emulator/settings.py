@@ -37,5 +37,5 @@ class Settings:
 def find(state: Path) -> dict[str, Any]:
     """What `emulator.json` in this state directory says, or nothing."""
     with contextlib.suppress(OSError, json.JSONDecodeError):
-        return json.loads((state / "emulator.json").read_text())
+        return json.loads((state / "emulator.json").read_text(encoding="utf-8"))
     return {}

@@ -261,8 +261,8 @@ def agree_to_code(directory: Path, run: str, *, trust: bool) -> None:
     folder, note = run_folder(directory, run), directory / _BROUGHT / run
     digest = fingerprint(folder)
     if trust:
-        note.write_text(digest)
-    elif note.read_text() != digest:
+        note.write_text(digest, encoding="utf-8")
+    elif note.read_text(encoding="utf-8") != digest:
         what = f"The code of {run} came from a VM of {directory.name}, and would run on this machine"
         raise AgreementError(
             f"{what}: {folder / layout.CELL}, SHA-256 of all of it {digest}",

@@ -87,7 +87,7 @@ def known(cluster: Followed) -> ClusterState:
     state = cluster.state
     if state.spec is None:
         try:
-            spec = ClusterSpec.from_dict(json.loads((cluster.directory / layout.SPEC).read_text()))
+            spec = ClusterSpec.from_dict(json.loads((cluster.directory / layout.SPEC).read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError):
             return replace(state, name=cluster.name)
         return replace(state, name=spec.name, spec=spec)

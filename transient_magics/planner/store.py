@@ -142,7 +142,7 @@ class ModelStore:
 
     def _read(self) -> dict[str, Any]:
         try:
-            known = json.loads(self.path.read_text())
+            known = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except ValueError as error:

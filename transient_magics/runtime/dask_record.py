@@ -78,7 +78,7 @@ def time_limit(folder: Path, seconds: float) -> Iterator[None]:
 def is_over_time(folder: Path) -> bool:
     """Whether the limit of `time_limit` is over, of a worker that is still in it."""
     try:
-        return time.monotonic() > float((folder / _LIMIT).read_text())
+        return time.monotonic() > float((folder / _LIMIT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
 

@@ -54,7 +54,7 @@ class RunFolder:
         """Read run.json."""
         declared = self.path / layout.RUN
         try:
-            return RunSpec.from_dict(json.loads(declared.read_text()))
+            return RunSpec.from_dict(json.loads(declared.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise TrainingError(f"the declaration of the run cannot be read: {error}", where=str(declared)) from error
 

@@ -54,7 +54,7 @@ class Record:
     def read(cls, path: Path) -> Record | None:
         """None where there is none that can be read."""
         try:
-            told = json.loads(path.read_text())
+            told = json.loads(path.read_text(encoding="utf-8"))
             return cls(Assignment.from_dict(told["assignment"]), _number(told, "pid"), _number(told, "started"))
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -109,7 +109,7 @@ def is_stopped(pid: int) -> bool:
 
 def _state(pid: int) -> tuple[str, int | None]:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return fields[0], int(fields[19])
     except (OSError, IndexError, ValueError):
         return "", None

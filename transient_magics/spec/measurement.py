@@ -115,7 +115,7 @@ def measurements() -> list[tuple[MeasureSpec, list[Sighting]]]:
 
 def write_sightings(folder: Path, seen: Iterable[Sighting]) -> None:
     """Append to what was seen."""
-    with (folder / SEEN).open("a") as file:
+    with (folder / SEEN).open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(each)) + "\n" for each in seen)
 
 

@@ -30,7 +30,7 @@ class _Mortal:
             return
         self._left -= 1
         if self._left == -1:
-            with self._died.open("a") as file:
+            with self._died.open("a", encoding="utf-8") as file:
                 print(sys.orig_argv[2:4], event, arguments[-1 if event.startswith("socket") else 0], file=file)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -45,7 +45,7 @@ def _writes(path: object, mode: object, flags: object) -> bool:
 def _make_mortal() -> None:
     file = Path(os.environ["TRANSIENT_TESTS_DIED"])
     steps = [int(each) for each in os.environ["TRANSIENT_TESTS_STEPS"].split()]
-    gone = len(file.read_text().splitlines()) if file.exists() else 0
+    gone = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
     if gone < len(steps):
         sys.addaudithook(_Mortal(file, steps[gone]))
 

@@ -103,7 +103,7 @@ class Driver:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._spec = BagSpec.from_dict(checks.parsed_object((folder / layout.BAG).read_bytes()))
-        self._source = (folder / layout.CELL).read_text()
+        self._source = (folder / layout.CELL).read_text(encoding="utf-8")
         self._lifetimes = Lifetimes.from_dict(checks.parsed_object((folder / layout.LIFETIMES).read_bytes()))
         self._core = Core(self._lifetimes)
         self._lines = Lines(folder / layout.BAG_EVENTS)

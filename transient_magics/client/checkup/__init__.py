@@ -112,7 +112,7 @@ def _looked_after(name: str) -> bool:
     """Whether the program that declared the cluster goes on."""
     marks = places.home() / "doctor" / f"{name.rpartition('-')[2]}.pid"
     try:
-        os.kill(int(marks.read_text()), 0)
+        os.kill(int(marks.read_text(encoding="utf-8")), 0)
     except (OSError, ValueError):
         return False
     return True
@@ -126,7 +126,7 @@ def _course(
     if not groups:
         raise DeclarationError("The course is about a GPU", where="SPEC", fix="Name one, as t4.")
     mark = secrets.token_hex(3)
-    (folder / f"{mark}.pid").write_text(str(os.getpid()))
+    (folder / f"{mark}.pid").write_text(str(os.getpid()), encoding="utf-8")
     common = replace(
         _with_bucket(declaration), idle=_IDLE_SECONDS, controller="local", replace=False, zone=declaration.zone,
     )  # fmt: skip

@@ -317,7 +317,7 @@ def _ready(cluster: Cluster, limit: float) -> Said:
 def _ended(build: Build) -> Said:
     """The program of a build that is asked to end deletes its VM first."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(int((build.directory / "controller.lock").read_text()), signal.SIGTERM)
+        os.kill(int((build.directory / "controller.lock").read_text(encoding="utf-8")), signal.SIGTERM)
     deadline = time.monotonic() + _END_SECONDS
     while build.state == "building":
         if time.monotonic() > deadline:

@@ -139,15 +139,15 @@ def as_text(report: Mapping[str, Any]) -> str:
 
 def write(report: Mapping[str, Any], path: Path) -> Path:
     """Write the report as JSON, and for reading beside it; the JSON's path. Raises OSError."""
-    path.write_text(json.dumps(report, indent=1) + "\n")
-    path.with_suffix(".txt").write_text(as_text(report))
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".txt").write_text(as_text(report), encoding="utf-8")
     return path
 
 
 def read_exchanges(path: Path) -> list[dict[str, Any]]:
     """What was recorded, in its order; a line that was torn by a killed program is passed over."""
     found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             found.append(json.loads(line))
         except ValueError:

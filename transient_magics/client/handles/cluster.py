@@ -68,7 +68,7 @@ class Cluster:
     def followed(self) -> str:
         """Of a cluster that another machine declared: what this machine follows, in a sentence; else nothing."""
         try:
-            return (self.directory / ATTACHED).read_text()
+            return (self.directory / ATTACHED).read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
 

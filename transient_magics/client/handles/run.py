@@ -434,8 +434,10 @@ class Run:
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
             elif path.name == layout.RUN:
-                values = {key: value for key, value in json.loads(path.read_text()).items() if key != "token"}
-                (target / path.name).write_text(json.dumps(values, indent=1))
+                values = {
+                    key: value for key, value in json.loads(path.read_text(encoding="utf-8")).items() if key != "token"
+                }
+                (target / path.name).write_text(json.dumps(values, indent=1), encoding="utf-8")
             else:
                 shutil.copy2(path, target / path.name)
         shutil.copy2(self.cluster.directory / layout.JOURNAL, target / layout.JOURNAL)

@@ -84,7 +84,7 @@ def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
 def _counted(run: KnownRun) -> Mapping[str, Any] | None:
     """What was counted of the run's model, once it is."""
     try:
-        return json.loads((run.directory / layout.MODEL).read_text())
+        return json.loads((run.directory / layout.MODEL).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

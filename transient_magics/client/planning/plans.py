@@ -217,7 +217,7 @@ def _within(finish_by: float | str | None, spec: str, availability: str) -> floa
 def _file(name: str, option: str = "--availability") -> tuple[str, str]:
     path = Path(name).expanduser()
     try:
-        return path.read_text(), path.name
+        return path.read_text(encoding="utf-8"), path.name
     except (OSError, UnicodeDecodeError) as error:
         raise DeclarationError(f"{name} cannot be read: {error}", where=option) from None
 

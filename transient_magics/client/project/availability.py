@@ -39,7 +39,7 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
     name, ending, wanted = source.partition(".csv")
     path = Path(name + ending).expanduser()
     try:
-        traces = list(read_traces(path.read_text(), path.name))
+        traces = list(read_traces(path.read_text(encoding="utf-8"), path.name))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None

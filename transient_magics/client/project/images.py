@@ -43,7 +43,7 @@ class Build:
     @property
     def spec(self) -> ImageSpec:
         """What was declared."""
-        return ImageSpec.from_dict(json.loads((self.directory / layout.SPEC).read_text()))
+        return ImageSpec.from_dict(json.loads((self.directory / layout.SPEC).read_text(encoding="utf-8")))
 
     @property
     def events(self) -> list[Event]:
@@ -185,7 +185,7 @@ def build_image(
         raise ClusterError(f"The image {name} is being built already", fix="%transient_image list shows how far it is.")
     shutil.rmtree(directory, ignore_errors=True)
     places.private(directory)
-    (directory / layout.SPEC).write_text(json.dumps(spec.to_dict()))
+    (directory / layout.SPEC).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     commands.start("programs.bake", directory)
     return Build(name)
 

@@ -61,7 +61,7 @@ class Measurement:
     def ended(self) -> str:
         """Why it looks no more, a clause; nothing while it does, or where its process was killed."""
         with suppress(OSError, ValueError):
-            return str(json.loads((self._folder / ENDED).read_text())["why"])
+            return str(json.loads((self._folder / ENDED).read_text(encoding="utf-8"))["why"])
         return ""
 
     def stop(self) -> None:
@@ -153,7 +153,7 @@ def measure(
         what = f"One look into {text.count(len(spec.zones), 'zone')} could cost {text.money(spec.round_dollars)}"
         raise DeclarationError(what, where="--budget", fix="Raise it, or name fewer zones.")
     folder = places.private(places.measurements() / spec.name)
-    (folder / layout.SPEC).write_text(json.dumps(spec.to_dict()))
+    (folder / layout.SPEC).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     commands.start("programs.measure", folder)
     return Measurement(spec.name)
 

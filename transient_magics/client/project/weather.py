@@ -67,7 +67,7 @@ def _with_file(value: Any) -> Any:
     if not path.exists() and not path.suffix and isinstance(value, str):
         return value  # a slip of a word rather than of a path: the emulator knows the nearest one
     try:
-        return {"name": path.name, "csv": path.read_text()}
+        return {"name": path.name, "csv": path.read_text(encoding="utf-8")}
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--revocations") from None

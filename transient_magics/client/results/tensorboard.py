@@ -77,7 +77,7 @@ def _profiles(run: Run, folder: Path) -> None:
 
 def _read(path: Path, identity: str) -> _Written:
     try:
-        written = _Written(**json.loads(path.read_text()))
+        written = _Written(**json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
         return _Written(identity)
     if written.run != identity:

@@ -321,7 +321,9 @@ class Mirror:
         except TimeoutError:
             if isinstance(command, Delete):
                 self._to_end = command.reason
-                (self._directory / TO_END).write_text(self._to_end)  # whoever follows after us knows it, too
+                (self._directory / TO_END).write_text(
+                    self._to_end, encoding="utf-8"
+                )  # whoever follows after us knows it, too
                 return {}
             what = f"{self._vm.name}, on which the controller runs, does not answer now"
             raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
@@ -454,7 +456,7 @@ def _seat(history: Sequence[Event]) -> VmState:
 
 
 def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def _as_copied(line: bytes) -> bytes:

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 async def _bake(directory: Path) -> int:
-    spec = ImageSpec.from_dict(json.loads((directory / layout.SPEC).read_text()))
+    spec = ImageSpec.from_dict(json.loads((directory / layout.SPEC).read_text(encoding="utf-8")))
     with Journal(directory / layout.JOURNAL) as journal:
 
         def say(what: str) -> None:

@@ -50,7 +50,7 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
     if refused and not steps:
         raise TrainingError("every checkpoint of the run differs from its manifest", where="; ".join(refused))
     if here := Checkpoints(target).steps():
-        (target / "checkpoint").write_text(manifest.state_file(reversed(here)))
+        (target / "checkpoint").write_text(manifest.state_file(reversed(here)), encoding="utf-8")
     if known.best and known.best.step in steps:
         Checkpoints(target).keep_best(known.best)
     if results:

@@ -29,7 +29,7 @@ async def forward(directory: Path, name: str) -> None:
     if dask is None or dask.over or dask.serving is None or state.spec is None:
         raise ClusterError(f"{directory.name} has no Dask scheduler {name} now")
     vm = state.vms[dask.vm]
-    spec = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text()))
+    spec = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text(encoding="utf-8")))
     async with Access(spec) as access:
         await access.reopen()
         async with await access.connect(vm, directory / layout.KEY, timeout=_WAY_SECONDS) as connection:

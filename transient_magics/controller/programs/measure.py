@@ -167,7 +167,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if take(folder) is None or (folder / ENDED).exists():
         return 0
-    spec = MeasureSpec.from_dict(json.loads((folder / layout.SPEC).read_text()))
+    spec = MeasureSpec.from_dict(json.loads((folder / layout.SPEC).read_text(encoding="utf-8")))
     return asyncio.run(_carry_out(spec, folder))
 
 

@@ -146,7 +146,7 @@ def clusters_here() -> Here:
         if unreadable(folder):
             broken[folder.name] = held(folder)
         else:
-            identity = json.loads((folder / layout.SPEC).read_text()).get("id") or folder.name
+            identity = json.loads((folder / layout.SPEC).read_text(encoding="utf-8")).get("id") or folder.name
             over = replay(read(folder / layout.JOURNAL)).over
             if over or not (folder / ATTACHED).exists():
                 known[identity] = over

@@ -104,7 +104,7 @@ async def check_there(link: Link, folder: Path, files: Callable[[], Mapping[str,
 def counts(folder: Path) -> dict[str, float]:
     """What a check has counted of the model; nothing where it could not."""
     try:
-        return _numbers(json.loads((folder / layout.MODEL).read_text()))
+        return _numbers(json.loads((folder / layout.MODEL).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 
@@ -113,7 +113,7 @@ def take_counts(counted: Path, folder: Path) -> None:
     """Have what a check elsewhere counted in the folder of the run, from a file that came from a VM, which goes."""
     try:
         model = _numbers(json.loads(counted.read_bytes()))
-        (folder / layout.MODEL).write_text(json.dumps(model))
+        (folder / layout.MODEL).write_text(json.dumps(model), encoding="utf-8")
     except (ValueError, RecursionError) as error:
         log.warning("what was counted of %s was not taken: %s", folder.name, error)
     finally:
@@ -132,7 +132,7 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
         if answer.get("late"):
             return _TOO_LONG
         if model := _numbers(answer.get("model")):  # what plans compute with
-            (folder / layout.MODEL).write_text(json.dumps(model))
+            (folder / layout.MODEL).write_text(json.dumps(model), encoding="utf-8")
         return "" if answer["ok"] is True else str(answer.get("error") or "The check failed")[:_MOST_CHARACTERS]
     return f"The check ended without an answer: {last_words[:_MOST_CHARACTERS]}"
 

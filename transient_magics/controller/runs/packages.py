@@ -58,16 +58,16 @@ async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False, 
             Path(temporary) / name for name in ("lock.txt", "report", "wanted.txt", "wheels")
         )
         there = pinned(purpose)
-        lock.write_text("".join(f"{name}=={version}\n" for name, version in there.items()))
+        lock.write_text("".join(f"{name}=={version}\n" for name, version in there.items()), encoding="utf-8")
         binary = [] if build else ["--only-binary=:all:"]
         resolving = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(lock)]
         await _pip(build, temporary, "install", *resolving, *binary, "--", *packages)
-        found = json.loads(report.read_text())["install"]
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
         missing = [each for each in found if _normal(each["metadata"]["name"]) not in there]
         fresh.mkdir()
         exact = [_exactly(each) for each in missing if "dir_info" not in each["download_info"]]
         if exact:
-            wanted.write_text("\n".join(exact))
+            wanted.write_text("\n".join(exact), encoding="utf-8")
             how = ["wheel", "--wheel-dir"] if build else ["download", *binary, "--dest"]
             await _pip(
                 build, temporary, *how, str(fresh), "--no-deps", "--require-hashes", "--requirement", str(wanted)

@@ -48,7 +48,7 @@ class Results:
         for name in _FILES:
             if (folder / name).exists():
                 await storage.upload(bucket, path + name, folder / name)
-        declared = json.loads((folder / layout.RUN).read_text())
+        declared = json.loads((folder / layout.RUN).read_text(encoding="utf-8"))
         declared.pop("token", None)
         await storage.write_json(bucket, f"{path}{layout.RUN}", declared)
         ended = {key: value for key, value in last.to_dict().items() if key not in ("seq", "time")}

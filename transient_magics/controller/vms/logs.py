@@ -24,7 +24,7 @@ async def last_lines(
     Raises ClusterError or RemoteError.
     """
     if vm and vm == here() and (own := directory / layout.CONTROLLER_LOG).exists():
-        return "\n".join(own.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(own.read_text(errors="replace", encoding="utf-8").splitlines()[-lines:])
     link = fleet.link(vm) if fleet else None
     if link is None:
         if vm in state.vms:

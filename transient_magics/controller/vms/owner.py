@@ -48,7 +48,7 @@ async def note(engine: ComputeEngine, directory: Path) -> None:
 def noted(directory: Path) -> Mapping[str, str]:
     """What was noted of the cluster in `directory`; without it, what can be said without asking anybody."""
     try:
-        return json.loads((directory / OWNER).read_text())
+        return json.loads((directory / OWNER).read_text(encoding="utf-8"))
     except FileNotFoundError:  # its controller began before there was such a note
         return {USER_LABEL: user()}
 

@@ -54,7 +54,7 @@ def account_script(*, with_gpu: bool, sudoers: str = _SUDOERS) -> str:
 
 def controller_script() -> str:
     """The script of the VM that a controller has for itself. Idempotent, like the others."""
-    requirements = _shipped("locks", _CONTROLLER_LOCK).read_text().strip()
+    requirements = _shipped("locks", _CONTROLLER_LOCK).read_text(encoding="utf-8").strip()
     return _template("controller.sh.j2").render(
         requirements=requirements, namespace=NAMESPACE, told_as="boot", booted=BOOTED
     )
@@ -71,7 +71,7 @@ def lock_hash(*, with_gpu: bool, purpose: str = TRAINING) -> str:
 
 def pinned(purpose: str = TRAINING) -> dict[str, str]:
     """Name and version of every package that a VM has."""
-    locks = "\n".join(_shipped("locks", name).read_text() for name in _LOCKS[purpose])
+    locks = "\n".join(_shipped("locks", name).read_text(encoding="utf-8") for name in _LOCKS[purpose])
     return dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", locks, re.MULTILINE))
 
 
@@ -91,7 +91,7 @@ def _template(name: str) -> jinja2.Template:
 
 
 def _rendered(template: str, with_gpu: bool, purpose: str, told_as: str) -> str:
-    requirements, *others = (_shipped("locks", name).read_text().strip() for name in _LOCKS[purpose])
+    requirements, *others = (_shipped("locks", name).read_text(encoding="utf-8").strip() for name in _LOCKS[purpose])
     trains = purpose == TRAINING
     return _template(template).render(
         user=USER,
@@ -106,7 +106,7 @@ def _rendered(template: str, with_gpu: bool, purpose: str, told_as: str) -> str:
         packages="TensorFlow and Tensor2Tensor" if trains else "the packages for jobs",
         requirements=requirements,
         tensor2tensor=others[0] if trains else "",
-        cuda=_shipped("locks", _CUDA_LOCK).read_text().strip() if with_gpu and trains else "",
+        cuda=_shipped("locks", _CUDA_LOCK).read_text(encoding="utf-8").strip() if with_gpu and trains else "",
     )
 
 

@@ -51,23 +51,23 @@ class ControlGroups:
         group, quota = self._group(vm), max(round(cores * share * _PERIOD), _LEAST_QUOTA)
         group.mkdir(exist_ok=True)
         if self._version == 2:
-            (group / "cpu.max").write_text(f"{quota} {_PERIOD}")
+            (group / "cpu.max").write_text(f"{quota} {_PERIOD}", encoding="utf-8")
         else:
-            (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
-            (group / "cpu.cfs_quota_us").write_text(str(quota))
-        inside = {int(each) for each in (group / "cgroup.procs").read_text().split()}
+            (group / "cpu.cfs_period_us").write_text(str(_PERIOD), encoding="utf-8")
+            (group / "cpu.cfs_quota_us").write_text(str(quota), encoding="utf-8")
+        inside = {int(each) for each in (group / "cgroup.procs").read_text(encoding="utf-8").split()}
         for process in set(processes()) - inside:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                (group / "cgroup.procs").write_text(str(process))
+                (group / "cgroup.procs").write_text(str(process), encoding="utf-8")
 
     def release(self, vm: str) -> None:
         """See `Throttle`. The group goes once nothing runs in it; what lives goes back to where all others are."""
         group = self._group(vm)
         if not group.exists():
             return
-        for process in (group / "cgroup.procs").read_text().split():
+        for process in (group / "cgroup.procs").read_text(encoding="utf-8").split():
             with contextlib.suppress(ProcessLookupError):
-                (self._root / "cgroup.procs").write_text(process)
+                (self._root / "cgroup.procs").write_text(process, encoding="utf-8")
         group.rmdir()
 
     def _group(self, vm: str) -> Path:

@@ -107,10 +107,10 @@ def within_network(process: int, action: Callable[[], Result]) -> Result:
 def started(process: int) -> str:
     """What tells this process from a later one with the same id; empty if there is none (or it is dead already)."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         if fields[0] in "ZX":
             return ""
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
     return f"{fields[19]}@{boot}"

@@ -161,7 +161,7 @@ class Project:
 
     def _load(self) -> frozenset[str]:
         try:
-            state = json.loads(self._path.read_text())
+            state = json.loads(self._path.read_text(encoding="utf-8"))
             self._role = state["role"] if state["role"] in CUSTOM_ROLES else ""
             return frozenset(state["lacks"]) & frozenset(STEPS)
         except FileNotFoundError:

@@ -37,7 +37,7 @@ class Store:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for path in sorted(self._directory.glob("*.json")):
             try:
-                value = json.loads(path.read_text())
+                value = json.loads(path.read_text(encoding="utf-8"))
             except ValueError:
                 # Left by a machine that lost its power: better without it than never to start again.
                 _LOG.error("%s cannot be read and is forgotten", path)

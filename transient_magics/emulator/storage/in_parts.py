@@ -112,7 +112,7 @@ class PartUploads:
         for path, (number, tag) in zip(paths, listed, strict=True):
             if not path.exists() or tag.strip('"') != (await asyncio.to_thread(of_file, path)).md5_hex:
                 raise wire.ApiError(400, "InvalidPart", f"Part {number} has not been uploaded, or not as listed.")
-        fields = json.loads((folder / "upload.json").read_text())["fields"]
+        fields = json.loads((folder / "upload.json").read_text(encoding="utf-8"))["fields"]
         scratch = self._shelf.scratch()
         try:
             digest = await asyncio.to_thread(concatenated, paths, scratch)
@@ -125,7 +125,7 @@ class PartUploads:
     def _find(self, identity: str, bucket: str, name: str) -> Path:
         folder = self._folder / identity
         if _IDENTITY.fullmatch(identity) and folder.is_dir():
-            upload = json.loads((folder / "upload.json").read_text())
+            upload = json.loads((folder / "upload.json").read_text(encoding="utf-8"))
             if (upload["bucket"], upload["name"]) == (bucket, name):
                 return folder
         raise wire.ApiError(404, "NoSuchUpload", "The requested upload was not found.")

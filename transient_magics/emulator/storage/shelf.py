@@ -299,7 +299,7 @@ def shown(resource: Resource, base: str) -> Resource:
 def _read_all(folder: Path) -> Iterable[Resource]:
     for path in sorted(folder.glob("*.json")):
         try:
-            yield json.loads(path.read_text())
+            yield json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
             # Left by a machine that lost its power: better without it than never to start again.
             _LOG.error("%s cannot be read and is forgotten", path)

@@ -242,7 +242,7 @@ class Uploads:
             if path.stat().st_mtime < time.time() - _KEEP_SECONDS:
                 path.unlink()
             else:
-                saved = json.loads(path.read_text())
+                saved = json.loads(path.read_text(encoding="utf-8"))
                 self._sessions[saved["identity"]] = Session(**saved, path=self._path(saved["identity"]))
         for path in self._folder.glob("*.part"):
             if path.stem not in self._sessions:

@@ -132,7 +132,7 @@ class Host:
             return
         path = self._folder / name
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700)
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(script if script.startswith("#!") else f"#!/bin/sh\n{script}")
         with (self._folder / "serial.log").open("ab") as log:
             log.write(f"{wire.now()} {name} begins\n".encode())

@@ -211,7 +211,7 @@ class Machine:
             places.private(self.plan.directory / part)
         replace_content(self._hosts, f"127.0.0.1 localhost\n{self.plan.address} {self.plan.name}\n")
         wrapper = self.plan.directory / "bin" / "transient-python"
-        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
         wrapper.chmod(0o700)
         # A short way home: the sockets that programs make there may have paths of 107 characters at most.
         self.plan.home.unlink(missing_ok=True)
@@ -312,7 +312,7 @@ class Machine:
 
     def _held(self) -> set[str]:
         """The addresses to which it sends through the delay line, an earlier emulator's among them."""
-        lines = Path(f"/proc/{self._first}/net/arp").read_text().splitlines()[1:]
+        lines = Path(f"/proc/{self._first}/net/arp").read_text(encoding="utf-8").splitlines()[1:]
         return {words[0] for line in lines if (words := line.split())[3] == delay_line.HARDWARE_ADDRESS}
 
     def _open_sockets(self, ports: dict[str, int]) -> None:
@@ -370,7 +370,7 @@ class _File:
 def _child(process: int) -> int | None:
     """The first child of a process; None if it has none (any more)."""
     try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        children = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="utf-8").split()
     except OSError:
         return None
     return int(children[0]) if children else None

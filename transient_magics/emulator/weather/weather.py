@@ -90,7 +90,7 @@ class Weather:
 
     def _load(self) -> None:
         try:
-            content = json.loads(self._path.read_text())
+            content = json.loads(self._path.read_text(encoding="utf-8"))
             self.settings = self.settings.changed(content["settings"])
             self.clock = Clock(tuple((float(a), float(b), float(rate)) for a, b, rate in content["anchors"]))
             self.since, self.progress = float(content["since"]), dict(content["progress"])

@@ -163,7 +163,7 @@ def _published(question: Question) -> Source:
 
 def _file(path: Path, question: Question) -> Source:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         fix = nearest(str(path), NAMES) if not path.suffix else ""

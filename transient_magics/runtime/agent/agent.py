@@ -401,7 +401,7 @@ def _parts(assignment: Assignment) -> Iterator[Assignment]:
 
 def available_memory() -> int:
     """Bytes that a new process could have."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
 
 

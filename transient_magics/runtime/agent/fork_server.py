@@ -105,7 +105,7 @@ class _Server:
             os.chdir(folder)
             sys.path[0] = folder  # as of a program that is started there
             with contextlib.suppress(OSError):
-                _OOM_SCORE.write_text(self._oom_score)
+                _OOM_SCORE.write_text(self._oom_score, encoding="utf-8")
             if numpy := sys.modules.get("numpy"):
                 numpy.random.seed()  # Python's own is seeded anew by the fork
             if "role" in asked:
@@ -159,7 +159,7 @@ def _be_called(module: str, arguments: list[str]) -> None:
     """Have the command line of a module that is run so, as far as there is room for it in that of the server."""
     sys.argv = [module, *arguments]
     words = [sys.executable, "-m", *sys.argv]
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
     if begin < end:
         line = b"\0".join(map(os.fsencode, words))[: end - begin - 1]
@@ -195,8 +195,8 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
     for early in (signal.SIGUSR1, signal.SIGUSR2):  # a chief that is asked for something before it listens goes on
         signal.signal(early, signal.SIG_IGN)
-    oom_score = _OOM_SCORE.read_text()
-    _OOM_SCORE.write_text(_FIRST)
+    oom_score = _OOM_SCORE.read_text(encoding="utf-8")
+    _OOM_SCORE.write_text(_FIRST, encoding="utf-8")
     _import_all(registered=given.kind == "registered")
     if why := _unfit():
         print(f"roles are not forked here: {why}", file=sys.stderr, flush=True)

@@ -235,7 +235,7 @@ class RoleProcess:
         if (code := await process.code()) is not None:
             return code
         try:
-            return int(exit_file(self.folder.logs, self.assignment.name).read_text())
+            return int(exit_file(self.folder.logs, self.assignment.name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 

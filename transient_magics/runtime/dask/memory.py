@@ -18,6 +18,6 @@ def limit(spec: DaskSpec) -> int:
 def resident(pid: int) -> int:
     """Bytes that a process has in memory; 0 where it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0

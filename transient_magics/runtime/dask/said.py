@@ -21,7 +21,7 @@ _ENOUGH = 8 * MOST_SAID
 
 def take_over(folder: Path) -> None:
     """From now on what this process and its children print goes into the folder's file; Dask's own log does not."""
-    log = os.fdopen(os.dup(2), "w", buffering=1)
+    log = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8")
     for each in logging.getLogger("distributed").handlers:
         if isinstance(each, logging.StreamHandler):
             each.setStream(log)
@@ -29,7 +29,7 @@ def take_over(folder: Path) -> None:
     for number in (1, 2):
         os.dup2(file, number)
     os.close(file)
-    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False, encoding="utf-8")
     sys.stderr = sys.stdout
 
 

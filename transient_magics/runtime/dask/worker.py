@@ -48,7 +48,7 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
     separate_children()  # tasks may have pools of processes
     os.nice(_NICE)
     with contextlib.suppress(OSError):  # where memory runs out, it goes before the agent
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="utf-8")
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
         await asyncio.to_thread(provide, RunFolder(folder))  # why it cannot be is not among what jobs print

@@ -160,7 +160,7 @@ def room(place: str, folder: Path) -> int:
 
 def _available() -> int:
     """Of memory: what the kernel says is available, and no more than this process' control group may have."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             found = [int(line.split()[1]) << 10]
             break
@@ -168,7 +168,7 @@ def _available() -> int:
         found = list[int]()
     for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
         with contextlib.suppress(OSError, ValueError):  # "max", or no such file: there is no limit
-            found.append(int(limit.read_text()))
+            found.append(int(limit.read_text(encoding="utf-8")))
     return min(found, default=0)
 
 

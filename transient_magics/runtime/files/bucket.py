@@ -246,7 +246,7 @@ def _brought(token: Path | Callable[[], Mapping[str, Any]]) -> Any:
 
     def read(request: Any = None, scopes: Any = None) -> tuple[str, datetime]:
         try:
-            told = json.loads(token.read_text()) if isinstance(token, Path) else token()
+            told = json.loads(token.read_text(encoding="utf-8")) if isinstance(token, Path) else token()
             return str(told["token"]), datetime.fromtimestamp(float(told["expires"]), UTC).replace(tzinfo=None)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RefreshError(f"no token: {error!r}") from error

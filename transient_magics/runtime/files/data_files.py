@@ -36,7 +36,7 @@ _TRIES = 5
 def listing(directory: Path) -> list[dict[str, Any]] | None:
     """Name, size and sum of every file of a finished `directory`; None if it is not finished."""
     try:
-        return json.loads((directory / MARKER).read_text())["files"]
+        return json.loads((directory / MARKER).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError):
         return None
 
@@ -99,7 +99,7 @@ def copy_once(chief: str, token: str, directory: Path) -> None:
     Where that one is killed, the next goes on with what is there. Raises TrainingError.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(directory / _LOCK, "w") as held:
+    with open(directory / _LOCK, "w", encoding="utf-8") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         if listing(directory) is None:
             copy(chief, token, directory, "whole")

@@ -29,7 +29,7 @@ def in_child() -> Callable[[], None]:
     def prepare() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.nice(_NICE)
-        with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
             file.write(_OOM_SCORE)
 
     return prepare
@@ -83,20 +83,20 @@ class Family:
         resident = 0
         for pid in members:
             with suppress(OSError, ValueError, IndexError):
-                resident += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page
+                resident += int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * page
         return resident if resident <= most else sum(map(_proportional, members))
 
 
 def machine_memory() -> tuple[int, int]:
     """Bytes that this machine has, and that a process could still have."""
-    known = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    known = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
     total, free = (int(known[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
     return total, free
 
 
 def _proportional(pid: int) -> int:
     with suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) << 10
     return 0
@@ -116,6 +116,6 @@ def _processes() -> list[tuple[int, int, str]]:
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
             with suppress(OSError, IndexError, ValueError):
-                fields = (path / "stat").read_text().rpartition(")")[2].split()
+                fields = (path / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
                 found.append((int(path.name), int(fields[1]), fields[0]))
     return found

@@ -80,7 +80,7 @@ class Records:
 def copy_before(folder: RunFolder, spec: RunSpec, what: What, directory: Path) -> None:
     """Where the run is to move here: have what its chief has, if that can be reached."""
     standby = folder.standby
-    if not standby.exists() or not (before := standby.read_text()):
+    if not standby.exists() or not (before := standby.read_text(encoding="utf-8")):
         return
     try:
         data_files.copy(before, spec.token, directory, what, tries=1)

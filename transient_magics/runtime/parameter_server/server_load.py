@@ -65,7 +65,7 @@ def own_load(threads: int) -> Load:
 
 def most_memory() -> int:
     """The most memory that this process has had, in bytes; 0 where the kernel does not tell."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0

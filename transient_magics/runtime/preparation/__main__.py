@@ -69,7 +69,7 @@ def preparer(role: Role, dispatcher: str) -> Any:
 def shared(role: Role) -> list[Any]:
     """Both in this process, for trainers on this VM, which find it by its folder; its port stays."""
     told = role.folder.input_address
-    port = host_and_port(told.read_text())[1] if told.exists() else 0
+    port = host_and_port(told.read_text(encoding="utf-8"))[1] if told.exists() else 0
     of_all = dispatcher(role, port)
     _, port = host_and_port(of_all.target.removeprefix(_SCHEME))
     address = f"{role.assignment.address}:{port}"

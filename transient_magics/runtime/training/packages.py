@@ -29,7 +29,7 @@ def provide(folder: RunFolder) -> None:
         return
     complete = folder.packages / ".complete"
     folder.packages.mkdir(exist_ok=True, mode=0o700)
-    with (folder.packages / ".lock").open("w") as lock:
+    with (folder.packages / ".lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an evaluation may begin beside the parameter server
         if not complete.exists():
             _install(wheels, str(folder.packages))
@@ -41,7 +41,12 @@ def _install(wheels: list[str], prefix: str) -> None:
     options = ["--no-index", "--no-deps", "--ignore-installed", "--no-warn-script-location"]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *options]
     done = subprocess.run(
-        [*command, "--prefix", prefix, *wheels], capture_output=True, text=True, check=False, timeout=_SECONDS
+        [*command, "--prefix", prefix, *wheels],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+        encoding="utf-8",
     )
     if done.returncode:
         raise TrainingError(why_not(done.stderr, [path.rpartition("/")[2] for path in wheels]), where="--pip")

@@ -265,7 +265,7 @@ class _Copying(threading.Thread):
 def _accelerator() -> str:
     """What the kernel driver says is in this machine; TensorFlow is not asked, because that takes seconds."""
     cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")) if has_gpu() else []
-    for line in cards[0].read_text().splitlines() if cards else []:
+    for line in cards[0].read_text(encoding="utf-8").splitlines() if cards else []:
         if line.startswith("Model:"):
             return line.partition(":")[2].strip()
     return ""

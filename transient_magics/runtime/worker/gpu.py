@@ -46,7 +46,13 @@ def likely_reason(driver: Path = _DRIVER) -> str:
         return "the NVIDIA driver is not loaded"
     try:
         smi = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, errors="replace", timeout=_SMI_SECONDS, check=False
+            ["nvidia-smi", "-L"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SMI_SECONDS,
+            check=False,
+            encoding="utf-8",
         )
     except OSError as error:
         return f"nvidia-smi cannot be run ({error.strerror})"

@@ -155,7 +155,7 @@ class GraphMaker:
             if time.monotonic() > deadline:
                 raise TrainingError(f"no process prepares mini-batches for {self._spec.study} on this VM")
             time.sleep(_LOOK_AGAIN)
-        return told.read_text()
+        return told.read_text(encoding="utf-8")
 
     def _on_examples(self, number: int, step: Callable[[Mapping[str, Any], str], WorkerGraph]) -> Made:
         """A new graph with this worker's own examples, and `step` on their features, for its device."""

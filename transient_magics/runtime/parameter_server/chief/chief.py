@@ -360,7 +360,7 @@ class Chief:
 
     def _read_kept(self) -> dict[str, Any]:
         try:
-            return json.loads(self._folder.chief.read_text())
+            return json.loads(self._folder.chief.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
 

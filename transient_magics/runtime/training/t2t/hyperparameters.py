@@ -23,7 +23,7 @@ def known() -> frozenset[str]:
     found: set[str] = set()
     for root in map(Path, specification.submodule_search_locations or () if specification else ()):
         for source in root.rglob("*.py"):
-            text = source.read_text(errors="replace")
+            text = source.read_text(errors="replace", encoding="utf-8")
             found.update(_ADDED.findall(text))
             if "HParams(" in text and not source.name.endswith("_test.py"):
                 found.update(_keywords(text))

@@ -58,7 +58,7 @@ def index() -> dict[tuple[str, str], str]:
                 if source.name.endswith("_test.py"):
                     continue
                 module = ".".join(("tensor2tensor", *source.relative_to(root).with_suffix("").parts))
-                for match in _REGISTRATION.finditer(source.read_text(errors="replace")):
+                for match in _REGISTRATION.finditer(source.read_text(errors="replace", encoding="utf-8")):
                     kind = match["kind"].removeprefix("base_")
                     found.setdefault((kind, match["name"] or _snake(match["code"])), module)
     return found

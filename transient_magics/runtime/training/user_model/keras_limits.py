@@ -156,7 +156,7 @@ def refuse_results(results: Any) -> None:
 
 def _may_use_keras(folder: RunFolder) -> bool:
     """Whether Keras is worth its time to be imported: the cell, or what came along, may train something with it."""
-    return folder.include.is_dir() or (folder.cell.exists() and "keras" in folder.cell.read_text())
+    return folder.include.is_dir() or (folder.cell.exists() and "keras" in folder.cell.read_text(encoding="utf-8"))
 
 
 def _unknown(option: str) -> DeclarationError:
