@@ -27,8 +27,8 @@ _GIB = 2**30
 _LEAST_SECONDS = 60.0
 Tenure = tuple[str, float, float]
 """Who had a worker, from when to when, in seconds since 1970."""
-_NOTICE_SECONDS = 180.0
-"""More than the longest notice and the shutdown behind it (120 and 30 s): a VM that is there after it was not taken."""
+_LATE_SECONDS = 90.0
+"""A VM that is there so long after its notice is over was not taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _started_at(vm: VmState) -> float:
 def _stopped_at(vm: VmState, now: float) -> float:
     """When it was told to stop, as far as is known; 0 while it runs."""
     told = vm.stopping_at or vm.ended_at
-    if vm.noticed_at and (told or now) - vm.noticed_at <= _NOTICE_SECONDS:
+    if vm.noticed_at and (told or now) - vm.noticed_at <= vm.notice_seconds + _LATE_SECONDS:
         return min(vm.noticed_at, told or now)
     return told
 
