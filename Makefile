@@ -11,7 +11,7 @@ FRONT := widgets/dist/cluster.js
 unexport PYTHONDONTWRITEBYTECODE
 
 # A text file that the package opens in the locale's encoding is an error in tests (filterwarnings in pyproject.toml).
-test quick nightly: export PYTHONWARNDEFAULTENCODING = 1
+PYTEST := PYTHONWARNDEFAULTENCODING=1 $(BIN)/python -m pytest
 
 .PHONY: demo notebooks test quick nightly mutants docs light lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
@@ -55,12 +55,12 @@ browser: $(READY)
 # Six files at a time, on two cores: many tests wait more than they compute, for VMs that boot, for notices that run
 # out, for steps of a declared pace. Two of the processes run what starts TensorFlow (tests/conftest.py).
 test: browser $(FRONT)
-	@$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) -n 6 --dist loadfile --no-loadscope-reorder
 
 # Neither TensorFlow nor a browser nor slow tests, and fewer examples: for after every change. Four at a time, on two
 # cores: some tests wait for programs to start, and each process more has all modules to import.
 quick: $(FRONT)
-	@$(BIN)/python -m pytest --quick -n 4 --dist worksteal
+	@$(PYTEST) --quick -n 4 --dist worksteal
 
 # What takes long: every fault at every moment, further cases of other tests, planted faults, benchmarks that assert.
 # Each part runs alone for at most an hour and stores its result; PART=faults runs one, tools/nightly.py --table shows all.

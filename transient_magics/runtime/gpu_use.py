@@ -15,10 +15,13 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..errors import TrainingError
 
 UNUSED_SECONDS = 180.0
 """After this time without any use, the GPU is reported as unused."""
@@ -122,6 +125,13 @@ async def watch(report: Callable[[Card, float], None]) -> None:
         await asyncio.sleep(POLL_SECONDS)
     if reported:
         report(card, 0.0)
+
+
+def insist(prefix: Path) -> None:
+    """Raise TrainingError if the packages that work brought, installed below `prefix`, cannot use this VM's GPU."""
+    installed = Path(sysconfig.get_path("purelib", vars={"base": str(prefix)}))
+    if why := refusal(installed, find_card() if installed.is_dir() else None):
+        raise TrainingError(why)
 
 
 def refusal(packages: Path, card: Card | None) -> str:

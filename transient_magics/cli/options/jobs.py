@@ -20,7 +20,7 @@ def job() -> tuple[Option, ...]:
         flag("--keep-every", "how often it is, where it has changed (3m)", duration("--keep-every", "m"),
               name="keep_seconds", metavar="TIME"),
         flag("--at-notice", "how long before a preemption ends a VM the command receives SIGTERM, 15s to 30s; before "
-             "that the file TRANSIENT_NOTICE tells the end (default: 30s, at the notice)",
+             "that the file TRANSIENT_NOTICE tells the end (default: 30s, which is at the usual notice)",
              duration("--at-notice", "s"), name="at_notice_seconds", metavar="TIME"),
         flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "
               ".env, and what links in it lead to; it runs beside them", str, completes="path", many="extend",

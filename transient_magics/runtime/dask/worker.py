@@ -23,7 +23,7 @@ from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginDask
 from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
 from ...protocol.job import NOTICE_SECONDS
-from .. import dask_record
+from .. import dask_record, gpu_use
 from ..children import separate_children
 from ..folder import RunFolder
 from ..metadata import notice_seconds, watch_preemption
@@ -51,7 +51,9 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="utf-8")
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
-        await asyncio.to_thread(provide, RunFolder(folder))  # why it cannot be is not among what jobs print
+        run = RunFolder(folder)
+        await asyncio.to_thread(provide, run)  # why it cannot be is not among what jobs print
+        await asyncio.to_thread(gpu_use.insist, run.packages)
         said.take_over(folder)
     own = security(folder)
     noticed, over = asyncio.Event(), asyncio.Event()

@@ -162,9 +162,7 @@ class Runner:
         self._number = max([self._begin.kept, self._begin.packed, *there])
         packages = RunFolder(self._folder)
         provide(packages)
-        installed = Path(sysconfig.get_path("purelib", vars={"base": str(packages.packages)}))
-        if why := gpu_use.refusal(installed, gpu_use.find_card()):
-            raise TrainingError(why)
+        gpu_use.insist(packages.packages)
         return self._environment(packages.packages)
 
     @property
