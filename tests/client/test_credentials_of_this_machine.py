@@ -68,21 +68,21 @@ def test_todays_prices_and_a_cluster_are_asked_for_with_credentials_that_are_nev
         def asked_of_compute_engine() -> list[str]:
             return [path for host, _, path, _ in there.asked if host.startswith("compute")]
 
-        told = said("catalog", "t4", "--project", "mine")
+        told = said("catalog", "t4", "--project", "my-own")
         assert datetime.now(UTC).date().isoformat() in told
         assert {path.partition("?")[0] for _, _, path, _ in there.asked} == {"/v1/services/6F81-5844-456A/skus"}
 
-        assert "Not today" in said("cluster", "attach", "far", "--project", "mine", code=1)
+        assert "Not today" in said("cluster", "attach", "far", "--project", "my-own", code=1)
         attached = len(asked_of_compute_engine())
         assert attached
 
-        said("cluster", "t4", "--name", "c", "--project", "mine", "--ssh-from", "10.0.0.0/8", "--bucket", "none")
+        said("cluster", "t4", "--name", "c", "--project", "my-own", "--ssh-from", "10.0.0.0/8", "--bucket", "none")
         deadline = time.monotonic() + 200
         while len(asked_of_compute_engine()) == attached:
             assert time.monotonic() < deadline, (home / "clusters" / "c" / "controller.log").read_text(encoding="utf-8")
             time.sleep(0.1)
         os.kill(int((home / "clusters" / "c" / "controller.lock").read_text(encoding="utf-8")), signal.SIGKILL)
-        assert all(path.startswith("/compute/v1/projects/mine/") for path in asked_of_compute_engine())
+        assert all(path.startswith("/compute/v1/projects/my-own/") for path in asked_of_compute_engine())
         assert there.tokens, "which are made with the key"
         assert {who(bearer) for *_, bearer in there.asked} == {ACCOUNT}
         assert there.kept_in(secret) == [secret / "credentials.json"]

@@ -92,6 +92,27 @@ def test_vms_that_got_the_last_of_a_quota_do_not_open_the_zone_for_the_others() 
     assert offer(*came, beyond, later) == Offer(ZONES[0], "spot"), "more quota was given meanwhile"
 
 
+@pytest.mark.parametrize("cause", ["quota", "quota everywhere"])
+def test_a_vm_under_notice_holds_its_quota_and_its_replacement_waits_for_its_end(cause: str) -> None:
+    """With a quota of exactly the cluster's size, the replacement is refused until the revoked VM is gone."""
+    leaving = replace(ran(1, ZONES[0]), state="leaving", noticed_at=NOW - 60)
+    beyond = refused(2, ZONES[0], cause, ago=50.0)
+    eager = replace(SPEC, fallback_seconds=10.0)
+    assert offer(leaving, beyond, spec=eager) is None, "neither in another region nor on demand"
+    gone = replace(leaving, state="revoked", ended_at=NOW + 60)
+    assert offer(gone, beyond, spec=eager, after=64) is None
+    assert offer(gone, beyond, spec=eager, after=66) == Offer(ZONES[0], "spot"), "not five minutes later"
+    again = replace(refused(3, ZONES[0], cause), requested_at=NOW + 66, ended_at=NOW + 67)
+    assert offer(gone, beyond, again, after=70) == (
+        None if cause == "quota everywhere" else Offer("us-east1-c", "spot")
+    ), "a refusal behind its end is one for good"
+
+
+def test_a_vm_under_notice_elsewhere_holds_no_quota_of_this_region() -> None:
+    leaving = replace(ran(1, "us-east1-c", slot=1), state="leaving", noticed_at=NOW - 60)
+    assert offer(leaving, refused(2, ZONES[0], "quota", ago=50.0)) == Offer("us-east1-c", "spot")
+
+
 def test_a_place_that_has_another_gpu_since_a_resize_begins_anew() -> None:
     other = [replace(refused(number, ZONES[0], "other"), accelerator="k80") for number in range(9)]
     assert offer(*other) == Offer(ZONES[0], "spot")

@@ -119,6 +119,10 @@ def test_an_empty_cluster_costs_nothing_and_one_whose_declaration_is_not_known_i
         ({"state": "revoked", "noticed_at": NOW - HOUR - 121, "ended_at": NOW - HOUR}, HOUR),
         ({"state": "revoked", "noticed_at": NOW - 60, "ended_at": NOW - HOUR}, HOUR),
         ({"state": "revoked", "noticed_at": NOW - HOUR - 30, "stopping_at": NOW - HOUR, "ended_at": NOW}, HOUR - 30),
+        # A longer notice: the VM runs on for two minutes, and is billed for them.
+        ({"state": "revoked", "noticed_at": NOW - HOUR - 150, "ended_at": NOW - HOUR, "notice_seconds": 120.0},
+         HOUR - 30),
+        ({"state": "leaving", "noticed_at": NOW - 60, "notice_seconds": 120.0}, 7200),
         # Nobody saw it go: at the cluster's end at the latest.
         ({"state": "revoked", "running_at": START + HOUR, "ended_at": START + 200 * HOUR}, 99 * HOUR),
         ({"state": "revoked", "running_at": START + 101 * HOUR, "ended_at": START + 200 * HOUR}, 0),

@@ -59,6 +59,8 @@ class Seen:
     gone: float = 0.0
     written_off: float = 0.0
     """Since when the journal says so."""
+    held_until: float = 0.0
+    """Of a refusal: when the VM under notice that had its quota is gone, at the latest."""
     useless: float = 0.0
     """Since when it is known to be of no use (its boot failed)."""
 
@@ -85,6 +87,7 @@ class Observer:
     _overdue: dict[str, float] = field(default_factory=dict)
     _rows: dict[tuple[str, str, str], list[Seen]] = field(default_factory=dict)
     _ran_at: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    _held: list[Seen] = field(default_factory=list)
     _by_slot: dict[Slot, list[Seen]] = field(default_factory=dict)
     _failed: Counter[str] = field(default_factory=Counter)
 
@@ -126,13 +129,30 @@ class Observer:
         """The controller was told that it cannot be had."""
         vm = self.seen[name]
         vm.refused, vm.cause = now, cause
-        if cause in CLOSED:
+        holders = [each for each in self.seen.values() if self._holds_quota(each, vm)]
+        if holders:
+            vm.held_until = min((each.written_off or each.gone or now + 330.0) for each in holders) + 10.0
+            self._held.append(vm)
+        elif cause in CLOSED:
             self._rows.setdefault((vm.kind, vm.model, vm.zone), []).append(vm)
+
+    def _holds_quota(self, vm: Seen, refused: Seen) -> bool:
+        """Return whether a VM under notice had the quota that a request lacked."""
+        there = (
+            vm.kind == refused.kind and vm.noticed and not (vm.written_off and vm.written_off + 5.0 <= refused.refused)
+        )
+        if refused.cause == "quota everywhere":
+            return bool(there)
+        same = vm.model == refused.model and _region(vm.zone) == _region(refused.zone)
+        return bool(there and same and refused.cause == "quota")
 
     def ran(self, name: str, now: float) -> None:
         """The controller was told that it runs: the zone has room, and its place had what it wanted."""
         vm = self.seen[name]
         vm.ran = vm.ran or now
+        row = self._rows.get((vm.kind, vm.model, vm.zone), [])
+        if any(each.cause.startswith("quota") and each.refused > vm.asked for each in row):
+            return  # it has its part of the quota
         self._rows.pop((vm.kind, vm.model, vm.zone), None)
         self._ran_at[vm.kind, vm.model, vm.zone] = now
 
@@ -292,6 +312,9 @@ class Observer:
                 here = here or (vm.cause == "quota" and m == model and _region(z) == _region(zone))
                 if last > ran_at and (here or vm.cause == "quota everywhere"):
                     opens = max(opens, last + spread * _wait(CLOSED[vm.cause], count))
+        if spread > 1.0 and self._held:
+            held = [vm.held_until for vm in self._held if vm.kind == kind and vm.refused > ran_at]
+            opens = max([opens, *held])
         return opens
 
 

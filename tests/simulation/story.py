@@ -144,6 +144,8 @@ class Story:
                 self.steering.record(events.TrainFinished(run=active.name, step=1, stopped=True))
         elif self.steering.state.phase not in ("deleting", "deleted"):
             self.runs += 1
+            while f"run-{self.runs}" in self.steering.state.runs:
+                self.runs += 1
             self.steering.record(events.TrainDeclared(run=f"run-{self.runs}", spec={"train_steps": 9}))
             if self._trains:
                 self.training = Training(self, f"run-{self.runs}", self.chance.choice([20_000, 10**7]))

@@ -65,9 +65,11 @@ def _answer(
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     command = [sys.executable, "-m", f"transient_magics.{module}", *arguments]
-    whole: dict[str, Any] = {"input": stdin, "capture_output": True, "text": True, "timeout": timeout, "cwd": "/"}
     try:
-        ended = subprocess.run(command, **whole, check=False, env=environment)
+        ended = subprocess.run(
+            command, input=stdin, capture_output=True, encoding="utf-8", timeout=timeout, cwd="/", check=False,
+            env=environment,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise failure(f"{what} did not end within {timeout:.0f} s") from None
     try:

@@ -204,12 +204,19 @@ class ComputeEngine:
         takes none of the others along. Raises CloudError where nothing is known of any.
         """
         requests = [self._noticed(request) for request in requests]
+        outcome: dict[str, Vm | CloudError]
         try:
-            return await self._insert_many(requests, timeout)
-        except CloudError as error:  # such a refusal is of the whole request
+            outcome = await self._insert_many(requests, timeout)
+        except CloudError as error:
             if not self._refuses_notice(error, requests[0]):
                 raise
-        return await self._insert_many([self._noticed(request) for request in requests], timeout)
+            outcome = {request.name: error for request in requests}
+        again = [
+            self._noticed(request)
+            for request in requests
+            if isinstance(error := outcome[request.name], CloudError) and self._refuses_notice(error, request)
+        ]
+        return {**outcome, **await self._insert_many(again, timeout)} if again else outcome
 
     async def _insert_many(self, requests: Sequence[VmRequest], timeout: float) -> dict[str, Vm | CloudError]:
         zone, where = requests[0].zone, f"{len(requests)} VMs in zone {requests[0].zone}"

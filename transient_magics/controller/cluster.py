@@ -365,7 +365,9 @@ class Controller:
         state = self._state.vms[vm]
         match line:
             case PreemptionNoticed():  # those on demand are never preempted, and another VM is rented at this word
-                if state.living and state.state != "leaving" and state.provisioning_model != "standard":
+                # A VM that this controller stops to change its machine may announce its shutdown in the same way.
+                taken = state.living and state.state != "leaving" and not state.change
+                if taken and state.provisioning_model != "standard":
                     most = max(NOTICE_SECONDS, float(self._recorder.spec.notice_seconds))
                     seconds = min(line.seconds, most)
                     self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time, seconds=seconds))

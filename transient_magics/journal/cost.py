@@ -1,9 +1,10 @@
 """What a cluster has cost, costs now, and would have cost on demand: from VMs' times and prices, never stored.
 
 A VM costs as Google bills it ("VM instance pricing", "Spot VMs"): from RUNNING until it is told to stop, so that the
-notice of a preemption is free; by the second, each start a minute at least; nothing where it is preempted within its
-first minute. Compute Engine's own times count where they are known. The price of a VM has that of its disk and its
-external address in it, which are counted for as long. The on-demand equivalent is the same VM time at on-demand prices
+usual notice of a preemption is free, and a longer one, during which the VM runs on, is not (no page says so; it is
+RUNNING then); by the second, each start a minute at least; nothing where it is preempted within its first minute.
+Compute Engine's own times count where they are known. The price of a VM has that of its disk and its external address
+in it, which are counted for as long. The on-demand equivalent is the same VM time at on-demand prices
 (what the same work would have cost without transient servers). Data that workers exchange with parameter servers in
 another zone, and with VMs there that prepare their mini-batches, costs by the byte, as both ends count them; so does
 what follows a cluster that moves. On demand that would cost the same. A VM that is stopped, to be started again, costs
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..protocol.job import NOTICE_SECONDS
 from ..spec import PREPARATION, WORKER, ClusterSpec, price_kind
 from ..spec.places import slot_of
 from .power import Stretch
@@ -233,7 +235,8 @@ def _stopped_at(vm: VmState, now: float) -> float:
     """When it was told to stop, as far as is known; 0 while it runs."""
     told = vm.stopping_at or vm.ended_at
     if vm.noticed_at and (told or now) - vm.noticed_at <= vm.notice_seconds + _LATE_SECONDS:
-        return min(vm.noticed_at, told or now)
+        runs_on = vm.notice_seconds if vm.notice_seconds > NOTICE_SECONDS else 0.0
+        return min(vm.noticed_at + runs_on, told or now)
     return told
 
 

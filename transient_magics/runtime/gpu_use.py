@@ -11,6 +11,7 @@ GPUs of most emulated VMs exist only as names; `find_card` then returns None, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
@@ -27,6 +28,9 @@ UNUSED_SECONDS = 180.0
 """After this time without any use, the GPU is reported as unused."""
 POLL_SECONDS = 10.0
 _SMI_SECONDS = 30.0
+_DEVICES = Path("/sys/bus/pci/devices")
+_NVIDIA = "0x10de"
+"""NVIDIA's vendor id on the PCI bus."""
 _QUERY = "--query-gpu=name,driver_version,compute_cap"
 _TORCH_VERSION = re.compile(r"^__version__\s*(?::[^=]*)?=\s*'([^']+)'", re.MULTILINE)
 _TORCH_CUDA = re.compile(r"^cuda\s*(?::[^=]*)?=\s*'(\d+)\.(\d+)'", re.MULTILINE)
@@ -93,6 +97,18 @@ def find_card() -> Card | None:
     return Card(fields[0][:60], _version(fields[1]), _version(fields[2]))
 
 
+def _silent_card() -> Card | None:
+    """Return a GPU that the VM has and that nvidia-smi does not report, because of a fault, or None."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1")
+    if hidden or shutil.which("nvidia-smi") is None:
+        return None
+    for vendor in _DEVICES.glob("*/vendor"):
+        with contextlib.suppress(OSError):
+            if vendor.read_text(encoding="ascii").strip() == _NVIDIA:
+                return Card("nvidia-smi does not answer", (0, 0), (0, 0))
+    return None
+
+
 def is_used() -> bool:
     """Return whether any process uses the GPU now.
 
@@ -113,7 +129,7 @@ async def watch(report: Callable[[Card, float], None]) -> None:
         later. Never called if the GPU is used in time.
     """
     started = time.monotonic()
-    card = await asyncio.to_thread(find_card)
+    card = await asyncio.to_thread(find_card) or _silent_card()
     if card is None:
         return
     reported = False

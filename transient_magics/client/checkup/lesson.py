@@ -23,7 +23,8 @@ def driver():
     if not shutil.which("nvidia-smi"):
         return []
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.split("\\n")[:-1]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, check=False)
+    return done.stdout.split("\\n")[:-1]
 
 
 def input_fn(mode):

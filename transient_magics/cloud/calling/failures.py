@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from google.cloud import compute_v1
 
 _TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
-_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "insufficientCapacity", "STOCKOUT", _TOO_FEW)
+_STOCKOUT = re.compile(rf"POOL_EXHAUSTED|STOCKOUT|^insufficientCapacity|^PREEMPTED$|^{_TOO_FEW}")
+_NO_CAPACITY = re.compile("does not have enough resources available|failed to start due to preemption")
+"""Words of Compute Engine's message, for codes that are not in the table (seen by other projects, read 2026-11-27)."""
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 _RATE = ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED")
 _DISABLED = ("accessNotConfigured", "SERVICE_DISABLED")
@@ -166,7 +168,8 @@ def _by_code(
 ) -> CloudError:  # fmt: skip
     """The one table from codes to errors. `code` is the most telling word that Google used."""
     said = _first_line(message)
-    if code.startswith(_STOCKOUT) or (code == "UNSUPPORTED_OPERATION" and "preempt" in message.lower()):
+    preempted = code == "UNSUPPORTED_OPERATION" and "preempt" in message.lower()
+    if _STOCKOUT.search(code) or preempted or _NO_CAPACITY.search(message):
         named = tuple(zone.strip() for zone in zones.split(",") if zone.strip())
         elsewhere = f"These zones have some: {', '.join(named)}." if named else "Try another zone or wait."
         what = f"The zone has no capacity for this VM now: {said}"

@@ -7,6 +7,8 @@ The rules:
   opens it again;
 - a quota that is used up closes the whole region for that machine, five minutes at first; one of all regions closes
   every zone, on whatever terms; a VM that was asked for before opens nothing, because it has its part of the quota;
+- a VM under notice holds its quota until it is gone: a refusal for quota until then closes only until that VM's end,
+  sends its replacement to no other region, and does not start the time of `--fallback`;
 - zones that a stockout named as having capacity are asked first for a while, then the declared order holds again, as
   far as advice on Spot capacity does not change it (`ranking.ranked`);
 - a right that is missing or a policy lets the place in the cluster wait until somebody has mended it: half a minute at
@@ -36,6 +38,10 @@ _HINT_SECONDS = 300.0
 _CLOSED = {STOCKOUT: (30.0, 900.0), QUOTA: (300.0, 3600.0), QUOTA_EVERYWHERE: (300.0, 3600.0)}
 _DELAYED, _DENIED = (2.0, 300.0), (30.0, 900.0)
 _TERMS = ("spot", "preemptible", "standard")
+_FREED_SECONDS = 5.0
+"""From the end of a VM until its quota can be used again."""
+_MOST_HELD_SECONDS = 300.0
+"""From a preemption notice: a VM that is there longer is deleted (`core.LEAVE_SECONDS`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,9 @@ class Capacity:
         self._places: dict[tuple[str, int, str], list[VmState]] = {}
         rows: dict[tuple[str, str, str], tuple[int, float]] = {}  # how many in a row, and when the last was
         used_up_at: dict[tuple[str, str, str], float] = {}
+        vms = list(vms)
+        self._noticed = [vm for vm in vms if vm.noticed_at]
+        self._place_opens_at: dict[tuple[str, int, str], float] = {}
         for vm in sorted(vms, key=_answered_at):
             trail = self._places.setdefault((vm.role, vm.slot, vm.accelerator), [])
             if vm.running_at:
@@ -79,12 +88,14 @@ class Capacity:
             elif vm.state == "refused":
                 trail.append(vm)
                 self._learn(vm, rows)
-                if vm.cause in (QUOTA, QUOTA_EVERYWHERE):
+                if vm.cause in (QUOTA, QUOTA_EVERYWHERE) and self._quota_is_free_at(vm) is None:
                     used_up_at[price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone] = vm.ended_at
 
     def offer(self, role: str, slot: int, gpu: str, zones: tuple[str, ...], provisioning_model: str) -> Offer | None:
         """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where it may be."""
         trail = self._places.get((role, slot, gpu), [])
+        if self._now < self._place_opens_at.get((role, slot, gpu), self._now):
+            return None
         others = [vm for vm in trail if vm.cause not in _CLOSED]
         if others:
             last, bounds = others[-1], _DENIED if others[-1].cause == ACCESS else _DELAYED
@@ -107,11 +118,35 @@ class Capacity:
             return
         kind = price_kind(vm.role, vm.accelerator)
         own = (kind, vm.provisioning_model, vm.zone)
+        if (free_at := self._quota_is_free_at(vm)) is not None:
+            self._close(vm, free_at)
+            self._place_opens_at[vm.role, vm.slot, vm.accelerator] = free_at
+            return
         count, since = rows.get(own, (0, vm.requested_at))
         if vm.requested_at >= since:
             count += 1
         rows[own] = count, vm.ended_at
-        until = vm.ended_at + _wait(_CLOSED[vm.cause], count, vm.zone)
+        self._close(vm, vm.ended_at + _wait(_CLOSED[vm.cause], count, vm.zone))
+        if vm.hints and self._now - vm.ended_at < _HINT_SECONDS:
+            self._hints[kind] = vm.hints
+
+    def _quota_is_free_at(self, refused: VmState) -> float | None:
+        """Return when the first VM under notice frees the quota that a request lacked; None if no VM held it."""
+        if refused.cause not in (QUOTA, QUOTA_EVERYWHERE):
+            return None
+        ends: list[float] = []
+        for vm in self._noticed:
+            end = (vm.ended_at or vm.noticed_at + _MOST_HELD_SECONDS) + _FREED_SECONDS
+            same_quota = refused.cause == QUOTA_EVERYWHERE or (
+                vm.provisioning_model == refused.provisioning_model and region(vm.zone) == region(refused.zone)
+            )
+            if vm.accelerator == refused.accelerator and same_quota and vm.noticed_at <= refused.ended_at < end:
+                ends.append(end)
+        return min(ends, default=None)
+
+    def _close(self, vm: VmState, until: float) -> None:
+        """Close what a refused request says has no room, for VMs of its kind."""
+        kind = price_kind(vm.role, vm.accelerator)
         closed, terms = [vm.zone], (vm.provisioning_model,)
         if vm.cause == QUOTA:
             closed += [zone for zone in self._spec.all_zones if region(zone) == region(vm.zone)]
@@ -120,13 +155,12 @@ class Capacity:
         for zone, model in itertools.product(closed, terms):
             key = (kind, model, zone)
             self._open_at[key] = max(until, self._open_at.get(key, until))
-        if vm.hints and self._now - vm.ended_at < _HINT_SECONDS:
-            self._hints[kind] = vm.hints
 
     def _falls_back(self, trail: list[VmState], gpu: str) -> bool:
         if gpu and accelerator(gpu).spot_only:
             return False
-        since = next((vm.requested_at for vm in trail if vm.cause in _CLOSED), None)
+        short = (vm for vm in trail if vm.cause in _CLOSED and self._quota_is_free_at(vm) is None)
+        since = next((vm.requested_at for vm in short), None)
         seconds = self._spec.fallback_seconds
         return seconds is not None and since is not None and self._now - since >= seconds
 

@@ -149,7 +149,7 @@ class Checkup:
         command = ["gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)", "--quiet"]
         try:
             ended = await asyncio.to_thread(
-                subprocess.run, command, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False
+                subprocess.run, command, capture_output=True, encoding="utf-8", timeout=_LIMIT_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
             return Line("gcloud", "bad", "gcloud does not answer.", " ".join(command))
