@@ -78,8 +78,21 @@ async def test_those_that_cannot_be_had_are_told_one_by_one(
     assert isinstance(made["c1-worker-3"], StockoutError)
 
 
-async def test_a_whole_stockout_is_everyones(api: Api, engine: ComputeEngine, many: list[VmRequest]) -> None:
-    error = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "not enough resources"}]}
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("ZONE_RESOURCE_POOL_EXHAUSTED", "not enough resources"),
+        ("REGION_RESOURCE_POOL_EXHAUSTED", "not enough resources"),
+        ("GPU_STOCKOUT", "none"),
+        ("PREEMPTED", "none"),
+        ("NEW_CODE", "The zone 'projects/p/zones/z' does not have enough resources available to fulfill the request."),
+        ("UNSUPPORTED_OPERATION", "Instance failed to start due to preemption."),
+    ],
+)
+async def test_a_whole_stockout_is_everyones(
+    api: Api, engine: ComputeEngine, many: list[VmRequest], code: str, message: str
+) -> None:
+    error = {"errors": [{"code": code, "message": message}]}
     api.on("POST", BULK, operation(**GROUP))
     api.on("POST", WAIT, operation(**GROUP, error=error, httpErrorStatusCode=503))
     api.on("GET", OPERATIONS, {"items": []})
@@ -108,6 +121,21 @@ async def test_a_notice_that_is_refused_is_dropped_for_all_of_them(
     assert not [each for each in made.values() if isinstance(each, CloudError)]
     first, second = (body["instanceProperties"]["scheduling"] for _, body in api.asked("POST", BULK))
     assert ("preemptionNoticeDuration" in first, "preemptionNoticeDuration" in second) == (True, False)
+
+
+async def test_so_is_one_that_only_the_operation_refuses(
+    api: Api, engine: ComputeEngine, many: list[VmRequest]
+) -> None:
+    why = "Invalid value for field 'scheduling.preemptionNoticeDuration'."
+    error = {"errors": [{"code": "INVALID_FIELD_VALUE", "message": why}]}
+    api.on("POST", BULK, operation(**GROUP), operation("operation-2", **GROUP))
+    api.on("POST", WAIT, operation(**GROUP, error=error, httpErrorStatusCode=400))
+    api.on("POST", f"{OPERATIONS}/operation-2/wait", operation("operation-2", **GROUP))
+    api.on("GET", OPERATIONS, {"items": []})
+    api.on("GET", ALL, listed(), listed(*(instance(each.name) for each in many)))
+    made = await engine.insert_many([replace(each, notice_seconds=120) for each in many])
+    assert not [each for each in made.values() if isinstance(each, CloudError)]
+    assert "requested without it" in engine.notice_refused
 
 
 async def test_what_an_earlier_attempt_made_is_taken_over(

@@ -210,6 +210,33 @@ def test_the_notice_of_a_preemption_is_a_vms_own_word_and_it_is_held_to_it(clust
         assert ("delete worker-0" in asked) == (model == "spot")
 
 
+@pytest.mark.parametrize(("told", "longest", "counts"), [(120.0, 120, 120.0), (120.0, 0, 30.0), (30.0, 120, 30.0)])
+def test_a_vm_under_notice_has_the_seconds_that_it_reports_and_that_were_requested(
+    cluster: Path, told: float, longest: int, counts: float
+) -> None:
+    with in_charge(cluster) as controller:
+        state = controller._recorder.state
+        assert state.spec
+        controller._recorder.state = replace(state, spec=replace(state.spec, notice_seconds=longest))
+        tell(controller, {"kind": "vm.preemption_notice", "time": 1, "seconds": told})
+        vm = controller._recorder.state.vms["worker-0"]
+        assert (vm.state, vm.notice_seconds) == ("leaving", counts)
+
+
+def test_a_vm_that_is_stopped_for_another_machine_is_not_taken_for_preempted(cluster: Path) -> None:
+    """On Compute Engine a stop may look like a preemption in the VM's metadata."""
+    asked = events.VmMachineAsked(
+        vm="worker-0", machine_type="n1-standard-2", hourly=0.5, on_demand_hourly=1.5, disk_hourly=0.01, part=0.5,
+        reason="asked by the user",
+    )  # fmt: skip
+    with in_charge(cluster) as controller:
+        controller._recorder.record(asked)
+        tell(controller, {"kind": "vm.preemption_notice", "time": 1})
+        vm = controller._recorder.state.vms["worker-0"]
+        assert vm.state != "leaving"
+        assert vm.change
+
+
 @pytest.mark.parametrize(("answers", "patience", "told"), [(False, 60.0, True), (True, 60.0, False), (True, 0.0, True)])
 async def test_a_vm_that_answers_tells_of_its_notice_before_compute_engine_is_believed(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, patience: float, told: bool

@@ -132,6 +132,23 @@ async def test_an_unused_gpu_is_reported_once_and_again_when_it_is_used(
     assert reported == [("Tesla T4", True), ("Tesla T4", False)]
 
 
+async def test_a_gpu_that_nvidia_smi_does_not_see_is_reported_as_unused(
+    smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (smi / "nvidia-smi").write_text("#!/bin/sh\necho 'Failed to initialize NVML' >&2; exit 9\n", encoding="utf-8")
+    device = tmp_path / "pci" / "0000:00:04.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n", encoding="utf-8")
+    monkeypatch.setattr(gpu_use, "DEVICES", tmp_path / "pci")
+    monkeypatch.setattr(gpu_use, "UNUSED_SECONDS", 0.1)
+    monkeypatch.setattr(gpu_use, "POLL_SECONDS", 0.05)
+    reported: list[str] = []
+    watching = asyncio.create_task(gpu_use.watch(lambda card, _: reported.append(card.name)))
+    await until(lambda: reported)
+    watching.cancel()
+    assert reported == ["nvidia-smi does not answer"]
+
+
 async def test_a_gpu_that_is_used_in_time_is_not_reported(smi: Path) -> None:
     (smi / "processes").write_text("4711\n", encoding="utf-8")
     async with asyncio.timeout(30):

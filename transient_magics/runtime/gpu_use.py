@@ -28,7 +28,8 @@ UNUSED_SECONDS = 180.0
 """After this time without any use, the GPU is reported as unused."""
 POLL_SECONDS = 10.0
 _SMI_SECONDS = 30.0
-_DEVICES = Path("/sys/bus/pci/devices")
+DEVICES = Path("/sys/bus/pci/devices")
+"""The devices of the PCI bus."""
 _NVIDIA = "0x10de"
 """NVIDIA's vendor id on the PCI bus."""
 _QUERY = "--query-gpu=name,driver_version,compute_cap"
@@ -102,7 +103,7 @@ def _silent_card() -> Card | None:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1")
     if hidden or shutil.which("nvidia-smi") is None:
         return None
-    for vendor in _DEVICES.glob("*/vendor"):
+    for vendor in DEVICES.glob("*/vendor"):
         with contextlib.suppress(OSError):
             if vendor.read_text(encoding="ascii").strip() == _NVIDIA:
                 return Card("nvidia-smi does not answer", (0, 0), (0, 0))

@@ -10,6 +10,7 @@ constraints are then not asked, and the answer says so. One of those shows when 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from ..calling.mending import lift, lift_managed
 from ..translation import IMAGE
 from ..values import VmRequest
 from .quotas import gpus_of
+
+log = logging.getLogger(__name__)
 
 OS_LOGIN, EXTERNAL_IP = "compute.requireOsLogin", "compute.vmExternalIpAccess"
 GUEST_ATTRIBUTES, SHIELDED = "compute.disableGuestAttributesAccess", "compute.requireShieldedVm"
@@ -171,10 +174,11 @@ class _Older:
 
 
 async def _or_none(effective: _Ask, name: str) -> Policy | None:
-    """Return the policy of a constraint, or None where Google has no such constraint (any more)."""
+    """Return the policy of a constraint, or None where it cannot be asked, or is no longer one of Google's."""
     try:
         return await effective(name)
-    except GoneError:
+    except CloudError as error:
+        log.info("the policy of %s is unknown: %s", name, error)
         return None
 
 
