@@ -14,6 +14,7 @@ from hypothesis import strategies as some
 
 from transient_magics.journal import metrics
 from transient_magics.protocol import agent_commands, chief_messages, cluster_commands, events, vm_events
+from transient_magics.protocol.measures.step_parts import StepParts
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 NOW = 1_800_000_000 * 10**9
@@ -76,6 +77,11 @@ FIELDS: dict[str, list[Any]] = {
     "provisioning_model": ["spot", "x"],
     "asked": [True, 1],
     "next_seconds": [None, 2.0],
+    "job": [*["job-1"] * 8, "job-2"],
+    "attempt": [*[1] * 8, 2],
+    "rank": [*[0] * 8, 1],
+    "dask": [*["dask-1"] * 8, "dask-2"],
+    "versions": [{"distributed": "2026.1.0"}, {"distributed": "../../x"}],
 }
 GOOD = {
     name: [True] if "bool" in str(each.type) else ["text"] if re.search("str|Name", str(each.type)) else [1]
@@ -86,14 +92,17 @@ SPEC_FIELDS = {name: [each] for name, each in SPEC.to_dict().items()}
 
 
 @some.composite
-def said(draw: Any) -> bytes:
-    """A line: an event with some fields that fit and some that do not; another JSON value; or no JSON at all."""
+def said(draw: Any, kinds: frozenset[str] | None = None) -> bytes:
+    """A line: an event with some fields that fit and some that do not; another JSON value; or no JSON at all.
+
+    `kinds`: those of the events that are drawn most (default: of chiefs and agents).
+    """
     way = draw(some.integers(0, 9))
     if way == 0:
         return draw(some.binary(max_size=40) | some.sampled_from([DEEP, b'{"a":"' + b"x" * 2**20 + b'"}', b"9" * 5000]))
     if way == 1:
         return json.dumps(draw(value)).encode()
-    kind = draw(some.sampled_from(sorted(CHIEF | AGENT | {"train.declared"}) if way > 5 else KINDS))
+    kind = draw(some.sampled_from(sorted(kinds or CHIEF | AGENT | {"train.declared"}) if way > 5 else KINDS))
     cls = events.KINDS.get(kind) or vm_events._OF_AGENT[kind]
     told: dict[str, Any] = {"kind": draw(some.just(kind) | value) if way == 2 else kind, "time": NOW}
     for name in (each.name for each in fields(cls)):
@@ -107,12 +116,21 @@ def said(draw: Any) -> bytes:
     return json.dumps(told).encode()
 
 
+SPLIT = [0.1] * len(StepParts._fields)
+"""The parts of a step, as a worker reports them."""
+
+
 @some.composite
 def rows(draw: Any) -> bytes:
     """Lines of metrics."""
     found = []
     for number in range(draw(some.integers(0, 4))):
-        row: dict[str, Any] = {"time": NOW - number * 4000 * 10**9, "worker": "worker-0", "steps": 1, "loss": 0.5}
+        row: dict[str, Any] = {
+            "time": NOW + number * draw(some.sampled_from([1, 4000])) * 10**9, "worker": "worker-0", "step": number,
+            "steps": 1, "loss": 0.5,
+        }  # fmt: skip
+        if draw(some.booleans()):
+            row |= dict.fromkeys(metrics.GRADIENTS, 1.0) | {"traced_seconds": 0.1, "split": SPLIT}
         changed = draw(
             some.lists(
                 some.sampled_from([*sorted({*row, *metrics._NUMBERS, "new"}), *["time", "worker"] * 4]), max_size=2
