@@ -117,6 +117,17 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def card() -> str:
+    """Return the name of the first NVIDIA GPU of this machine, or nothing."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60, encoding="utf-8"
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return listed.partition("(")[0].strip() if listed.startswith("GPU ") else ""
+
+
 def say(name: str, value: float, unit: str, target: str = "", *, more: str = "") -> None:
     """One figure on one line."""
     aside = "; ".join(filter(None, [f"target {target}" if target else "", more]))

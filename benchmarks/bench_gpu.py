@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _common import all_in, own_home, rows_between, say, say_all, step_rate
+from _common import all_in, card, own_home, rows_between, say, say_all, step_rate
 from _guard import elsewhere
 
 from transient_magics import client
@@ -65,17 +65,6 @@ def resnet_hues():
 NAMES: dict[str, Any] = {"model": "resnet", "hparams_set": "resnet_hues", "problem": "image_hues"}
 PARTS = ("kernels", "variables", "cluster")
 PORT = 2240
-
-
-def card() -> str:
-    """The first GPU, or nothing."""
-    try:
-        said = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=60, encoding="utf-8"
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return said.partition("(")[0].strip() if said.startswith("GPU ") else ""
 
 
 @contextlib.contextmanager

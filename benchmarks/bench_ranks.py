@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from _common import own_home, say, say_all
+from _common import card, own_home, say, say_all
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Job
@@ -68,14 +66,6 @@ while True:
 """
 
 
-def has_gpu() -> bool:
-    """Return whether the machine has an NVIDIA GPU."""
-    if not shutil.which("nvidia-smi"):
-        return False
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", check=False, timeout=60)
-    return listed.stdout.startswith("GPU ")
-
-
 class Steps:
     """The steps that a rank made, read from the file that it writes."""
 
@@ -123,7 +113,7 @@ def main() -> None:
     if importlib.util.find_spec("torch") is None:
         print("skipped: PyTorch is not installed")
         return
-    gpu = "h100" if has_gpu() else "cpu"
+    gpu = "h100" if card() else "cpu"
     with own_home(), tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "made"
         steps = Steps(Path(folder) / "made-0")

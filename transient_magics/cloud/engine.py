@@ -211,12 +211,14 @@ class ComputeEngine:
             if not self._refuses_notice(error, requests[0]):
                 raise
             outcome = {request.name: error for request in requests}
-        again = [
-            self._noticed(request)
-            for request in requests
-            if isinstance(error := outcome[request.name], CloudError) and self._refuses_notice(error, request)
-        ]
-        return {**outcome, **await self._insert_many(again, timeout)} if again else outcome
+        again: list[VmRequest] = []
+        for request in requests:
+            result = outcome[request.name]
+            if isinstance(result, CloudError) and self._refuses_notice(result, request):
+                again.append(replace(request, notice_seconds=0))
+        if again:
+            outcome |= await self._insert_many(again, timeout)
+        return outcome
 
     async def _insert_many(self, requests: Sequence[VmRequest], timeout: float) -> dict[str, Vm | CloudError]:
         zone, where = requests[0].zone, f"{len(requests)} VMs in zone {requests[0].zone}"

@@ -30,7 +30,7 @@ _LEAST_SECONDS = 60.0
 Tenure = tuple[str, float, float]
 """Who had a worker, from when to when, in seconds since 1970."""
 _LATE_SECONDS = 90.0
-"""A VM that is there so long after its notice is over was not taken."""
+"""A VM that still runs this long after the end of its notice was not preempted."""
 
 
 @dataclass(frozen=True, slots=True)

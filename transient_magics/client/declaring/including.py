@@ -29,7 +29,7 @@ class _Room:
         self._bytes, self._entries = MOST_BYTES, MOST_FILES
 
     def take(self, path: Path, size: int = 0, entries: int = 0) -> None:
-        """Raises DeclarationError where there is no room for so much of `path`."""
+        """Count a part of `path`. Raises DeclarationError if it exceeds the limit."""
         self._bytes -= size
         self._entries -= entries
         if self._bytes < 0:

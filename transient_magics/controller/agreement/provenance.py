@@ -44,7 +44,7 @@ _USUAL = frozenset(
         "reclaim.answered",
     }
 )
-"""Intentions of a controller that does its work. This machine decides them again by itself."""
+"""Intentions of a controller that does its work. This machine decides them again."""
 _HIGHEST_SLOT = 100_000
 _Kind = TypeVar("_Kind", bound=Event)
 _Rule = Callable[["_Sieve", _Kind], Event | None]
