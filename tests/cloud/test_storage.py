@@ -16,6 +16,7 @@ from tests.conftest import Emulate
 from tests.emulator.discovery import faults
 from transient_magics.cloud import CloudStorage, Reach, bounded_token
 from transient_magics.errors import AccessError, AlreadyExistsError, ChangedError, GoneError, UnreachableError
+from transient_magics.runtime.files.bucket import Bucket
 
 BUCKET = "some-results"
 
@@ -169,3 +170,14 @@ async def test_a_silent_endpoint_is_given_up(unused_port: int) -> None:
     async with CloudStorage("a-project", f"http://127.0.0.1:{unused_port}", patience=0.5) as storage:
         with pytest.raises(UnreachableError, match="does not answer"):
             await storage.list(BUCKET)
+
+
+async def test_nothing_is_asked_but_what_was_wanted(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's client would look up each bucket in a background thread, which may outlive the client."""
+    api.on("GET", "storage/v1/b/mine/o", {"items": []})
+    with mounted(api.url, tmp_path, monkeypatch):
+        async with CloudStorage("a-project", patience=3) as storage:
+            assert await storage.list("mine") == []
+        assert await asyncio.to_thread(lambda: Bucket("gs://mine").list("")) == []
+        await asyncio.sleep(0.3)
+    assert [(method, path) for method, path, *_ in api.requests] == [("GET", "storage/v1/b/mine/o")] * 2

@@ -248,6 +248,14 @@ def _sum(content: bytes) -> str:
 
 
 def _client(project: str, endpoint: str | None) -> storage.Client:
+    client = _built(project, endpoint)
+    # For its traces the client asks for each bucket that it meets: in threads that outlive it, with retries of their
+    # own, and with a permission that a bucket's writer may lack.
+    client._bucket_metadata_cache = None
+    return client
+
+
+def _built(project: str, endpoint: str | None) -> storage.Client:
     from google.cloud import storage
 
     if endpoint is None:
