@@ -251,7 +251,7 @@ def _client(project: str, endpoint: str | None) -> storage.Client:
     client = _built(project, endpoint)
     # For its traces the client asks for each bucket that it meets: in threads that outlive it, with retries of their
     # own, and with a permission that a bucket's writer may lack.
-    client._bucket_metadata_cache = None
+    client._bucket_metadata_cache = None  # pyright: ignore[reportAttributeAccessIssue]
     return client
 
 

@@ -64,7 +64,8 @@ class Bucket:
         with self._explaining(""):
             project = "emulated-project" if emulated or token else None
             self._client = storage.Client(project, _brought(token) if token else None)
-        self._client._bucket_metadata_cache = None  # as in `cloud/storage/objects.py`: no requests of its own accord
+        # No requests of its own accord, as in `cloud/storage/objects.py`.
+        self._client._bucket_metadata_cache = None  # pyright: ignore[reportAttributeAccessIssue]
         self._session, self._endpoint = _way(self._client)
         self._bucket = self._client.bucket(name)
         self._how: dict[str, Any] = {"retry": DEFAULT_RETRY.with_timeout(_RETRY_SECONDS), "timeout": _SILENCE_SECONDS}
