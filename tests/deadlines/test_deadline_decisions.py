@@ -21,7 +21,7 @@ from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, zones_f
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.journal import Event, events, replay
 from transient_magics.journal.deadlines import Pace
-from transient_magics.planner.deadlines.world import World
+from transient_magics.deadlines.world import World
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 
 

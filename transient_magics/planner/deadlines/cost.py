@@ -22,7 +22,7 @@ from ..simulate import Course
 from ..speeds.workloads import Workload
 from .chains import published
 from .market import GRID, Open
-from .world import Capacity, World
+from ...deadlines.world import Capacity, World
 
 _LOWER, _LATE = 1.645, 2.326  # deviations: of a speed that 5 % are below, of a start that 1 % take longer than
 _DECISIONS = 100  # until a deadline: what a controller does each second is done so often
