@@ -77,7 +77,9 @@ def _sizes(blocks: Sequence[Block]) -> dict[str, Point]:
         else:
             total = point.seconds + block.seconds
             speed = (point.speed * point.seconds + block.steps) / total
-            found[block.machines] = Point(point.workers, speed, total, point.vms + block.fresh, point.fresh + block.fresh)
+            found[block.machines] = Point(
+                point.workers, speed, total, point.vms + block.fresh, point.fresh + block.fresh
+            )
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cache
 from itertools import pairwise
 from operator import itemgetter
@@ -18,7 +19,6 @@ from statistics import NormalDist
 
 from ..catalog import accelerator
 from ..journal.deadlines import Block
-from ..protocol.machines import parse_machines
 from .history import Point, history
 
 Counts = Mapping[str, int]
@@ -59,7 +59,7 @@ class Speeds:
                 self._line.append((sum_, speed))
         self._means: dict[float, float] = {}
         self._leasts: dict[tuple[tuple[str, int], ...], float] = {}
-        self._rate = rate
+        self._rate, self._factor = rate, 1.0
         self._own = [self._noise.variance(point.seconds * rate) + self._young(point) for point in self._points]
 
     @property
@@ -78,6 +78,22 @@ class Speeds:
         )
         return max(math.sqrt(own), LEAST_ERROR)
 
+    @property
+    def drift(self) -> float:
+        """The standard deviation of the logarithmic speed of the VMs that were measured, for the rest of the run."""
+        return max(math.sqrt(min(self._own, default=1.0)), LEAST_ERROR)
+
+    @property
+    def differ(self) -> float:
+        """The standard deviation of VMs' logarithmic speeds."""
+        return self._noise.between
+
+    def scaled(self, factor: float) -> Speeds:
+        """The same, but so many times as fast."""
+        found = copy(self)
+        found._factor, found._means, found._leasts = self._factor * factor, {}, {}
+        return found
+
     def has(self, workers: Counts) -> bool:
         """Whether just these were measured."""
         return any(point.workers == workers for point in self._points)
@@ -88,7 +104,7 @@ class Speeds:
         if not added or not self._points:
             return 0.0
         if added not in self._means:  # a decision asks for the same sizes many times
-            self._means[added] = self._on_line(added)
+            self._means[added] = self._factor * self._on_line(added)
         return self._means[added]
 
     def _on_line(self, added: float) -> float:
@@ -102,7 +118,7 @@ class Speeds:
         """What they make at least, with the confidence asked for. GPUs that never trained count nothing."""
         key = tuple(workers.items())
         if key not in self._leasts:
-            self._leasts[key] = self._least(workers)
+            self._leasts[key] = self._factor * self._least(workers)
         return self._leasts[key]
 
     def _least(self, workers: Counts) -> float:

@@ -23,6 +23,7 @@ from .speeds import Speeds
 Capacity = Callable[[float], int]
 """How many Spot VMs there are at a second, those that are held included."""
 _LEAST_START = 0.7  # of the longest, which is the one that is counted with
+_READ = 30.0  # seconds between two looks at the speeds
 _LATEST = 3.0  # deadlines: a run that is not done by then never is
 
 
@@ -95,6 +96,11 @@ class World:
         told = [market.lacks * market.spells[1], market.lasts * market.spells[0]]
         ends, opened, since = [market.spells[1], market.spells[0]], market.open, self.now - market.age
         acted, crew, speeds = self.now - self.since, list[str](), self.speeds
+        blocks, read, measured = (
+            self.known.blocks,
+            self.now,
+            Speeds(self.known.blocks, self.confidence, alike=self.alike),
+        )
         prices = {(kind.gpu, SPOT): kind.spot for kind in self.kinds}
         prices |= {(kind.gpu, ON_DEMAND): kind.on_demand or 0.0 for kind in self.kinds}
         varies = self.varies / math.sqrt(max(self.period / PERIOD, 1.0))  # each stretch by itself
@@ -110,10 +116,11 @@ class World:
             working = Counter(vm.kind for vm in self.vms if vm.ready <= self.now)
             coming = [vm.born for vm in self.vms if vm.kind[1] == ON_DEMAND and vm.ready > self.now]
             trains, first = self.known.began or (self.now, 0)
-            if speeds is None or not self.known.began:
-                measured = Speeds(self.known.blocks, self.confidence, alike=self.alike, rate=self.rate)
-            else:
+            if speeds is not None and self.known.began:
                 measured = speeds
+            elif len(self.known.blocks) != len(blocks) or self.now - read >= _READ:  # else little has changed
+                blocks, read = self.known.blocks, self.now
+                measured = Speeds(blocks, self.confidence, alike=self.alike, rate=self.rate)
             verdict = self.decide(
                 Seen(
                     self.now, self.deadline, -int(self.saved - self.work), int(self.step - self.saved), measured,
@@ -148,7 +155,9 @@ class World:
                 crew = names
             self.step = min(self.step + speed * self.period, self.work)
             if speeds is None and here:
-                self.known = self.known.told(self.now + self.period, int(self.step), render_machines(machines), self.rate)
+                self.known = self.known.told(
+                    self.now + self.period, int(self.step), render_machines(machines), self.rate
+                )
             done = self.step >= self.work
             lasts += self.save if done else 0.0
             self.cost += lasts * (self.kept + sum(prices[vm.kind] for vm in self.vms))

@@ -39,7 +39,9 @@ def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
     if len(workers) > MOST_WORKERS:  # a chief may say so of any name
         del workers[next(iter(workers))]
     took = event.at - max(vm.answered_at if vm else 0.0, run.declared_at if run else 0.0)
-    return with_run(state, event.run, workers=workers, deadline=_timed(run, lambda known: known.joined(event.worker, took)))
+    return with_run(
+        state, event.run, workers=workers, deadline=_timed(run, lambda known: known.joined(event.worker, took))
+    )
 
 
 @rules.of(e.WorkerLeft)
