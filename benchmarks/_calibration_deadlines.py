@@ -2,7 +2,7 @@
 often they are in time after a lasting drop of the speed.
 
 Courses go through `deadlines.world`, the world that plans simulate too, on markets drawn from the chains of 2022, with
-VMs that differ and speeds that drift. In the rows of drops, "above" is the share of runs that are late: 5 % is the most.
+VMs that differ and speeds that drift. In the rows of drops, "above" is the share of runs that are late, 5 % at most.
 """
 
 from __future__ import annotations
@@ -138,7 +138,10 @@ ROWS = [
         for hours in (0.25, 1.0, 4.0)
     ),
     *(
-        Row(f"deadline end, {WORK:g} h in {hours:g} h", f"{share:.0%} of the run, {count} VMs", partial(ends, count, hours, share))
+        Row(
+            f"deadline end, {WORK:g} h in {hours:g} h", f"{share:.0%} of the run, {count} VMs",
+            partial(ends, count, hours, share),
+        )
         for count, hours in ((1, 14.0), (1, 18.0), (4, 14.0), (4, 18.0))
         for share in (0.1, 0.25, 0.5, 0.75)
     ),

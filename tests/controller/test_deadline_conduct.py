@@ -49,7 +49,7 @@ Open = Callable[..., tuple[Recorder, Deadlines, Desk]]
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens such a journal, of a run with these options."""
     monkeypatch.setattr(conduct, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(conduct, "_LEAST_COURSES", 3)
+    monkeypatch.setattr(conduct, "_LEAST_COURSES", 1)
     path = tmp_path / "journal.jsonl"
     with contextlib.ExitStack() as stack:
 

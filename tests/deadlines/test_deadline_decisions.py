@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -21,7 +22,7 @@ from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, zones_f
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.deadlines.world import World
 from transient_magics.journal import Event, events, replay
-from transient_magics.journal.deadlines import Block
+from transient_magics.journal.deadlines import Block, DeadlineState
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 
 
@@ -228,6 +229,67 @@ def test_what_is_made_is_saved_before_anything_is_rented_for_it() -> None:
     verdict = decide(replace(near, deadline=near.deadline + 90))
     assert verdict.save
     assert not any(terms == ON_DEMAND for _, terms in verdict.workers)
+
+
+def trained(speed: Callable[[float], float], hours: float, vms: int = 1) -> Speeds:
+    """What a run of so many hours shows; `speed`: steps per second by the hour."""
+    known = DeadlineState()
+    for number in range(vms):
+        known = known.joined(f"worker-{number}", 60.0)
+    known, step = known.told(0.0, 0, f"cpux{vms}"), 0.0
+    for second in range(30, int(3600 * hours) + 1, 30):
+        step += 30 * speed(second / 3600)
+        known = known.told(float(second), round(step), f"cpux{vms}")
+    return Speeds(known.blocks, 0.95)
+
+
+def test_a_speed_that_drifts_for_an_hour_is_less_certain_than_one_that_only_jitters() -> None:
+    """Both differ by 5 %: for half an hour at a time, and for half a minute."""
+    slow = trained(lambda hour: 1000 * (1.05 if hour % 1 < 0.5 else 0.95), 4.0)
+    fast = trained(lambda hour: 1000 * (1.05 if hour * 60 % 1 < 0.5 else 0.95), 4.0)
+    assert slow.drift > 0.03
+    assert fast.drift < 0.025
+    for speeds in (slow, fast):
+        assert speeds.error({"cpu": 1}) >= 0.02
+
+
+def test_other_vms_differ_and_many_differ_less() -> None:
+    one, four = (trained(lambda _: 1000.0, 2.0, vms) for vms in (1, 4))
+    assert one.error({"cpu": 1}) > 0.04
+    assert four.error({"cpu": 4}) < 0.03
+
+
+def test_a_lasting_drop_is_noticed_within_a_quarter_of_an_hour() -> None:
+    drop = 0.1
+    for hours in (3.25, 4.0):
+        later = trained(
+            lambda hour: 1000 * (1 - drop if hour > 3 else 1) * (1.02 if hour * 60 % 1 < 0.5 else 0.98), hours
+        )
+        assert later.mean({"cpu": 1}) == pytest.approx(1000 * (1 - drop), rel=0.015)
+
+
+def test_what_other_numbers_of_workers_made_before_a_drop_counts_with_it() -> None:
+    known, step = DeadlineState().joined("worker-0", 60.0).joined("worker-1", 60.0), 0
+    for block in range(18):
+        count = 1 if block < 6 else 2
+        known = known.changed().told(block * 600.0, step, f"cpux{count}")
+        step += 600 * count * (9 if block > 14 else 10)
+        known = known.told(block * 600.0 + 599, step, f"cpux{count}")
+    assert Speeds(known.blocks, 0.95).mean({"cpu": 1}) == pytest.approx(9.0, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_lasting_drop_of_the_speed_makes_no_run_late_that_had_time_for_it(count: int) -> None:
+    """Capacity goes for good as soon as all time that may be waited is, and then all is 10 % slower."""
+    drop, work = 0.1, 6 * 3600.0
+    for at in (1.0, 3.0, 5.0):
+        made = world(
+            spells(*[1800.0, 900.0] * 20), work * (1 / (1 - drop) + 0.02) + 200, 0, declared=count, most=count,
+            period=60.0, disturbed=lambda now, at=at: 1 - drop if now > 3600 * at else 1.0,
+        )  # fmt: skip
+        made.work = int(work * made.speed({"cpu": count}))
+        assert made.run().now <= made.deadline
 
 
 def measured(alone: float, shared: float = 0.0) -> Speeds:

@@ -1,8 +1,8 @@
 """What the blocks of a run's progress show: the speed of each set of workers, and how far it may be off. Pure.
 
-How much faster some workers are than others does not change. The level of all speeds does: what is measured of it counts
-half as much an hour later, and where the last 15 minutes differ from that by more than chance explains, they alone say
-what it is.
+How much faster some workers are than others does not change. The level of all speeds does: what is measured of it
+counts half as much an hour later, and where the last 15 minutes or more differ from what was before by more than chance
+explains, they alone say what it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ..journal.deadlines import Block
 from ..protocol.machines import parse_machines
 from .noise import Deviation, Noise, measured
 
-_HALF_LIFE, _RECENT = 3600.0, 900.0  # seconds: of what is measured, and of what is tested for a change
+_HALF_LIFE = 3600.0  # seconds until what is measured counts half
+_RECENT, _LONGEST = 900.0, 5400.0  # seconds since a change for which the speed is tested
 _CHANGED = 3.0  # standard deviations by which the recent speed differs where it has changed
 _LEAST_CREW = 300.0  # seconds that workers must have been together to be compared with others
 
@@ -41,21 +42,20 @@ def history(blocks: Sequence[Block], rate: float = 1.0) -> tuple[list[Point], No
     if not blocks:
         return [], measured((), ())
     last = blocks[-1].at
-    old = [block for block in blocks[:-1] if (last - block.at + block.seconds) * rate > _RECENT]
-    new = blocks[len(old) :]
-    noise, sizes, level, seconds = _before(tuple(old), rate)
-    seconds *= 2 ** ((old[-1].at - last) * rate / _HALF_LIFE) if old else 1.0
-    recent, recent_seconds = _level(new, sizes, last, rate)
-    if recent_seconds:
-        vms = sum(parse_machines(new[-1].machines).values())
-        fresh = min(sum(block.fresh for block in new), vms)
-        variance = noise.variance(recent_seconds * rate) + noise.variance(seconds * rate)
-        variance += noise.between**2 * _change(vms, vms, fresh)
-        if recent_seconds * rate >= _RECENT / 2 and (recent - level) ** 2 > _CHANGED**2 * variance:
-            level, seconds = recent, recent_seconds
-        else:
-            total = seconds + recent_seconds
-            level, seconds = (level * seconds + recent * recent_seconds) / total, total
+    since = [(last - block.at + block.seconds) * rate for block in blocks]
+    latest = max(sum(each > _RECENT for each in since), 1 if len(blocks) > 1 else 0)
+    earliest = min(max(sum(each > _LONGEST for each in since), 1), latest)
+    splits = [_split(tuple(blocks[:place]), blocks[place:], last, rate) for place in range(latest, earliest - 1, -1)]
+    split = max(splits, key=lambda each: each.chance)
+    if split.chance > _CHANGED**2:
+        level, seconds = split.after, split.after_seconds
+    else:
+        split = splits[0]
+        seconds = split.before_seconds + split.after_seconds
+        total = split.before * split.before_seconds + split.after * split.after_seconds
+        level = total / seconds if seconds else 0.0
+    noise, sizes = split.noise, split.sizes
+    new = blocks[split.place :]
     found = {
         name: point._replace(speed=point.speed * math.exp(level), seconds=min(point.seconds, seconds))
         for name, point in sizes.items()
@@ -63,6 +63,33 @@ def history(blocks: Sequence[Block], rate: float = 1.0) -> tuple[list[Point], No
     for name, point in _sizes(new).items():
         found[name] = found[name]._replace(vms=found[name].vms + point.fresh) if name in found else point
     return list(found.values()), noise
+
+
+class _Split(NamedTuple):
+    """Blocks before and after a moment, at the place of the first one after it: mean deviations from the sizes measured
+    before, of how many seconds they are, and the square of the difference in standard deviations."""
+
+    place: int
+    noise: Noise
+    sizes: Mapping[str, Point]
+    before: float
+    before_seconds: float
+    after: float
+    after_seconds: float
+    chance: float
+
+
+def _split(old: tuple[Block, ...], new: Sequence[Block], last: float, rate: float) -> _Split:
+    noise, sizes, level, seconds = _before(old, rate)
+    seconds *= 2 ** ((old[-1].at - last) * rate / _HALF_LIFE) if old else 1.0
+    recent, recent_seconds = _level(new, sizes, last, rate)
+    chance = 0.0
+    if recent_seconds * rate >= _RECENT / 2:
+        vms = sum(parse_machines(new[-1].machines).values())
+        fresh = min(sum(block.fresh for block in new), vms)
+        variance = noise.variance(recent_seconds * rate) + noise.variance(seconds * rate)
+        chance = (recent - level) ** 2 / (variance + noise.between**2 * _change(vms, vms, fresh))
+    return _Split(len(old), noise, sizes, level, seconds, recent, recent_seconds, chance)
 
 
 def _sizes(blocks: Sequence[Block]) -> dict[str, Point]:
@@ -94,7 +121,7 @@ def _level(blocks: Sequence[Block], sizes: Mapping[str, Point], last: float, rat
     return (deviations / seconds if seconds else 0.0), seconds
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _before(blocks: tuple[Block, ...], rate: float) -> tuple[Noise, Mapping[str, Point], float, float]:
     """What blocks that do not change any more show: noise, sizes, the level and of how many seconds it is."""
     if not blocks:

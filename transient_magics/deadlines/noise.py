@@ -19,7 +19,8 @@ BLOCK = 600.0
 TIMES = (30.0, 600.0, 1800.0, 7200.0)
 """Correlation times in seconds."""
 USUAL = 0.034
-"""Standard deviation before anything is measured, of either kind. Runs of one cluster differ by 1.3 to 5.8 % (ICAC'19)."""
+"""Standard deviation before anything is measured, of either kind; ICAC'19's runs of one cluster differ by 1.3 to
+5.8 %."""
 _SURE = 5.0
 """Observations that count as much as `USUAL` does."""
 

@@ -20,7 +20,7 @@ from .world import Capacity, Vm, World
 
 COURSES = 200
 """How many make a band."""
-_DECISIONS = 40  # in what is left: a controller decides far more often
+_DECISIONS = 120  # in what is left: a controller decides far more often
 _SURE, _TAIL = 0.99, 0.05  # nothing is told as surer; the share of courses that end on either side of a band
 _FAR = 1e11
 

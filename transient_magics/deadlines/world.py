@@ -27,6 +27,10 @@ _READ = 30.0  # seconds between two looks at the speeds
 _LATEST = 3.0  # deadlines: a run that is not done by then never is
 
 
+def _undisturbed(_: float) -> float:
+    return 1.0
+
+
 @dataclass(slots=True)
 class Vm:
     """A VM: its GPU and terms, when it was asked for, from when on it works, and how fast it is beside others."""
@@ -46,8 +50,8 @@ class World:
     all else. `most` workers at once; a start takes `begin` seconds at most; saves come every `save_every` seconds, and
     from the last step it takes `save` more. Every `period` seconds it is decided. The cloud's clock outpaces this one
     `rate` times. `varies`: how far the speed of 5 seconds is off; `differ`: standard deviation of VMs' logarithmic
-    speeds; `disturbed`: the factor of all speeds at a second. `speeds`: what decisions go by from the first step on; None:
-    what is measured.
+    speeds; `disturbed`: the factor of all speeds at a second. `speeds`: what decisions go by once it trains; None: what
+    is measured.
     """
 
     capacity: Capacity
@@ -66,7 +70,7 @@ class World:
     rate: float = 1.0
     varies: float = 0.05
     differ: float = 0.0
-    disturbed: Callable[[float], float] = lambda now: 1.0
+    disturbed: Callable[[float], float] = field(default_factory=lambda: _undisturbed)
     speeds: Speeds | None = None
     confidence: float = 0.95
     alike: bool = False
@@ -142,9 +146,10 @@ class World:
             self.vms = self._with_new(workers, there, chance)
             self.most_on_demand = max(self.most_on_demand, sum(vm.kind[1] == ON_DEMAND for vm in self.vms))
             here = [vm for vm in self.vms if vm.ready <= self.now]
-            speed, lasts = 0.0, self.period
+            machines = counts(Counter(vm.kind for vm in here))
+            speed = 0.0
+            lasts: float = self.period
             if here:
-                machines = counts(Counter(vm.kind for vm in here))
                 factor = sum(vm.factor for vm in here) / len(here) * self.disturbed(self.now)
                 speed = self.speed(machines) * factor * chance.uniform(1 - varies, 1 + varies)
                 lasts = min(self.period, (self.work - self.step) / speed)

@@ -25,8 +25,8 @@ _LAST_SECONDS = 20.0
 """So many seconds' cost before its money is spent a run is ended, for its last checkpoint."""
 _SAFE_AGAIN = 0.9
 _COURSES, _COURSES_SECONDS, _LEAST_COURSES = 4, 0.03, 20
-"""Simulated at each look: so many, or until that time is spent, so that nothing else of the controller waits. An outlook
-is that of the latest ones, so many at least."""
+"""Simulated at each look: so many, or until that time is spent, so that nothing else of the controller waits. An
+outlook is that of the latest ones, so many at least."""
 
 
 class Deadlines:
