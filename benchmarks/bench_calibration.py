@@ -259,8 +259,8 @@ def others(trials: int, runs: int, report: Callable[[str], None] = print) -> dic
                         )
                         for seen in map(of_groups, other.seen)
                     ]  # fmt: skip
-                    store.learn("run", Record(tuple(went), batch_size=128, parameters=world.parameters))
-                    learnt = store.workload("run")
+                    store.learn("run", Record(tuple(went), "own", batch_size=128, parameters=world.parameters))
+                    learnt = store.workload("run", "own")
                 steps = round(choice.steps_per_second(world) * 5 * 3600)
                 low, high = make_plan(choice, learnt, steps, runs=runs, seed=trial).interval("hours")
                 course = replace(choice.course(world, steps), work_error=noise)
@@ -289,7 +289,7 @@ def got_there(workers: int, examples: float, random: np.random.Generator) -> Rec
         for part in range(1, 13)
     )
     there = ((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0}))
-    return Record((), evaluations=there, batch_size=32, workers=float(workers), gradients=noise)
+    return Record((), "own", evaluations=there, batch_size=32, workers=float(workers), gradients=noise)
 
 
 def lines(trials: int, report: Callable[[str], None] = print) -> dict[str, Row]:
@@ -332,7 +332,10 @@ def targets(trials: int, runs: int, report: Callable[[str], None] = print) -> di
                 needed = [1000 * float(np.exp(random.normal(0, spread))) for _ in range(known)]
                 records = [
                     Record(
-                        (), evaluations=((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0})), batch_size=32
+                        (),
+                        "own",
+                        evaluations=((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0})),
+                        batch_size=32,
                     )
                     for step in map(round, needed)
                 ]
@@ -362,7 +365,7 @@ def accuracies(trials: int, report: Callable[[str], None] = print) -> dict[str, 
             for _ in range(trials):
                 *before, one = random.normal(0.8, differ, known + 1)
                 runs = [
-                    Record((), evaluations=((1000, {"accuracy": float(each)}),), batch_size=32, workers=4.0)
+                    Record((), "own", evaluations=((1000, {"accuracy": float(each)}),), batch_size=32, workers=4.0)
                     for each in before
                 ]
                 told = Accuracies(runs, 32).at(4, 1000)
