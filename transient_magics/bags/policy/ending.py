@@ -75,6 +75,15 @@ def hours_left(bag: Progress, *, courses: int = 100, seed: int = 0) -> _Array:
     return scheduled(bag, running, further, rate, random)
 
 
+def middle(hours: _Array, level: float = 0.9) -> tuple[float, float, float]:
+    """The middle `level` of courses, and their median: low end, median, high end.
+
+    One more course lies between the ends with that probability, also of few (Weibull's plotting positions).
+    """
+    low, median, high = np.quantile(hours, [(1 - level) / 2, 0.5, (1 + level) / 2], method="weibull")
+    return float(low), float(median), float(high)
+
+
 def _running(bag: Progress, random: np.random.Generator, courses: int) -> _Array:
     """What each running job takes in all. Shape (courses, running)."""
     finished, elapsed = np.log(bag.finished), np.log(np.maximum(bag.running, 1e-6))

@@ -226,12 +226,10 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
 
 @lru_cache(maxsize=64)
 def _quantiles(progress: Progress) -> tuple[float, float, float]:
-    import numpy as np
+    from ...bags.policy.ending import hours_left, middle
 
-    from ...bags.policy.ending import hours_left
-
-    low, middle, high = np.quantile(hours_left(progress), [0.05, 0.5, 0.95]) * _HOUR
-    return float(low), float(middle), float(high)
+    low, median, high = middle(hours_left(progress))
+    return low * _HOUR, median * _HOUR, high * _HOUR
 
 
 def _took(job: BagJobState) -> float:
