@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-LEAST_FINISHED = 3
+LEAST_FINISHED, MOST_HOURS = 3, 24.0 * 365
 _ROUNDS = 30
 _LEAST_SPREAD = 1e-3
 _MOST_OFF = 1.0
@@ -150,7 +150,7 @@ def _further(bag: Progress, running: _Array, random: np.random.Generator, course
 
 
 def scheduled(bag: Progress, running: _Array, further: _Array, rate: _Array, random: np.random.Generator) -> _Array:
-    """Hours until `bag.left` results are there, in each course.
+    """Hours until `bag.left` results are there, in each course; MOST_HOURS where they never are.
 
     Parameters
     ----------
@@ -208,4 +208,4 @@ def scheduled(bag: Progress, running: _Array, further: _Array, rate: _Array, ran
         begins = np.where(stale, fresh, begins)
         attempt(vm, np.where(there, begins, np.inf), takes, takes, turn)
         head += there
-    return np.partition(came, bag.left - 1, axis=1)[:, bag.left - 1]
+    return np.minimum(np.partition(came, bag.left - 1, axis=1)[:, bag.left - 1], MOST_HOURS)
