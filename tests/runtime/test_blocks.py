@@ -109,6 +109,12 @@ class World:
         self.read.update(done)
         self.leases.heard(worker, self.held[worker], done)
 
+    def check(self) -> None:
+        """Each epoch that has begun owes each block once: it was read, or it is still to be read."""
+        state = self.leases.to_dict()
+        pending = Counter(block for epoch in state["pending"].values() for block in epoch)
+        assert {self.read[block] + pending[block] for block in range(self.many)} == {state["begun"]}
+
     def die(self, worker: int) -> None:
         held = self.held.pop(worker, [])
         self.touched.update(held)
@@ -132,6 +138,7 @@ def test_every_block_once_per_epoch_and_none_is_lost_with_a_worker(
             world.finish(worker, count)
         else:
             world.die(worker)
+        world.check()
     for worker in list(world.held):  # all that are left end: what they held is read by the last one
         if worker:
             world.die(worker)
@@ -139,6 +146,7 @@ def test_every_block_once_per_epoch_and_none_is_lost_with_a_worker(
     while world.leases.complete < epochs + 1:
         world.ask(0)
         world.finish(0, bound)
+    world.check()
     least = min(world.read[block] for block in range(many))
     assert least >= world.leases.complete, "whatever happened, no epoch is complete without each block"
     assert max(world.read.values()) - least <= bound + 1, "nor is any read more often, but of epochs that have begun"
