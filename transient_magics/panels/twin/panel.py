@@ -178,7 +178,7 @@ def _cost(view: Mapping[str, Any]) -> str:
     cost = view["cost"]
     now = "" if view["phase"] in ("unknown", "provisioning") else " now"
     rate = f", cluster{now} {cost['hourly_words']}" if not view["over"] else ""
-    spent = f"{cost['total_words']}{rate}; on demand {cost['on_demand_words']}."
+    spent = f"{cost['total_words']}{rate}; on demand so far {cost['on_demand_words']}."
     said = [spent[0].upper() + spent[1:], cost["saved_words"], cost["lines_words"], cost["transfer_words"]]
     notes = ["Emulated, nothing is billed."] if view["emulated"] else []
     notes += [f"Prices: {cost['source']}."] if cost["source"] else []
