@@ -98,7 +98,7 @@ class Measured:
 
     @property
     def record(self) -> Record:
-        return Record(tuple(self.observations), batch_size=128, over=True)
+        return Record(tuple(self.observations), "own", batch_size=128, over=True)
 
 
 def measure(
@@ -136,7 +136,7 @@ def learnt(records: Mapping[str, Record]) -> Workload:
         store = ModelStore("model", "problem", directory=Path(folder))
         for name, record in records.items():
             store.learn(name, record)
-        return store.workload("run")
+        return store.workload("run", "own")
 
 
 def gpus_of(line: str) -> list[str]:

@@ -152,7 +152,7 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(run: client.Ru
     )
     happen(run, (5, events.VmReady(vm="worker-5")))
     happen(run, (10, events.ClusterLeased(ports={"run-1": 0}, workers={"5": "run-1"})))
-    happen(run, (50, events.VmRevoked(vm="worker-5", signal="notice")))
+    happen(run, (50, events.VmRevoked(vm="worker-5", signal="notice", stopping=START + 50 * 10**9)))
     happen(run, (61, events.TrainBest(run=run.name, step=60, metric="accuracy", value=0.75, path="checkpoints/x")))
     happen(run, (70, events.TrainFinished(run=run.name, step=90, loss=0.25, reason="no better")))
     frame = run.evaluations()

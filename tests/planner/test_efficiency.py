@@ -47,7 +47,7 @@ def ran(workers: int, batch: int = 32, *, needed: float = 0.0, measured: bool = 
     """A run of so many workers that got to the target with `needed` examples (by the line, where it is 0)."""
     step = round((needed or examples(workers * batch)) / batch)
     return Record(
-        (), evaluations=((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0})), batch_size=batch,
+        (), "own", evaluations=((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0})), batch_size=batch,
         workers=workers, gradients=noisy(step, workers) if measured else (),
     )  # fmt: skip
 
@@ -202,7 +202,7 @@ def test_a_record_keeps_what_was_measured(tmp_path: Path) -> None:
     assert scale.windows[-1].examples == pytest.approx(200 / 1.75, rel=0.01)
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     store.learn("demo/run-1@1", found)
-    assert store.records()["demo/run-1@1"] == found
+    assert store.records("emulated")["demo/run-1@1"] == found
     many = [{**row, "step": 1000 * turn + row["step"]} for turn in range(3) for row in rows]
     assert len(record(history, many, "run-1").gradients) <= 256
 
