@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 AGAINST = "against Google's on-demand price"
 """To what a saving is compared."""
 MOST_ROWS = 8
+_HARDLY = 0.01
+"""So few workers lost in the mean need no digits."""
 _MINUTES = 300.0  # an interval that is shorter is told by the second
 
 
@@ -44,7 +46,7 @@ def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
     return (
         hours(plan.hours), hours_between(low, high), money(plan.dollars), f"{money(least)} to {money(most)}",
         *([accuracy_words(plan.accuracy) if plan.accuracy else "-"] if judged else []),
-        saved, f"{plan.revocations:.1f}" if plan.choice.transient else "-", plan.line,
+        saved, lost_words(plan) if plan.choice.transient else "-", plan.line,
     )  # fmt: skip
 
 
@@ -128,10 +130,18 @@ def left_out(plan: Plan) -> list[str]:
     return [f"A VM for the controller (--service-account) is not in it; it adds {money(hourly)} per hour."]
 
 
+def lost_words(plan: Plan) -> str:
+    """How many workers are lost: `6.1 (2 to 11)`; the number alone where it is given, or hardly any is lost."""
+    low, high = plan.interval("revocations")
+    mean = f"{plan.revocations:.2g}" if plan.revocations >= _HARDLY else f"under {_HARDLY:g}"
+    if not plan.revocations:
+        mean = "0"
+    return mean if low == high else f"{mean} ({low:.0f} to {high:.0f})"
+
+
 def _lost(plan: Plan) -> str:
     """How many workers lifetimes cost; nothing where their number was given."""
-    whole = plan.revocations == round(plan.revocations)
-    return "" if whole else f", {plan.revocations:.2g} workers lost in the mean"
+    return "" if plan.revocations == round(plan.revocations) else f", {lost_words(plan)} workers lost"
 
 
 def search_text(search: Search) -> str:
