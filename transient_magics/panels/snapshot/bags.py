@@ -7,13 +7,12 @@ All points are sent, because each is a few numbers; many of them are sent less o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...bags.surrogate.stopping import COVERED
 from ...client import foreground, text
-from ...journal import ClusterState, VmState, run_costs
+from ...journal import ClusterState, Cost, VmState, costs
 from ...journal.bags.state import BagJobState, DeclaredBag
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
@@ -39,8 +38,8 @@ _LOOKS = 30
 def bags(state: ClusterState, now: float) -> list[Bag]:
     """What a cluster's panel shows of its bags at `now`."""
     found = foreground.bags(state)
-    costs = run_costs(state, now) if found else {}
-    return [bag_view(state, bag, costs, now) for bag in found]
+    by_name = costs(state, now) if found else {}
+    return [bag_view(state, bag, by_name[bag.name], now) for bag in found]
 
 
 def pace(state: ClusterState) -> float:
@@ -48,14 +47,13 @@ def pace(state: ClusterState) -> float:
     return max(1.0, sum(len(bag.state.jobs) for bag in foreground.bags(state)) / _MANY)
 
 
-def bag_view(state: ClusterState, bag: DeclaredBag, costs: Mapping[str, float], now: float) -> Bag:
-    """The snapshot of one bag. `costs`: `journal.run_costs`."""
+def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:
+    """The snapshot of one bag."""
     known, over = bag.state, bag.over or state.over
     axes = _axes(bag)
     points = [_point(bag, job, over=over) for job in known.jobs.values()]
     vms = [] if over else _vms(state, bag, now)
     results = len(known.counted)
-    dollars = sum(costs.get(dask, 0.0) for dask in bag.dasks)
     states = [each[0] for each in points]
     shown: Bag = {
         "name": bag.name,
@@ -64,8 +62,8 @@ def bag_view(state: ClusterState, bag: DeclaredBag, costs: Mapping[str, float], 
         "about": _about(bag),
         "results": results,
         "wanted": bag.spec.jobs,
-        "dollars": dollars if bag.dasks else None,
-        "per_result": dollars / results if results else None,
+        "cost_words": cost.words if bag.dasks else "",
+        "per_result": cost.total / results if results else None,
         "ends": "" if state.over and not bag.over else _ends(state, bag, now),
         "counts": [(each, many) for each in STATES if (many := states.count(each))],
         "tried_words": text.tried_words(bag),
