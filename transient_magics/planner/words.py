@@ -205,14 +205,13 @@ def _of_plans(plans: Sequence[Plan]) -> Iterator[str]:
 
 
 def forecast_words(forecast: Forecast) -> str:
-    """`finishes in 12 min (11 min to 14 min), at 14:03, and will have cost $1.23 ($1.20 to $1.31)`; an interval whose
+    """`finishes in 12 min (11 min to 14 min), at 14:03; this run $1.23 at its end ($1.20 to $1.31)`; an interval whose
     ends read the same is left out."""
     low, high = forecast.interval("seconds")
-    least, most = forecast.interval("dollars")
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
         f"finishes in {render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
-        f"at {at}, and will have cost {money(forecast.dollars)}{_range(money(least), money(most))}{_but(forecast)}"
+        f"at {at}; this run {forecast.cost}{_but(forecast)}"
     )
 
 
@@ -230,10 +229,11 @@ def _but(forecast: Forecast) -> str:
 
 
 def ending_words(forecast: Forecast) -> str:
-    """`ends about 14:32 (14:20 to 14:55), for $0.610 ($0.553 to $0.704)`, with the day where that is not today's, with
-    seconds where minutes would say the same twice."""
+    """`ends about 14:32 (14:20 to 14:55); this run $0.610 at its end ($0.553 to $0.704)`.
+
+    Moments have the day where that is not today's, and seconds where minutes would say the same twice.
+    """
     low, high = forecast.interval("seconds")
-    least, most = forecast.interval("dollars")
     today = time.localtime(forecast.at)[:3]
     later = time.localtime(forecast.at + high)[:3] != today
     clock = "%H:%M:%S" if high - low < _MINUTES else "%a %H:%M" if later else "%H:%M"
@@ -242,6 +242,6 @@ def ending_words(forecast: Forecast) -> str:
         return time.strftime(clock, time.localtime(forecast.at + seconds))
 
     return (
-        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}, "
-        f"for {money(forecast.dollars)}{_range(money(least), money(most))}{_but(forecast)}"
+        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}; "
+        f"this run {forecast.cost}{_but(forecast)}"
     )

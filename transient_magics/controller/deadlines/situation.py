@@ -15,8 +15,7 @@ from ...catalog import accelerator
 from ...deadlines.market import LASTS, PRIOR_SPELLS, Market, believed
 from ...deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, Workers, zones_for
 from ...deadlines.speeds import Speeds
-from ...journal import ClusterState, RunState, VmState, bill
-from ...journal.cost import run_costs
+from ...journal import ClusterState, RunState, VmState, bill, costs
 from ...spec import WORKER, ClusterSpec, boot_times
 
 _LATE = 2.326  # deviations: one start in a hundred takes longer
@@ -43,7 +42,7 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
     )
     start, begin = _start(spec, run, vms, kinds[0].gpu, rate, now)
     begin += max(run.spec.on_demand_wait, _waited([vm for vm in vms if vm.provisioning_model == ON_DEMAND], now))
-    spent = [run.spec.max_cost - run_costs(state, now).get(run.name, 0.0)] if run.spec.max_cost is not None else []
+    spent = [run.spec.max_cost - costs(state, now)[run.name].total] if run.spec.max_cost is not None else []
     spent += [spec.max_cost - bill(state, now).total] if spec.max_cost is not None else []
     spots = [vm for vm in vms if vm.provisioning_model != ON_DEMAND]
     return Seen(
