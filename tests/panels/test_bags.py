@@ -125,6 +125,7 @@ def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished()
     assert bags(early.state, early.now)[0]["ends"].startswith("in about 50 min"), "200 minutes on four workers"
     unknown = BagStory(specification(200), done=0)
     assert bags(unknown.state, unknown.now)[0]["ends"] == ""
+    assert bags(SHORT.state, SHORT.now + 1e7)[0]["ends"] == "", "where it stands still"
     over = BagStory(specification(200), done=130, over=True)
     (bag,) = bags(over.state, over.now)
     assert bag["ends"].startswith("at ")

@@ -48,7 +48,7 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
     return Seen(
         now=now, deadline=run.spec.finish_by,
         steps=max(run.train_steps - known.durable, 0), unsaved=max(run.step - known.durable, 0),
-        speeds=Speeds(known.paces, run.spec.confidence, alike=spec.emulated),
+        speeds=Speeds(known.blocks, run.spec.confidence, alike=spec.emulated, rate=rate),
         market=_market(spots, now, rate), kinds=kinds, workers=workers,
         working=Counter(map(_group, (state.vms[name] for name in run.workers if name in state.vms))),
         begin=begin, begun=_begun(run, workers, vms, begin, now), start=start, life=_life(spots, now, rate),
@@ -57,6 +57,8 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
         money=min(spent, default=math.inf), since=now - known.acted.at if known.acted else math.inf,
         acts=run.spec.adapt == "auto", overlaps=not run.spec.most_workers,  # else it gets no more than these
         end=max(_LAST_SAVE, _SAVES_DIFFER * known.save_seconds),
+        began=known.began[0] if known.began else now,
+        train_steps=run.train_steps - (known.began[1] if known.began else 0),
     )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ MOST_VMS = 24
 _MANY = 500
 """Points up to which all of them are sent each second."""
 _DAY, _HOUR = 86_400.0, 3600.0
+_STANDS_STILL = 10
+"""How many times longer than any job has taken all run where nothing can be said of their end."""
 _LOOKS = 30
 """Looks at the end of a bag while a usual job takes its time, if nothing happens."""
 
@@ -193,8 +195,8 @@ def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
 
 def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, float, float] | None:
     """Seconds until all results are there: 5 %, 50 % and 95 % of simulated courses. All three are the same where the
-    error is unknown; None where nothing tells what a job takes."""
-    from ...bags.policy.ending import LEAST_FINISHED, Progress
+    error is unknown; None where nothing tells what a job takes, or it may be a year."""
+    from ...bags.policy.ending import LEAST_FINISHED, MOST_HOURS, Progress
 
     known, spec = bag.state, bag.spec
     vms = sum(dask in bag.dasks for dask in state.leases.values())
@@ -204,6 +206,8 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
     if len(finished) < LEAST_FINISHED:
         about = left * spec.job_seconds / vms if vms else 0.0
         return (about, about, about) if about else None
+    if running and min(running) > _STANDS_STILL * max(finished):
+        return None
     coarse = statistics.median(finished) / _LOOKS  # so that the same courses serve for a while
     lived = [_age(state, vm, now) for vm in state.vms.values()]
     progress = Progress(
@@ -217,6 +221,8 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
         revocable=state.spec is None or state.spec.provisioning_model != "standard",
     )
     low, middle, high = _quantiles(progress)
+    if high >= MOST_HOURS * _HOUR:
+        return None
     if len(finished) <= len(running):  # the longest jobs have not shown yet what they take
         return middle, middle, middle
     return low, middle, high
@@ -224,12 +230,10 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
 
 @lru_cache(maxsize=64)
 def _quantiles(progress: Progress) -> tuple[float, float, float]:
-    import numpy as np
+    from ...bags.policy.ending import hours_left, middle
 
-    from ...bags.policy.ending import hours_left
-
-    low, middle, high = np.quantile(hours_left(progress), [0.05, 0.5, 0.95]) * _HOUR
-    return float(low), float(middle), float(high)
+    low, median, high = middle(hours_left(progress))
+    return low * _HOUR, median * _HOUR, high * _HOUR
 
 
 def _took(job: BagJobState) -> float:
