@@ -196,7 +196,7 @@ def notes(search: Search) -> list[str]:
     said = [
         f"Hours and dollars are estimates with their ranges{_guessed(first)}, counted {counted}; "
         f"Spot VMs with {first.risk}.",
-        f"What is saved is {AGAINST}.",
+        f"What is saved is {AGAINST}{lasts(search.front)}.",
         *search.notes,
     ]
     return list(dict.fromkeys([*said, *left_out(search.best), *_of_plans(shown(search))]))
