@@ -314,8 +314,10 @@ def _estimates(quadratic: Quadratic, count: int, between: int) -> tuple[list[tup
     probe, found, signals = NoiseProbe(PROBE, 1.0), list[tuple[float, float, float]](), list[float]()
     for number in range(1, count + 1):
         signals.append(quadratic.signal)
-        made = probe.measure(quadratic, dict, lambda: True)
-        assert made is not None
+        made = None
+        while made is None:
+            made = probe.look(quadratic, {})
+            quadratic.step(1)  # its own step
         found.append((number / count, made.signal, made.noise))
         quadratic.step(between * quadratic.workers)
     return found, np.array(signals)
