@@ -281,6 +281,29 @@ def test_a_lasting_drop_is_noticed_within_a_quarter_of_an_hour() -> None:
         assert later.mean({"cpu": 1}) == pytest.approx(1000 * (1 - drop), rel=0.015)
 
 
+def test_ten_minutes_without_a_step_lower_the_bound_and_an_hour_after_them_it_is_back() -> None:
+    def speed(hour: float) -> float:
+        return 0.0 if 2 < hour <= 2 + 1 / 6 else 1000.0
+
+    before, stalled, after = (trained(speed, hours) for hours in (2.0, 2 + 1 / 6, 3.5))
+    assert stalled.least({"cpu": 1}) < 0.7 * before.least({"cpu": 1})
+    assert stalled.mean({"cpu": 1}) < 0.7 * before.mean({"cpu": 1})
+    assert after.mean({"cpu": 1}) > 0.9 * before.mean({"cpu": 1})
+
+
+@pytest.mark.parametrize("days", [0.01, 60.0])
+def test_a_clock_that_is_set_back_takes_nothing_from_what_was_measured(days: float) -> None:
+    known, step, at = DeadlineState().joined("worker-0", 60.0), 0, 1e9
+    for report in range(120):
+        at -= days * 86_400 if report == 60 else 0.0
+        known = known.told(at + 60 * report, step, "cpux1")
+        step += 60 * 10
+    assert sum(block.seconds for block in known.blocks) == pytest.approx(118 * 60)
+    ends = [block.at for block in known.blocks]
+    assert ends == sorted(ends)
+    assert Speeds(known.blocks, 0.95).mean({"cpu": 1}) == pytest.approx(10.0)
+
+
 def test_what_other_numbers_of_workers_made_before_a_drop_counts_with_it() -> None:
     known, step = DeadlineState().joined("worker-0", 60.0).joined("worker-1", 60.0), 0
     for block in range(18):
