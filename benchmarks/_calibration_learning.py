@@ -159,7 +159,7 @@ def _lifetimes() -> Iterator[Row]:
             for age in (1.0, 12.0):
                 yield Row(f"of {OTHERS} others alive at {age:g} h", measured, partial(alive_of_others, kind, vms, age))
             for name, (*_, replaced) in COURSES.items():
-                for what in ("hours", "dollars") if replaced else ("hours", "dollars", "finished"):
+                for what in ("hours", "dollars") if replaced else ("hours", "finished"):
                     trial = partial(course_takes, kind, vms, name, what)
                     yield Row(f"lifetimes' {what} of {name}", measured, trial)
     for vms in (60, 150):
