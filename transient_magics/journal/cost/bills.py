@@ -11,7 +11,7 @@ from .figures import Bill, Cost
 from .shares import Division, Lines, Workers, divided
 from .vms import Meter, stopped_at
 
-_NOTHING = 1e-12
+_NOTHING = 1e-9
 """US dollars: what is left of sums that cancel out."""
 MOVED, FORGOTTEN = "data that followed it", "before its journal was removed"
 
