@@ -144,20 +144,23 @@ class StudyPreview:
         each is trained to its end: hours, low, high, dollars (None where no run of the model tells it, or runs are
         chosen as they come)."""
         spec, rows = self.spec, []
-        expectations = Expectations(spec, self.source)
         for part in self.parts:
             for each in part.configurations or (None,):
                 workers = spec.workers_of(each or "")
                 trials = max(1, count_points(spec.space)) if each and spec.sampler == "grid" else spec.trials
                 runs, at_once = trials * spec.repeat, _at_once(part.spec, each, workers, spec.per_vm)
                 unknown = (each and self._chosen) or spec.per_vm > 1
-                takes = None if unknown else expectations.of(part.spec, each, workers, runs, at_once)
+                takes = None if unknown else self._expectations.of(part.spec, each, workers, runs, at_once)
                 rows.append({
                     "on": each, "cluster": part.spec.name, "own": part.own, "zone": part.spec.home_zone,
                     "workers": workers, "trials": trials, "runs": runs, "at_once": at_once, "hourly": part.hourly,
                     **(asdict(takes) if takes else dict.fromkeys(_TAKES)),
                 })  # fmt: skip
         return rows
+
+    @cached_property
+    def _expectations(self) -> Expectations:
+        return Expectations(self.spec, self.source)
 
     @property
     def _chosen(self) -> bool:
@@ -195,6 +198,8 @@ class StudyPreview:
             return "How long it takes is not known: how many runs a configuration has is chosen as they come."
         if self.spec.per_vm > 1:
             return "How long it takes is not known: runs that share a VM slow each other down."
+        if any(row["hours"] is None for row in self.rows) and self._expectations.unread:
+            return f"How long it takes is not known. {self._expectations.unread}"
         if any(row["hours"] is None for row in self.rows):
             return "How long it takes is not known where it is not said: no run of this model here tells it."
         pruned = "; pruned runs take less" if self.spec.pruner != "none" else ""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...errors import TransientError
+from ...errors import StoreError, TransientError
 from ...protocol.machines import parse_machines
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, Source, WorkerGroup
@@ -37,6 +37,8 @@ class Expectations:
         self._spec = spec
         self._cell = cell
         self._workloads: dict[Source, Workload | None] = {}
+        self.unread = ""
+        """Why what was measured cannot be read, once it was needed; empty where it can."""
 
     def of(self, cluster: ClusterSpec, machines: str | None, workers: int, runs: int, at_once: int) -> Expected | None:
         """Of so many runs with so many workers, or on these `machines`; None where no run of the model tells it."""
@@ -65,7 +67,11 @@ class Expectations:
         """The study's model as it was measured on VMs like the cluster's; None where it was not, or what plans need is
         not installed."""
         if cluster.source not in self._workloads:
-            self._workloads[cluster.source] = _workload(self._spec, self._cell, cluster.source)
+            self._workloads[cluster.source] = None
+            try:
+                self._workloads[cluster.source] = _workload(self._spec, self._cell, cluster.source)
+            except StoreError as error:
+                self.unread = str(error)
         return self._workloads[cluster.source]
 
 
@@ -76,5 +82,7 @@ def _workload(spec: StudySpec, cell: str, source: Source) -> Workload | None:
             learn(store, run)
         found = store.workload(spec.name, source, spec.run.wire)
         return replace(found, synchronous=spec.run.mode == "sync", backup_workers=spec.run.backup_workers)
+    except StoreError:
+        raise
     except (TransientError, ImportError):
         return None
