@@ -10,24 +10,34 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..journal.deadlines import DeadlineState
 from .decisions import Verdict, decide
 from .market import LASTS, Market
-from .seen import ON_DEMAND, SPOT, Seen
+from .seen import ON_DEMAND, SPOT, Seen, seconds_of
 from .world import Capacity, Vm, World
 
 COURSES = 200
 """How many make a band."""
 _DECISIONS = 120  # in what is left: a controller decides far more often
 _SURE, _TAIL = 0.99, 0.05  # nothing is told as surer; the share of courses that end on either side of a band
-_FAR = 1e11
+_LATEST = 4.0  # times as long as it may take: a course that is not done by then ends at `FAR`
+FAR = 1e11
+"""When a course ends whose end is not simulated: seconds since 1970."""
 
 
-def course(seen: Seen, chance: random.Random) -> float:
+def end(seen: Seen, chance: random.Random) -> float:
     """When the run ends, in one course that may come of this."""
-    left = seen.deadline - seen.now
+    return next(moment for moment in course(seen, chance) if moment is not None)
+
+
+def course(seen: Seen, chance: random.Random) -> Iterator[float | None]:
+    """The same, period by period: None after each, and at last the end.
+
+    A course of many workers takes longer than a controller may be busy with it at once.
+    """
+    span = _span(seen)
     luck = math.exp(seen.speeds.drift * chance.gauss(0, 1))
     speeds = seen.speeds.scaled(luck)
 
@@ -37,8 +47,8 @@ def course(seen: Seen, chance: random.Random) -> float:
     def unchanged(later: Seen) -> Verdict:
         return Verdict(later.workers)
 
-    done = World(
-        capacity=_capacity(seen, chance),
+    world = World(
+        capacity=_capacity(seen, span, chance),
         deadline=seen.deadline,
         work=seen.steps,
         speed=speed,
@@ -48,7 +58,7 @@ def course(seen: Seen, chance: random.Random) -> float:
         kept=seen.kept,
         begin=seen.begin,
         save=seen.end / 2,
-        period=max(left / _DECISIONS, seen.period),
+        period=max(span / _DECISIONS, seen.period),
         money=seen.money,
         rate=LASTS / seen.life,
         varies=0.0,
@@ -58,20 +68,30 @@ def course(seen: Seen, chance: random.Random) -> float:
         seed=chance.getrandbits(32),
         decide=decide if seen.acts else unchanged,
         now=seen.now,
+        latest=seen.now + _LATEST * span,
         step=seen.unsaved,
         since=seen.since,
         vms=_vms(seen),
         market=seen.market,
         known=DeadlineState(began=(seen.began, seen.steps - seen.train_steps)),
-    ).run()
-    return done.now if done.step >= done.work else _FAR
+    )
+    yield from world.periods()
+    yield world.now if world.step >= world.work else FAR
 
 
 def band(ends: Sequence[float], deadline: float) -> tuple[float, tuple[float, float]]:
     """How many of these courses are in time, as a share, and between which moments nine of ten end."""
     ordered = sorted(ends)
-    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (_TAIL, 1 - _TAIL))
-    return min(sum(end <= deadline for end in ordered) / len(ordered), _SURE), (low, high)
+    # One more of n lies between the k-th and the k-th last with the probability (n + 1 - 2 k) / (n + 1).
+    outer = max(round(_TAIL * (len(ordered) + 1)), 1)
+    in_time = sum(end <= deadline for end in ordered) / len(ordered)
+    return min(in_time, _SURE), (ordered[outer - 1], ordered[-outer])
+
+
+def _span(seen: Seen) -> float:
+    """Seconds until the deadline, or for all that is left to make where that is longer."""
+    fastest = max(seen.speeds.mean({kind.gpu: seen.most}) for kind in seen.kinds)
+    return max(seen.deadline - seen.now, seen.begin + seconds_of(seen.steps, fastest))
 
 
 def _vms(seen: Seen) -> list[Vm]:
@@ -87,13 +107,13 @@ def _vms(seen: Seen) -> list[Vm]:
     return found
 
 
-def _capacity(seen: Seen, chance: random.Random) -> Capacity:
+def _capacity(seen: Seen, span: float, chance: random.Random) -> Capacity:
     """Spot capacity from now on."""
     market, at, opened = seen.market, seen.now, seen.market.open
     lasts = market.lasts * market.spells[0] / chance.gammavariate(market.spells[0] + 1, 1.0)
     lacks = market.lacks * market.spells[1] / chance.gammavariate(market.spells[1] + 1, 1.0)
     changes: list[float] = []
-    until, age = seen.now + 3 * (seen.deadline - seen.now), market.age
+    until, age = seen.now + _LATEST * span, market.age
     while at < until:
         at += chance.expovariate(1 / lasts) if opened else _lacking(lacks, age, chance)
         changes.append(at)

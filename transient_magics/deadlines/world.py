@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..journal.deadlines import DeadlineState
@@ -82,6 +82,8 @@ class World:
     step: float = 0.0
     saved: float = 0.0
     cost: float = 0.0
+    latest: float = 0.0
+    """When a run that is not done is given up; 0: after three times the time until the deadline."""
     since: float = math.inf
     """For how long the workers are asked for already."""
     vms: list[Vm] = field(default_factory=list[Vm])
@@ -94,6 +96,12 @@ class World:
 
     def run(self) -> World:
         """To the end of its work, saved."""
+        for _ in self.periods():
+            pass
+        return self
+
+    def periods(self) -> Iterator[None]:
+        """The same, period by period: a process that has other work, too, does some between two."""
         chance, began = random.Random(self.seed), self.now
         market = self.market or Market(True, LASTS / self.rate, LACKS / self.rate, (PRIOR_SPELLS, PRIOR_SPELLS))
         workers = {key: count for key, count in self.declared.items() if count}
@@ -109,7 +117,8 @@ class World:
         prices |= {(kind.gpu, ON_DEMAND): kind.on_demand or 0.0 for kind in self.kinds}
         varies = self.varies / math.sqrt(max(self.period / PERIOD, 1.0))  # each stretch by itself
         begin = math.ceil(self.begin / self.period) * self.period  # a VM works from a period's beginning on
-        while self.step < self.work and self.now - began < _LATEST * (self.deadline - began):
+        latest = self.latest or began + _LATEST * (self.deadline - began)
+        while self.step < self.work and self.now < latest:
             there = self.capacity(self.now)
             self.vms = self._left(workers, there)
             if any(terms == SPOT for _, terms in workers):  # nothing else tells of capacity
@@ -171,7 +180,7 @@ class World:
                 break
             if int(self.now / self.save_every) > int((self.now - self.period) / self.save_every):
                 self.saved = self.step
-        return self
+            yield
 
     def _changed(self, names: list[str]) -> None:
         """Other VMs work from now on."""
