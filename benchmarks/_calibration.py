@@ -113,10 +113,18 @@ class Result:
 
 def run(row: Row, trials: int | None = None) -> Result:
     """All trials of a row, or fewer."""
-    count = trials or row.trials
+    return summary(row, drawn(row, 0, trials or row.trials))
+
+
+def drawn(row: Row, first: int, end: int) -> list[Trial | None]:
+    """The trials of a row with the numbers from `first` to before `end`."""
     seed = crc32(row.name.encode())
-    drawn = (row.trial(np.random.default_rng([seed, number])) for number in range(count))
-    shown = [trial for trial in drawn if trial is not None]
+    return [row.trial(np.random.default_rng([seed, number])) for number in range(first, end)]
+
+
+def summary(row: Row, trials: Sequence[Trial | None]) -> Result:
+    """What these trials of a row come to."""
+    count, shown = len(trials), [trial for trial in trials if trial is not None]
     low, high, came = (np.array([getattr(trial, name) for trial in shown]) for name in ("low", "high", "came"))
     best = np.array([trial.best for trial in shown if trial.best is not None]).reshape(-1, 2)
     known = np.array([trial.came for trial in shown if trial.best is not None])
@@ -144,9 +152,9 @@ def rows() -> Iterator[tuple[str, int, Row]]:
             yield module, place, row
 
 
-def run_of(module: str, place: int, trials: int | None) -> Result:
-    """The row at that place of a module: what another process can be asked for."""
-    return run(importlib.import_module(module).ROWS[place], trials)
+def drawn_of(module: str, place: int, first: int, end: int) -> list[Trial | None]:
+    """These trials of the row at that place of a module: what another process can be asked for."""
+    return drawn(importlib.import_module(module).ROWS[place], first, end)
 
 
 @dataclass(frozen=True)
