@@ -92,7 +92,7 @@ class Result:
         """Whether the goals are met; None where they do not apply."""
         if not self.target or not self.shown:
             return None
-        covers = COVERAGE[0] <= self.coverage <= COVERAGE[1]
+        covers = COVERAGE[0] <= round(self.coverage, 6) <= COVERAGE[1]
         return covers and (self.ratio is None or self.ratio <= MOST_WIDTH)
 
     def to_dict(self) -> dict[str, object]:

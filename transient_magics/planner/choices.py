@@ -140,8 +140,9 @@ class Choice:
         away = round_trip_milliseconds(degrees(region(group.zone or ""), region(self.home_zone)))
         more = distance_seconds(away, 4 * workload.parameters / 2**20)
         return Estimate(
-            known.seconds + more, math.hypot(known.error, _DISTANCE_ERROR) if more else known.error, known.source
-        )
+            known.seconds + more, math.hypot(known.error, _DISTANCE_ERROR) if more else known.error, known.source,
+            known.kind,
+        )  # fmt: skip
 
     def start(self, workload: Workload, gpu: str, transient: bool, place: str) -> Start:
         """The start-up of a VM; that of a published workload is as published as its speeds."""
@@ -200,7 +201,7 @@ class Choice:
             groups.append(
                 Workers(
                     accelerator=group.accelerator, count=group.count,
-                    compute_seconds=estimate.seconds, error=estimate.error,
+                    compute_seconds=estimate.seconds, error=estimate.error, kind=estimate.kind,
                     hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
                     lifetimes=self._lifetimes(lifetimes(group.accelerator, place)) if transient else None,
                     startup=self.start(workload, group.accelerator, transient, place).startup,
@@ -215,7 +216,9 @@ class Choice:
             server_startup=self.start(workload, "cpu", False, region(home)).startup,
             service_seconds=workload.service_seconds, scaling=workload.scaling, replace=replace,
             work_error=math.hypot(workload.steps_error, workload.speed_error),
-            limit_error=math.hypot(workload.limit_error, workload.scaling_error * math.log2(max(self.servers, 1))),
+            limit_error=0.0 if workload.draws else
+            math.hypot(workload.limit_error, workload.scaling_error * math.log2(max(self.servers, 1))),
+            draws=workload.draws,
             from_first_step=workload.from_first_step,
             synchronous=workload.synchronous, backup_workers=workload.backup_workers,
             waves=WAVES,

@@ -20,10 +20,10 @@ from ..files import write_atomically
 from ..protocol.run import RunSpec
 from .measured import Observation, Record
 from .speeds import families
-from .speeds.fitting import Cell, fit
+from .speeds.fitting import BY_PEAK_ERROR, Cell, fit
 from .speeds.preparation import waiting
 from .speeds.speed import SERVICE_ERROR, service_by_size
-from .speeds.workloads import BY_PEAK_ERROR, Estimate, Workload
+from .speeds.workloads import Estimate, Workload
 from .stalls.terms import Terms
 
 _OWN = "cell-"
@@ -92,10 +92,10 @@ class ModelStore:
         known = {run: each for run, each in self.records().items() if among is None or run in among}
         records = {run: each for run, each in known.items() if each.mode == "async"}
         stalls, untrained = self._terms(wire), ""
-        seen = [each for record in records.values() for each in record.observations]
-        source, error = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}", 0.0
+        seen = [(run, each) for run, record in records.items() for each in record.observations]
+        source = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}"
         if not seen and stalls:
-            seen = [_observed(kind, terms) for kind, terms in stalls.items()]
+            seen = [(terms.run, _observed(kind, terms)) for kind, terms in stalls.items()]
             source = f"measured by {', '.join(dict.fromkeys(each.run for each in stalls.values()))}"
             untrained = "it never trained: its stalls alone were measured"
         if not seen:
@@ -108,7 +108,7 @@ class ModelStore:
         told = [*records.values(), *stalls.values()]
         parameters = max((each.parameters for each in told), default=0)
         gigaflops = max((each.gigaflops for each in told), default=0.0)
-        cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds) for each in seen]
+        cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds, run) for run, each in seen]
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
         assumed = min(service_by_size(parameters), single / 2)
         found = fit(cells, service_seconds=assumed)
@@ -116,20 +116,20 @@ class ModelStore:
         if bound := {kind: each for kind, each in stalls.items() if each.waited > 0}:
             waits = {**waits, **{kind: each.waited for kind, each in bound.items()}}
             preparation = statistics.fmean(each.input * each.place.vcpus for each in bound.values())
-        joins = [seconds for record in records.values() for seconds in record.joins]
-        if not found.apart:
-            source, error = "from clusters with other GPUs, by peak TFLOPS", BY_PEAK_ERROR
+        joins = [statistics.median(record.joins) for record in records.values() if record.joins]
         notes = [] if parameters else ["Its parameters were not counted: the limit of the parameter servers and data "
                                        "transfer between zones are left out."]  # fmt: skip
+        if not found.apart:
+            notes.append(f"Its GPUs trained together only: in another mix each may be {BY_PEAK_ERROR:.0%} off.")
         return Workload(
             name=name,
-            compute={gpu: Estimate(seconds, error, source)
+            compute={gpu: Estimate(seconds, 0.0, source, gpu)
                      for gpu, seconds in found.compute_seconds.items()},
             service_seconds=found.service_seconds, scaling=found.scaling,
             batch_size=round(statistics.median(batches)) if batches else 0,
             parameters=parameters, gigaflops=gigaflops, family=family_of(self.key["model"]),
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
-            speed_error=found.error, limit_error=0.05 if found.limited else SERVICE_ERROR,
+            speed_error=found.between, draws=found.draws, limit_error=0.05 if found.limited else SERVICE_ERROR,
             limit_measured=found.limited or not assumed, waits=waits, preparation=preparation, stalls=stalls,
             guess=untrained or ("it has not trained for long" if found.guessed else ""),
         )  # fmt: skip
