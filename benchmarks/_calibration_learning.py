@@ -154,7 +154,7 @@ TARGET = Target("accuracy", ">=", 0.9)
 
 def _got_there(step: int, **more: object) -> Record:
     there = ((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0}))
-    return Record((), evaluations=there, batch_size=32, **more)  # type: ignore[arg-type]
+    return Record((), "own", evaluations=there, batch_size=32, **more)  # type: ignore[arg-type]
 
 
 def got_there(workers: int, examples: float, random: np.random.Generator) -> Record:
@@ -196,7 +196,10 @@ def hours_to_target(spread: float, bound: bool, groups: int, known: int, random:
 def accuracy(differ: float, known: int, random: np.random.Generator) -> Trial:
     """How accurate one more run is, from some that differ by chance."""
     *before, one = random.normal(0.8, differ, known + 1)
-    runs = [Record((), evaluations=((1000, {"accuracy": float(each)}),), batch_size=32, workers=4.0) for each in before]
+    runs = [
+        Record((), "own", evaluations=((1000, {"accuracy": float(each)}),), batch_size=32, workers=4.0)
+        for each in before
+    ]
     found = Accuracies(runs, 32).at(4, 1000)
     assert found is not None
     return Trial(found.low, found.high, float(one))

@@ -71,7 +71,7 @@ def learnt(records: Mapping[str, Record]) -> Workload:
         store = ModelStore("model", "problem", directory=Path(folder))
         for name, record in records.items():
             store.learn(f"cluster/{name}@1", record)
-        return store.workload("run")
+        return store.workload("run", "own")
 
 
 def law(gpu: str, place: str) -> LifetimeModel:
@@ -365,7 +365,7 @@ def forecast_of(what: str, share: float, lives_hours: float, random: np.random.G
     state = replay(journal_of(course, now, steps))
     parts = course.parts(now)
     record = Record(
-        tuple(part.observation for part in parts), joins=(0.0,), latest=(moment, round(share * steps)),
+        tuple(part.observation for part in parts), "own", joins=(0.0,), latest=(moment, round(share * steps)),
         batch_size=128, workers=4.0,
     )  # fmt: skip
     lives = Weibull(lives_hours)

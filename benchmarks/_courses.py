@@ -157,7 +157,7 @@ class Course:
     def record(self, parameters: int = 0) -> Record:
         """What the store keeps of it."""
         seen = tuple(part.observation for part in self.parts())
-        return Record(seen, batch_size=128, parameters=parameters, over=True, workers=float(len(self.gpus)))
+        return Record(seen, "own", batch_size=128, parameters=parameters, over=True, workers=float(len(self.gpus)))
 
 
 def best_speed(runs: Sequence[Sequence[Part]], usual: Sequence[Sequence[float]], current: tuple[int, ...] = (),

@@ -149,7 +149,7 @@ def test_a_plan_looks_again_at_a_run_of_which_not_all_was_here(cluster: Cluster)
     for comes in (lambda: None, lambda: come(run)):
         comes()
         learning.learn(store, known)
-        over.append(store.records()[known.identity].over)
+        over.append(store.records("emulated")[known.identity].over)
     assert over == [False, True]
 
 

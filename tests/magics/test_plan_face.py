@@ -96,7 +96,7 @@ def test_a_cells_model_that_never_ran_is_planned_from_its_graph(shell: Interacti
     found = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param units=32 -o p\n{CELL}").result
     assert isinstance(found, Plan)
     assert (found.workload.parameters, found.workload.batch_size) == (8 * 32 + 32 + 32 + 1, 16)
-    assert "The cell's model was never run here" in str(found)
+    assert "The cell's model was never measured on Compute Engine" in str(found)
     again = shell.run_cell(f"%%transient_plan --train-steps 500 --param units=32 --gpus t4\n{CELL}").result
     assert isinstance(again, Search), "and what was counted is not counted again"
     broken = CELL.replace("keras.layers.Dense(1)", "keras.layers.Dens(1)")

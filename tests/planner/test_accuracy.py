@@ -19,13 +19,13 @@ from transient_magics.planner.search import Search
 
 def ran(accuracy: float, workers: float = 4, step: int = 1000, **more: Any) -> Record:
     told = ((step // 2, {"accuracy": accuracy - 0.2}), (step, {"accuracy": accuracy, "loss": 0.3}))
-    return Record((), evaluations=told, batch_size=32, workers=workers, **more)
+    return Record((), "own", evaluations=told, batch_size=32, workers=workers, **more)
 
 
 def test_only_runs_like_the_planned_one_tell_its_accuracy() -> None:
     like = [ran(0.90), ran(0.92, 3.8), ran(0.91, step=1040)]
     others = [ran(0.5, 8), ran(0.5, step=3000), ran(0.5, mode="sync"), ran(0.5, settings="learning_rate=10"),
-              replace(ran(0.5), batch_size=64), Record((), batch_size=32, workers=4)]  # fmt: skip
+              replace(ran(0.5), batch_size=64), Record((), "own", batch_size=32, workers=4)]  # fmt: skip
     found = Accuracies(like + others, 32).at(4, 1000)
     assert found is not None
     assert (found.value, found.runs, found.guess) == (pytest.approx(0.91), 3, False)

@@ -73,7 +73,10 @@ def test_a_plan_and_a_search_say_what_they_rest_on() -> None:
     plan = make_plan(Choice((WorkerGroup("t4", 2, "us-central1-a"),)), workload, 10_000)
     said = str(plan)
     assert "estimates and their ranges that are a guess (its family was never measured)" in said
-    assert "The cell's model was never run here: 2 GFLOPs for an example, 1,857,722 parameters, counted." in said
+    assert (
+        "The cell's model was never measured on Compute Engine: 2 GFLOPs for an example, 1,857,722 parameters, counted."
+        in said
+    )
     assert "The T4's step time is not measured but from P100's, by peak TFLOPS: it may be" in said
     found = search(workload, 10_000, zones=("us-central1-a",))
     gpus = {group.accelerator for each in found.plans for group in each.choice.groups}

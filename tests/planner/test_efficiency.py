@@ -47,18 +47,58 @@ def ran(workers: int, batch: int = 32, *, needed: float = 0.0, measured: bool = 
     """A run of so many workers that got to the target with `needed` examples (by the line, where it is 0)."""
     step = round((needed or examples(workers * batch)) / batch)
     return Record(
-        (), evaluations=((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0})), batch_size=batch,
+        (), "own", evaluations=((step - 1, {"accuracy": 0.8}), (step + 1, {"accuracy": 1.0})), batch_size=batch,
         workers=workers, gradients=noisy(step, workers) if measured else (),
     )  # fmt: skip
 
 
-def test_the_noise_scale_is_a_ratio_of_means_and_knows_its_error() -> None:
-    found = NoiseScale.of(noisy(1000, count=400)[:400])
+def measured(signals: np.ndarray, deviation: float = 0.5, seed: int = 0) -> NoiseScale:
+    """What estimates on an even way tell, whose |G|^2 goes by these values and whose tr(Sigma) is SCALE."""
+    random, count = np.random.default_rng(seed), len(signals)
+    found = NoiseScale.of(
+        ((n + 1) / count, signals[n] + deviation * random.normal(), random.normal(SCALE, 20)) for n in range(count)
+    )
     assert found is not None
-    assert found.examples == pytest.approx(SCALE, rel=3 * found.error)
-    assert 0.01 < found.error < 0.05
-    assert NoiseScale.of([(n, (-1.0) ** n, 200.0) for n in range(100)]) is None  # drowned
+    return found
+
+
+def test_the_noise_scale_has_an_interval_of_90_percent_where_the_gradient_stays_the_same() -> None:
+    found = [measured(np.ones(20), 0.5, seed).windows for seed in range(400)]
+    assert sum(len(windows) == 1 for windows in found) > 380
+    last = [windows[-1] for windows in found]
+    assert 0.86 <= np.mean([window.low <= SCALE <= window.high for window in last]) <= 0.94
+    assert np.median([window.high - window.low for window in last]) < 0.5 * SCALE
+
+
+def test_the_noise_scale_has_windows_where_it_grows_on_the_way() -> None:
+    """The mean over the way is nearly all noise: the ratio of the means of all would be that of the first steps."""
+    signals = np.exp(-np.linspace(0, 7, 120))
+    found = measured(signals, 0.001)
+    true = float(np.mean(SCALE / (SCALE + 256 * signals)))
+    assert found.share(256) == pytest.approx(true, abs=0.02)
+    assert float(np.mean(signals)) > 0.1
+    first, last = found.windows[0], found.windows[-1]
+    assert last.low > 20 * first.high
+    assert f"at first and {last.examples:,.3g} examples (" in str(found)
+    assert sum(window.share for window in found.windows) == pytest.approx(1.0)
+
+
+def test_an_estimate_of_the_very_beginning_does_not_hide_the_way() -> None:
+    found = measured(np.array([1000.0, *np.full(99, 1.0)]), 0.2)
+    assert found.share(SCALE) == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_gradient_that_drowns_has_a_lower_end_of_its_noise_scale() -> None:
+    drowned = NoiseScale.of([(n, (-1.0) ** n, 200.0) for n in range(1, 101)])
+    assert drowned is not None
+    assert not drowned.clear
+    assert str(drowned).startswith("noise scale above ")
+    assert 500 < drowned.windows[-1].low < 10_000
     assert NoiseScale.of([(1, 1.0, 200.0)]) is None
+    records = [replace(ran(n), gradients=tuple((k, (-1.0) ** k, 200.0) for k in range(1, 101))) for n in (1, 2, 4)]
+    steps = TargetSteps(records, TARGET, 32)
+    assert "their gradients drown in noise, whose scale is above " in steps.words()
+    assert not steps.depends_on_workers
 
 
 def test_steps_follow_the_global_batch_whoever_makes_it() -> None:
@@ -73,7 +113,8 @@ def test_steps_follow_the_global_batch_whoever_makes_it() -> None:
     assert "a line through 5 runs, over the noise of their gradients" in steps.words(3)
     assert "1 run with a global batch of 64" in steps.words(2)
     assert steps.noise is not None
-    assert steps.noise.examples == pytest.approx(SCALE, rel=0.1), "what came behind the target does not count"
+    (window,) = steps.noise.windows
+    assert window.examples == pytest.approx(SCALE, rel=0.1), "what came behind the target does not count"
     with pytest.raises(PlanError, match=r"global batch of 512 lies outside of what was run \(32 to 256\)"):
         steps.need(16)
 
@@ -138,7 +179,7 @@ def test_runs_that_were_not_there_yet_needed_more() -> None:
     ("records", "said"),
     [
         ([ran(1, measured=False), ran(2, measured=False), ran(4, measured=False)], "did not measure the noise"),
-        ([ran(1), ran(4)], "global batches of 32, 128 got there, and three different ones are needed (noise scale"),
+        ([ran(1), ran(4)], "global batches of 32, 128 got there, and three different ones are needed; noise scale"),
     ],
 )
 def test_without_enough_of_it_evaluations_alone_tell(records: list[Record], said: str) -> None:
@@ -158,10 +199,10 @@ def test_a_record_keeps_what_was_measured(tmp_path: Path) -> None:
     assert len(found.gradients) == len(rows)
     scale = NoiseScale.of(found.gradients)
     assert scale is not None
-    assert scale.examples == pytest.approx(200 / 1.75, rel=0.01)
+    assert scale.windows[-1].examples == pytest.approx(200 / 1.75, rel=0.01)
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     store.learn("demo/run-1@1", found)
-    assert store.records()["demo/run-1@1"] == found
+    assert store.records("emulated")["demo/run-1@1"] == found
     many = [{**row, "step": 1000 * turn + row["step"]} for turn in range(3) for row in rows]
     assert len(record(history, many, "run-1").gradients) <= 256
 
@@ -214,7 +255,7 @@ def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None
     assert "guess" not in str(three)
     line = next(line for line in str(three).splitlines() if "R²" in line)
     assert line.startswith(
-        "Steps to accuracy>=0.9: a line through 3 runs, over the noise of their gradients (global batches of 32 to"
+        "Steps to accuracy>=0.9: a line through 3 runs, over the noise of their gradients; global batches of 32 to"
     )
     assert "noise scale" in line
     assert "R² 1.00" in panels.plan_html(three)

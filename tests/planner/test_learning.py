@@ -150,23 +150,23 @@ def test_a_deflated_vm_is_not_learnt_as_what_it_was_rented_as(vm: str) -> None:
 def test_the_store_grows_with_every_run_and_outlives_them(tmp_path: Path) -> None:
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     with pytest.raises(PlanError, match="long enough"):
-        store.workload("run-1")
+        store.workload("run-1", "emulated")
     history, rows = story()
     store.learn("demo/run-1@1", record(history, rows, "run-1", {"parameters": 20_162}))
     store.learn("demo/run-2@2", record(history, rows, "run-1"))
     store.learn("demo/run-2@2", record(history, rows, "run-1"))
     again = ModelStore("resnet", "image_digits", directory=tmp_path)
-    assert list(again.records()) == ["demo/run-1@1", "demo/run-2@2"]
-    workload = again.workload("run-1")
+    assert list(again.records("emulated")) == ["demo/run-1@1", "demo/run-2@2"]
+    workload = again.workload("run-1", "emulated")
     assert workload.step("k80").seconds == pytest.approx(0.5, rel=0.02)
     assert workload.step("k80").source == "measured in 2 runs"
     assert (workload.batch_size, workload.join_seconds, workload.parameters) == (32, pytest.approx(12), 20_162)
     assert not workload.step("t4").measured
     assert not workload.guess
-    assert ModelStore("resnet", "other", directory=tmp_path).records() == {}
+    assert ModelStore("resnet", "other", directory=tmp_path).records("emulated") == {}
     store.path.write_text("{", encoding="utf-8")
     with pytest.raises(PlanError, match="Delete that file"):
-        again.records()
+        again.records("emulated")
 
 
 @pytest.mark.parametrize(("stretches", "guess", "together"), [
@@ -179,8 +179,8 @@ def test_a_plan_says_what_few_stretches_do_not_tell(
     """Half a minute is a guess. Of two GPUs that only trained together it is open which makes how much."""
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     seen = [Observation(each, 1, 2.0 * each["k80"] + 4.6 * each.get("p100", 0), 30.0) for each in stretches]
-    store.learn("demo/run-1@1", Record(tuple(seen), parameters=1))
-    workload = store.workload("run-1")
+    store.learn("demo/run-1@1", Record(tuple(seen), "own", parameters=1))
+    workload = store.workload("run-1", "own")
     assert workload.guess == ("it has not trained for long" if guess else "")
     for gpu in seen[0].workers:
         assert workload.step(gpu).measured
@@ -191,7 +191,7 @@ def test_a_plan_says_what_few_stretches_do_not_tell(
 def planned_width(store: ModelStore, spec: str, steps: int = 64_000) -> tuple[float, float]:
     """The mean hours from the first step, and the width of their interval over it."""
     choice = Choice(parse_groups(spec, ACCELERATORS, ZONES))
-    plan = make_plan(choice, replace(store.workload("run"), from_first_step=True), steps)
+    plan = make_plan(choice, replace(store.workload("run", "own"), from_first_step=True), steps)
     low, high = plan.interval("hours")
     return plan.hours, (high - low) / plan.hours
 
@@ -199,7 +199,7 @@ def planned_width(store: ModelStore, spec: str, steps: int = 64_000) -> tuple[fl
 def learnt(folder: Path, *runs: list[Observation], parameters: int = 0) -> ModelStore:
     store = ModelStore("resnet", "image_digits", directory=folder)
     for number, seen in enumerate(runs):
-        store.learn(f"demo/run-{number}@{number}", Record(tuple(seen), parameters=parameters))
+        store.learn(f"demo/run-{number}@{number}", Record(tuple(seen), "own", parameters=parameters))
     return store
 
 
@@ -234,8 +234,8 @@ def test_a_limit_that_nobody_saw_is_computed_from_the_parameters_and_said_to_be(
         assert service_by_size(known.parameters) == pytest.approx(known.service_seconds, rel=0.15)
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     pairs = tuple(Observation({"p100": 2}, 1, speed, 60.0) for speed in (23.0, 23.4))
-    store.learn("demo/run-1@1", Record(pairs, parameters=1_857_722))
-    workload, said = store.workload("run-1"), "may be 30% off"
+    store.learn("demo/run-1@1", Record(pairs, "own", parameters=1_857_722))
+    workload, said = store.workload("run-1", "own"), "may be 30% off"
     large, small = (make_plan(Choice(parse_groups(spec, ACCELERATORS, ZONES)), workload, 1_000_000)
                     for spec in ("p100x8", "p100"))  # fmt: skip
     assert "not measured but computed from 1,857,722 parameters: it may be 30% off" in str(large)
@@ -243,8 +243,8 @@ def test_a_limit_that_nobody_saw_is_computed_from_the_parameters_and_said_to_be(
     low, high = large.interval()
     assert high - low > 0.3 * large.hours
     seen = tuple(Observation({"p100": n}, 1, speed, 60.0) for n, speed in ((1, 11.7), (4, 37.0), (8, 44.0)))
-    store.learn("demo/run-2@2", Record(seen, parameters=1_857_722))
-    measured = make_plan(large.choice, store.workload("run-1"), 1_000_000)
+    store.learn("demo/run-2@2", Record(seen, "own", parameters=1_857_722))
+    measured = make_plan(large.choice, store.workload("run-1", "own"), 1_000_000)
     assert said not in str(measured)
     assert measured.steps_per_second == pytest.approx(44, rel=0.03)
 
@@ -455,7 +455,7 @@ def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:
 
 def reaching(batch: int, step: int, workers: float = 0.0) -> Record:
     there = ((step - 100, {"accuracy": 0.8}), (step + 100, {"accuracy": 1.0}))
-    return Record((), evaluations=there, batch_size=batch, workers=workers)
+    return Record((), "own", evaluations=there, batch_size=batch, workers=workers)
 
 
 def test_examples_to_a_target() -> None:
@@ -476,7 +476,7 @@ def test_examples_to_a_target() -> None:
     with pytest.raises(DeclarationError, match=r"accuracy>=0\.9"):
         Target.parse("accuracy > 0.9")
     with pytest.raises(PlanError, match="--eval-every"):
-        TargetSteps([Record((), batch_size=32)], target, 32)
+        TargetSteps([Record((), "own", batch_size=32)], target, 32)
 
 
 def test_another_batch_is_predicted_only_where_the_line_holds() -> None:

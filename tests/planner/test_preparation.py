@@ -124,7 +124,7 @@ def test_runs_tell_for_how_long_their_workers_waited_by_kind() -> None:
 def test_a_run_that_waited_suggests_the_machine_and_the_search_looks_at_it(tmp_path: Path) -> None:
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     store.learn("demo/run-1@1", told(0.6))
-    workload = store.workload("run-1")
+    workload = store.workload("run-1", "emulated")
     choice = Choice((WorkerGroup("k80", 4, "us-west1-b"),))
     plan = make_plan(choice, workload, 10_000)
     more = 4 * item_price("n1-vcpu", "us-west1")[1] + 15 * item_price("n1-gb", "us-west1")[1]
@@ -143,11 +143,10 @@ def test_a_run_that_waited_suggests_the_machine_and_the_search_looks_at_it(tmp_p
     named = search(workload, 10_000, gpus=("k80",), zones=("us-west1-b",), like=Choice((), disk="200GB:ssd"))
     assert "--disk 200GB:ssd" in named.best.line
     store.learn("demo/run-2@2", told(0.0, machine="n1-standard-8"))
-    both = store.workload("run-1")
+    both = store.workload("run-1", "emulated")
     assert both.step("k80", "n1-standard-8").measured, "measured is measured"
     quiet = ModelStore("resnet", "quiet", directory=tmp_path)
     quiet.learn("demo/run-1@1", told(0.02))
-    assert "mini-batches for" not in str(make_plan(choice, quiet.workload("run-1"), 10_000))
-    assert {
-        each.choice.line.find("--machine-type") for each in search(quiet.workload("run-1"), 10_000, gpus=("k80",)).plans
-    } == {-1}  # fmt: skip
+    assert "mini-batches for" not in str(make_plan(choice, quiet.workload("run-1", "emulated"), 10_000))
+    found = search(quiet.workload("run-1", "emulated"), 10_000, gpus=("k80",))
+    assert {each.choice.line.find("--machine-type") for each in found.plans} == {-1}

@@ -33,7 +33,7 @@ REPEATS = some.lists(some.fixed_dictionaries(dict.fromkeys(MEASURES, SECONDS)), 
 
 def terms(stalls: Stalls) -> Terms:
     """As measured on a T4 in its usual machine."""
-    return Terms("stalls-1", stalls, SMALL, workers=2)
+    return Terms("stalls-1", stalls, SMALL, "own", workers=2)
 
 
 def workload(stalls: Stalls | None = None, seconds: float = 0.15) -> Workload:
@@ -123,15 +123,15 @@ def test_links_and_caches_are_asked_for_and_a_cache_of_all_is_as_if_nothing_were
 def test_a_model_whose_stalls_alone_were_measured_is_planned_and_says_so(tmp_path: Path) -> None:
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     store.keep_stalls("c/stalls-1@5", {"t4": terms(one(told([step(shared=0.05)] * 5, noise=0.01)))})
-    found = store.workload("resnet")
+    found = store.workload("resnet", "own")
     assert choice().steps_per_second(found) == pytest.approx(2 / 0.15, rel=0.03)
     assert found.step("t4").source == "measured by stalls-1"
     assert found.batch_size == 32
     assert "never trained" in found.guess
-    assert store.workload("resnet", "fp32").stalls.keys() == {"t4"}
+    assert store.workload("resnet", "own", "fp32").stalls.keys() == {"t4"}
     other = ModelStore("resnet", "another", directory=tmp_path)
     with pytest.raises(Exception, match="has not trained long enough"):
-        other.workload("resnet")
+        other.workload("resnet", "own")
 
 
 def test_a_change_of_stalls_that_nobody_measured_is_refused() -> None:

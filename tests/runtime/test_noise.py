@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.runtime import programs
+from tests.runtime.test_own_models import KERAS, OWN, TABLE
 from transient_magics.runtime.worker.gradient_noise import COUNT, estimate
 
 # Examples are points around the origin with a covariance of VARIANCE in each of SIZE directions, the loss is half their
@@ -31,32 +33,51 @@ def small(sparse):
     with tf.Graph().as_default() as graph:
         points = tf.placeholder(tf.float32, [None, SIZE])
         table = tf.get_variable("table", initializer=np.ones((3, SIZE), "f"), use_resource=True)
-        weights = tf.nn.embedding_lookup(table, tf.fill([tf.shape(points)[0]], 1)) if sparse else table[1]
+        read = tf.identity(table.read_value())
+        weights = tf.nn.embedding_lookup(table, tf.fill([tf.shape(points)[0]], 1)) if sparse else read[1]
         loss = tf.reduce_mean(tf.reduce_sum(tf.square(weights - points), axis=1)) / 2
-        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        optimizer = tf.train.GradientDescentOptimizer(1.0)
         pairs = optimizer.compute_gradients(loss, [table])
         assert isinstance(pairs[0][0], tf.IndexedSlices) == sparse
         with tf.device("/cpu:0"):
             squared, summed, cleared = gradient_sum(pairs)
         others = {item.name: None for item in fields(WorkerGraph)}
         measured = {"examples": tf.shape(points)[0], "squared": squared, "summed": summed, "cleared": cleared}
+        measured |= {"variables": [] if sparse else [read], "step": optimizer.apply_gradients(pairs)}
         built = WorkerGraph(**{**others, **measured})
         return graph, built, points, table, tf.global_variables_initializer()
 
 
-def probed(sparse, batches, bursts):
+def probed(sparse, batches, estimates, moved=False):
     graph, built, points, table, start = small(sparse)
+    sizes = [batches[each % len(batches)] for each in range(estimates * COUNT)]
+    drawn = [random.normal(0, VARIANCE ** 0.5, (size, SIZE)) for size in sizes]
     with tf.Session(graph=graph) as session:
         session.run(start)
         before = session.run(table)
         probe, found = NoiseProbe(built, 1.0), []
-        for number in range(bursts * COUNT):
-            batch = batches[number % len(batches)]
-            made = probe.look(session, {points: random.normal(0, VARIANCE ** 0.5, (batch, SIZE))})
-            assert (made is not None) == ((number + 1) % COUNT == 0)
-            found += [made] if made else []
-        assert (session.run(table) == before).all(), "nothing is applied"
+
+        def feeds():
+            if moved:  # another worker's step
+                session.run(built.step, {points: np.zeros((4, SIZE))})
+            return {points: drawn.pop()}
+
+        for _ in range(estimates):
+            session.run(start)
+            found.append(probe.measure(session, feeds, lambda: True))
+        assert not drawn
+        assert moved or (session.run(table) == before).all(), "nothing is applied"
         return [float(np.mean([getattr(each, name) for each in found])) for name in ("squared", "signal", "noise")]
+
+
+def given_up():
+    graph, built, points, table, start = small(False)
+    with tf.Session(graph=graph) as session:
+        session.run(start)
+        left = [True, True, False]
+        probe = NoiseProbe(built, 1.0)
+        assert probe.measure(session, lambda: {points: np.zeros((4, SIZE))}, lambda: left.pop(0)) is None
+        assert not left
 
 
 def kept_to(share):
@@ -67,30 +88,74 @@ def kept_to(share):
         assert not probe.due(0.001), "before the first step"
         for each in (never, probe):
             each.begin(0.2)
-        made = bursts = 0
-        while bursts < 5:
+        made = 0
+        while made < 5:
             time.sleep(0.001)
             assert not never.due(0.001)
             if not probe.due(0.001):
                 continue
-            if not made % COUNT:
-                assert probe.spent + COUNT * 0.001 <= share * (time.monotonic() - began)
-                assert not probe.due(0.001, others=10**6), "the others would wait for it too"
+            assert probe.spent + COUNT * 0.001 <= share * (time.monotonic() - began)
+            assert not probe.due(0.001, others=10**6), "the others would wait for it too"
+            probe.measure(session, lambda: {points: np.zeros((4, SIZE))}, lambda: True)
             made += 1
-            bursts += probe.look(session, {points: np.zeros((4, SIZE))}) is not None
 
 
 kept_to(0.1)
-print(json.dumps([probed(False, [16], 250), probed(True, [16], 250), probed(False, [4, 8, 16, 32], 250)]))
+given_up()
+uneven = probed(False, [4, 8, 16, 32], 250)
+print(json.dumps([probed(False, [16], 250), probed(True, [16], 250), uneven, probed(False, [16], 250, moved=True)]))
+"""
+
+
+# What is still read of the parameter servers where the values of the variables are fed.
+READ = """
+import json, sys
+from pathlib import Path
+from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.tf import placement
+from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.graph.worker import build
+
+folder, tf = RunFolder(Path(sys.argv[1])), tensorflow()
+spec = folder.spec()
+trainable = define(folder, spec, str(folder.data))
+with tf.Graph().as_default():
+    trainable.prepare()
+    built = build(trainable, trainable.placeholders(), spec, placement.worker_device(7), 2)
+fed, found = {value.op for value in built.variables}, set()
+waiting = [built.squared.op, built.summed.op]
+while waiting:
+    operation = waiting.pop()
+    if operation not in found and operation not in fed:
+        found.add(operation)
+        waiting += [*(given.op for given in operation.inputs), *operation.control_inputs]
+def reads_of_servers(operation):
+    return any(given.dtype == tf.resource and "/job:ps" in given.device for given in operation.inputs)
+
+
+reads = [each.type for each in found if reads_of_servers(each)]
+print(json.dumps({"fed": len(fed), "read": reads}))
 """
 
 
 @pytest.mark.training
+@pytest.mark.parametrize(("cell", "fed", "read"), [(KERAS, 7, []), (TABLE, 1, ["ResourceGather"])])
+def test_an_estimate_reads_each_variable_once_and_rows_of_embeddings_for_each_gradient(
+    tmp_path: Path, cell: str, fed: int, read: list[str]
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(OWN), encoding="utf-8")
+    (tmp_path / "cell.py").write_text(cell, encoding="utf-8")
+    assert json.loads(programs.run(READ, tmp_path, own=True).splitlines()[-1]) == {"fed": fed, "read": read}
+
+
+@pytest.mark.training
 def test_the_graph_measures_a_known_noise_and_applies_nothing() -> None:
-    """Dense and sparse gradients, and mini-batches that differ: 250 estimates come within 5 %, and in no more time."""
+    """Dense and sparse gradients, mini-batches that differ, and steps of other workers between them, the first of which
+    ends at the minimum: 250 estimates come within 5 %, and in no more time."""
     found = programs.run(PROGRAM, SIZE, VARIANCE, own=True)
-    dense, sparse, uneven = json.loads(found.splitlines()[-1])
-    for squared, signal, noise in (dense, sparse, uneven):
+    dense, sparse, uneven, moved = json.loads(found.splitlines()[-1])
+    for squared, signal, noise in (dense, sparse, uneven, moved):
         assert signal == pytest.approx(SIZE, rel=0.05)  # all weights are one
         assert noise == pytest.approx(VARIANCE * SIZE, rel=0.05)
         assert squared > signal

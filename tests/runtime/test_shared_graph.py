@@ -52,10 +52,15 @@ tf = tensorflow()
 device = placement.worker_device(7)
 
 
+def every(elements):
+    for each in vars(elements).values():
+        yield from each if isinstance(each, list) else [] if each is None else [each]
+
+
 def seen(make):
     with tf.Graph().as_default() as graph:
         elements = make(trainable.placeholders())
-        wanted = [getattr(each, "op", each).name for each in vars(elements).values() if each is not None]
+        wanted = [getattr(each, "op", each).name for each in every(elements)]
         used = {node.name for node in tf.graph_util.extract_sub_graph(graph.as_graph_def(), wanted).node}
         operations = [operation for operation in graph.get_operations() if operation.name in used]
     handles = {op.get_attr("shared_name").decode(): op.device for op in operations if op.type == "VarHandleOp"}

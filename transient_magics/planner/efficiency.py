@@ -8,12 +8,13 @@ in the squared norm of its gradient,
     gamma(B) = N / (N + B)
 
 which is what Scavenger's comes to for many small workers. N is what runs measured on their way to the target
-(`runtime.noise`), B what all workers of a run take together for one step of each. The line is over examples, which are
-epochs times the size of the data. McCandlish's own law is a line over the batch itself, E_min (1 + B / N'); of the two
-that one is taken that better meets each run when it is left out. The sign of the slope is the job's own and is fitted.
-No other batch is predicted below an R^2 of 0.8, where the slope may be chance (p of 0.05 or more: of three batches a
-third of pure noise is above that R^2), with fewer than three batches, or outside of them. Without measured
-noise the line is over the mini-batch, and how many workers there are counts for nothing.
+(`runtime.worker.gradient_noise`), B what all workers of a run take together for one step of each. N grows by orders of
+magnitude on the way, as the gradient of the whole data gets smaller, so gamma is its mean over windows of the way.
+The line is over examples, which are epochs times the size of the data. McCandlish's own law is a line over the batch
+itself, E_min (1 + B / N'); of the two that one is taken that better meets each run when it is left out. The sign of the
+slope is the job's own and is fitted. No other batch is predicted below an R^2 of 0.8, where the slope may be chance (p
+of 0.05 or more: of three batches a third of pure noise is above that R^2), with fewer than three batches, or outside of
+them. Without measured noise the line is over the mini-batch, and how many workers there are counts for nothing.
 
 A run that was evaluated and had not got to the target by its last evaluation needed more than that: it counts with what
 is to be expected of one of which so much is known (a censored normal regression, Tobin 1958).
@@ -36,6 +37,11 @@ from .measured import Record
 from .speeds.fitting import spread
 
 LEAST_R2, MOST_CHANCE = 0.8, 0.05
+_LEAST_ESTIMATES, _LEAST_IN_WINDOW = 3, 6
+_BY_CHANCE = 3.0
+"""Standard deviations that two halves of a window may differ by."""
+_FAR = 5.0
+"""How many times larger a value is that is of another kind."""
 _USUAL_SPREAD = 0.1  # of what runs alike need, relatively, before any tell
 _ROUNDS = 50
 _ANY_NUMBER = "these runs do not tell what other numbers of workers need"
@@ -103,35 +109,129 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseScale:
-    """The noise scale in `examples`, its relative standard `error`, and from how many `estimates` it comes."""
+class Window:
+    """The noise scale in one part of the way to the target.
 
+    Attributes
+    ----------
+    share : float
+        This part of the way's steps, 0 to 1.
+    examples : float
+        The noise scale, in examples: the mean of tr(Sigma) over the mean of |G|^2.
+    low, high : float
+        Its 90 % interval, in examples; `high` is infinite where the gradient drowns in its noise.
+    """
+
+    share: float
     examples: float
-    error: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the gradient stands out of its noise, so that the scale has an upper end."""
+        return self.high < math.inf
+
+    @classmethod
+    def of(cls, estimates: NDArray[np.float64], share: float) -> Window | None:
+        """The ratio of the means, which both are without bias, with Fieller's interval ("Some problems in interval
+        estimation", J. R. Stat. Soc. B 16, 1954); None without any noise.
+
+        `estimates` has a row of signal and noise for each, in order. Both change on the way, which is no error of
+        sampling: their variances are those of differences of neighbours (von Neumann 1941), which have two thirds of
+        the degrees of freedom.
+        """
+        many = len(estimates)
+        signal, noise = (float(mean) for mean in estimates.mean(axis=0))
+        if noise <= 0:
+            return None
+        steps = np.diff(estimates, axis=0)
+        covariance = steps.T @ steps / (2 * (many - 1) * many)
+        t2 = float(special.stdtrit(2 * (many - 1) / 3, 0.95)) ** 2
+        square = signal**2 - t2 * float(covariance[0, 0])
+        middle = signal * noise - t2 * float(covariance[0, 1])
+        least = noise**2 - t2 * float(covariance[1, 1])
+        root = math.sqrt(max(middle**2 - square * least, 0.0))
+        low = max(least, 0.0) / (middle + root) if middle + root > 0 else 0.0
+        high = (middle + root) / square if square > 0 and signal > 0 else math.inf
+        return cls(share, noise / signal if signal > 0 else math.inf, low, high)
+
+    def __str__(self) -> str:
+        if not self.clear:
+            return f"above {self.low:,.3g} examples"
+        return f"{self.examples:,.3g} examples ({self.low:,.3g} to {self.high:,.3g})"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseScale:
+    """The noise scale in each window of the way to the target, the first one first, from so many `estimates`."""
+
+    windows: tuple[Window, ...]
     estimates: int
 
     @classmethod
-    def of(cls, gradients: Sequence[tuple[int, float, float]]) -> NoiseScale | None:
-        """The ratio of the means of noise and signal, which both are without bias.
+    def of(cls, gradients: Iterable[tuple[float, float, float]]) -> NoiseScale | None:
+        """From estimates: how much of the way was behind (any unit), signal, noise. None of fewer than three.
 
-        None where the signal is not above twice its own standard error: it drowns in the noise.
+        A window is halved, by the logarithm of the way, as long as N differs between its halves: the ratio of means is
+        that of a window's begin, where |G|^2 is largest. The very first estimates are left out where their |G|^2 is
+        many times the next ones': one alone would be most of the mean, and it is of a small part of the way.
         """
-        if len(gradients) < 3:
+        rows = np.array(sorted(gradients), dtype=float)
+        if len(rows) < _LEAST_ESTIMATES:
             return None
-        _, signal, noise = np.array(gradients, dtype=float).T
-        root = len(gradients) ** 0.5
-        if signal.mean() <= 2 * signal.std(ddof=1) / root or noise.mean() <= 0:
-            return None
-        ratio = float(noise.mean() / signal.mean())
-        error = float((noise - ratio * signal).std(ddof=1) / root / noise.mean())
-        return cls(ratio, error, len(gradients))
+        kept = rows[_of_the_beginning(rows[:, 1]) :]
+        windows = _windows(kept, 0.0, kept[-1, 0])
+        return cls(windows, len(rows)) if windows else None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the gradient stands out of its noise in some window."""
+        return any(window.clear for window in self.windows)
 
     def share(self, batch: float) -> float:
-        """The share of noise in the squared norm of the gradient of so many examples, 0 to 1."""
-        return self.examples / (self.examples + batch)
+        """The share of noise in the squared norm of the gradient of so many examples, 0 to 1, in the mean of steps."""
+        return sum(window.share / (1 + batch / window.examples) for window in self.windows)
 
     def __str__(self) -> str:
-        return f"noise scale {self.examples:,.3g} examples ± {self.error:.0%}"
+        first, last = self.windows[0], self.windows[-1]
+        if first is last:
+            return f"noise scale {first}"
+        return f"noise scale {first} at first and {last} at the target"
+
+
+def _of_the_beginning(signal: NDArray[np.float64]) -> int:
+    """How many of the first values, a tenth of all at most, are far above the next three."""
+    for many in range(len(signal) // 10, 0, -1):
+        if signal[many - 1] > _FAR * signal[many : many + 3].max():
+            return many
+    return 0
+
+
+def _windows(rows: NDArray[np.float64], begin: float, whole: float) -> tuple[Window, ...]:
+    """The windows of `rows` from `begin` on, by the part of the `whole` way that each is; none without any noise."""
+    window = Window.of(rows[:, 1:], (float(rows[-1, 0]) - begin) / whole)
+    if window is None:
+        return ()
+    middle = math.sqrt(float(rows[0, 0]) * float(rows[-1, 0]))
+    early = int(np.searchsorted(rows[:, 0], middle, side="right"))
+    if min(early, len(rows) - early) < _LEAST_IN_WINDOW:
+        return (window,)
+    ratios = rows[:, 1] / rows[:, 2]
+    if not _differ(ratios[:early], ratios[early:]):
+        return (window,)
+    split = float(rows[early - 1, 0])
+    return (*_windows(rows[:early], begin, whole), *_windows(rows[early:], split, whole))
+
+
+def _differ(some: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
+    """Whether values of one kind are above those of the other too often for chance (Mann and Whitney 1947): ranks see a
+    steep fall, within which means have no sharp error."""
+    below, through = (np.searchsorted(np.sort(others), some, side) for side in ("left", "right"))
+    above = float((below + through).sum()) / 2  # of equal ones half
+    pairs = len(some) * len(others)
+    deviation = math.sqrt(pairs * (len(some) + len(others) + 1) / 12)
+    return abs(above - pairs / 2) > _BY_CHANCE * deviation
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +308,15 @@ class TargetSteps:
                 f"No run is known that got to {target}",
                 fix=f"Let one get there with --eval-every N, so that {target.metric} is known on the way.",
             )
-        measured = [each for record, step, _ in seen for each in record.gradients if each[0] <= step]
+        measured = [
+            (at / step, signal, noise) for record, step, reached in seen if reached
+            for at, signal, noise in record.gradients if at <= step
+        ]  # fmt: skip
         self.noise = NoiseScale.of(measured)
         self._estimates = len(measured)
         self._whole = [way for way in self._ways if way.whole]
         self.batches = different([way.whole for way in self._whole if way.reached])
-        self.depends_on_workers = self.noise is not None and len(self.batches) >= 3
+        self.depends_on_workers = self.noise is not None and self.noise.clear and len(self.batches) >= 3
         self._model: ExamplesModel | None = None
         if self.depends_on_workers:
             told = _telling(self._whole, lambda way: way.whole)
@@ -249,7 +352,7 @@ class TargetSteps:
         """Where the steps of so many workers come from, in a line; None: of several numbers of them."""
         if model := self._model:
             source = self.need(workers).source if workers else self._line
-            said = f"{source} (global batches of {model.smallest} to {model.largest}, {self.noise}, R² {model.r2:.2f})"
+            said = f"{source}; global batches of {model.smallest} to {model.largest}, R² {model.r2:.2f}, {self.noise}"
         else:
             lacking = f"The number of workers is left out: {self._lacking()}"
             said = f"{self._by_mini_batch().source}. {lacking}"
@@ -264,9 +367,11 @@ class TargetSteps:
         if not self._estimates:
             return "these runs did not measure the noise of their gradients"
         if self.noise is None:
-            return f"{self._estimates} estimates of their gradients' noise are too few to tell its scale"
+            return f"their gradients' noise was estimated {self._estimates} times, and {_LEAST_ESTIMATES} are needed"
+        if not self.noise.clear:
+            return f"their gradients drown in noise, whose scale is {self.noise.windows[-1]}"
         sizes = ", ".join(f"{each:.0f}" for each in self.batches)
-        return f"global batches of {sizes} got there, and three different ones are needed ({self.noise})"
+        return f"global batches of {sizes} got there, and three different ones are needed; {self.noise}"
 
     def _by_mini_batch(self, workers: int | None = None) -> Need:
         """What runs with this mini-batch needed, however many workers they had."""

@@ -14,14 +14,21 @@ import statistics
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..journal import Event, events, metrics, replay
 from ..protocol.measures.step_parts import step_parts
 from ..protocol.share import Share
+from ..spec import Source
 from .speeds.preparation import Waits, kind_of
 
+CROSSING = frozenset({
+    "batch_size", "evaluations", "gigaflops", "gradients", "mode", "over", "parameters", "settings",
+    "workers",
+})  # fmt: skip
+"""The fields of a `Record` that hold wherever the run trained: properties of the mathematics. All others are seconds of
+the machines."""
 WARM_UP_SECONDS = 5.0
 _MOST_ESTIMATES = 256
 _SHORTEST_SECONDS = 10.0
@@ -41,13 +48,16 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that is kept of a run. `joins`: seconds from a usable VM to its worker's first step, of replacements.
+    """All that is kept of a run, whose VMs were of one `source`.
+
+    `joins`: seconds from a usable VM to its worker's first step, of replacements.
 
     `evaluations`: (step, metrics) as the dev split was evaluated. `parameters` and `gigaflops` of the training graph at
     a batch of one, 0 where not counted.
     """
 
     observations: tuple[Observation, ...]
+    source: Source
     joins: tuple[float, ...] = ()
     evaluations: tuple[tuple[int, Mapping[str, float]], ...] = ()
     batch_size: int = 0
@@ -73,6 +83,16 @@ class Record:
         """The examples of one step of each worker; 0 where not known."""
         return self.workers * self.batch_size
 
+    def of(self, source: Source) -> Record:
+        """The record itself if its VMs were of that source, else without their seconds (`CROSSING` says what stays).
+
+        An emulated worker is a process of this machine, whose seconds say nothing about the GPU that it stands for.
+        """
+        if source == self.source:
+            return self
+        crossing = {each.name: getattr(self, each.name) for each in fields(self) if each.name in CROSSING}
+        return Record((), self.source, **crossing)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)
@@ -83,6 +103,7 @@ class Record:
         return cls(
             latest=tuple(values["latest"]) if values.get("latest") else None,
             observations=tuple(Observation(**each) for each in values["observations"]),
+            source=values["source"],
             joins=tuple(values.get("joins", ())),
             evaluations=tuple((step, metrics) for step, metrics in values.get("evaluations", ())),
             **{
@@ -111,6 +132,7 @@ def record(
     sizes = [row["samples"] / row["steps"] for row in rows if row.get("samples") and row.get("steps")]
     return Record(
         observations=tuple(_observations(history, rows, run, counts)),
+        source=state.spec.source if state.spec else "emulated",
         joins=tuple(_joins(history, run)),
         evaluations=tuple(
             (each.step, dict(each.metrics)) for each in history

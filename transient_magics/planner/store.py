@@ -18,16 +18,24 @@ from .. import places
 from ..errors import PlanError
 from ..files import write_atomically
 from ..protocol.run import RunSpec
+from ..spec import Source
 from .measured import Observation, Record
 from .speeds import families
 from .speeds.fitting import BY_PEAK_ERROR, Cell, fit
 from .speeds.preparation import waiting
 from .speeds.speed import SERVICE_ERROR, service_by_size
-from .speeds.workloads import Estimate, Workload
+from .speeds.workloads import PLACES, Estimate, Workload
 from .stalls.terms import Terms
 
 _OWN = "cell-"
 """Begins the name of a model that a cell defines itself; its text's digest follows."""
+_EMULATED = (
+    "Emulated workers are processes of this machine, not GPUs: on Compute Engine hours and dollars will be others. "
+    "--project plans for that."
+)
+_NOT_COUNTED = (
+    "Its parameters were not counted: the limit of the parameter servers and data transfer between zones are left out."
+)
 _MEASURED = 30.0
 """For how many seconds of training each speed counts that a measure of stalls tells."""
 
@@ -53,15 +61,43 @@ class ModelStore:
         """Whether a cell defines the model."""
         return self.key["model"].startswith(_OWN)
 
-    def records(self) -> dict[str, Record]:
-        """What is known, by run (`cluster/run@moment of its declaration`). Raises PlanError for a broken file."""
+    def records(self, source: Source) -> dict[str, Record]:
+        """Return the records by run (`cluster/run@moment of its declaration`), with the seconds of one source only.
+
+        Runs of other sources keep what holds anywhere (`measured.CROSSING`). Raises PlanError for a broken file.
+        """
+        return {name: record.of(source) for name, record in self._records().items()}
+
+    def record(self, run: str) -> Record | None:
+        """Return what was kept of a run, whatever its source; None: nothing. Raises PlanError for a broken file."""
+        return self._records().get(run)
+
+    @property
+    def newest_source(self) -> Source | None:
+        """The source of the run that was learnt last; None where none was. Raises PlanError for a broken file."""
+        terms = (each for kinds in self._all_stalls().values() for each in kinds.values())
+        newest = [*self._records().values(), *terms][-1:]
+        return newest[0].source if newest else None
+
+    def stalls(self, source: Source) -> Mapping[str, Mapping[str, Terms]]:
+        """Return the measures of stalls on VMs of that source, by run and kind of worker. Raises PlanError for a broken
+        file."""
+        return {
+            run: found for run, kinds in self._all_stalls().items()
+            if (found := {kind: terms for kind, terms in kinds.items() if terms.source == source})
+        }  # fmt: skip
+
+    def has_seconds(self, source: Source) -> bool:
+        """Return whether runs or measures of stalls on VMs of that source tell how long steps take."""
+        return any(each.observations for each in self.records(source).values()) or bool(self.stalls(source))
+
+    def _records(self) -> dict[str, Record]:
         try:
             return {name: Record.from_dict(values) for name, values in self._read().get("runs", {}).items()}
         except (KeyError, TypeError, ValueError) as error:
             raise self._broken(error) from error
 
-    def stalls(self) -> Mapping[str, Mapping[str, Terms]]:
-        """What measures of stalls came to, by run: of each kind of worker. Raises PlanError for a broken file."""
+    def _all_stalls(self) -> Mapping[str, Mapping[str, Terms]]:
         kept = self._read().get("stalls", {})
         try:
             return {
@@ -86,21 +122,26 @@ class ModelStore:
         places.private(self.path.parent)
         write_atomically(self.path, json.dumps({**self.key, **known}, indent=1), durable=False)
 
-    def workload(self, name: str, wire: str = "fp32", *, among: Container[str] | None = None) -> Workload:
-        """The workload that these runs are (`among`: only those), called `name`. Raises PlanError where no stretch of
-        them is long enough."""
-        known = {run: each for run, each in self.records().items() if among is None or run in among}
+    def workload(
+        self, name: str, source: Source, wire: str = "fp32", *, among: Container[str] | None = None
+    ) -> Workload:
+        """Return the workload that these runs (`among`: only those) were on VMs of a source, called `name`.
+
+        Raises PlanError where no stretch of them is long enough.
+        """
+        known = {run: each for run, each in self.records(source).items() if among is None or run in among}
         records = {run: each for run, each in known.items() if each.mode == "async"}
-        stalls, untrained = self._terms(wire), ""
+        stalls, untrained = self._terms(source, wire), ""
         seen = [(run, each) for run, record in records.items() for each in record.observations]
-        source = f"measured in {len(records)} run{'' if len(records) == 1 else 's'}"
+        runs = len({run for run, _ in seen})
+        measured = f"measured in {runs} run{'' if runs == 1 else 's'}"
         if not seen and stalls:
             seen = [(terms.run, _observed(kind, terms)) for kind, terms in stalls.items()]
-            source = f"measured by {', '.join(dict.fromkeys(each.run for each in stalls.values()))}"
+            measured = f"measured by {', '.join(dict.fromkeys(each.run for each in stalls.values()))}"
             untrained = "it never trained: its stalls alone were measured"
         if not seen:
             raise PlanError(
-                f"{name} has not trained long enough to plan with",
+                f"{name} has not trained long enough {PLACES[source]} to plan with",
                 fix="Some twenty seconds with the same workers are needed.",
             )
         batches = [record.batch_size for record in records.values() if record.batch_size]
@@ -117,13 +158,15 @@ class ModelStore:
             waits = {**waits, **{kind: each.waited for kind, each in bound.items()}}
             preparation = statistics.fmean(each.input * each.place.vcpus for each in bound.values())
         joins = [statistics.median(record.joins) for record in records.values() if record.joins]
-        notes = [] if parameters else ["Its parameters were not counted: the limit of the parameter servers and data "
-                                       "transfer between zones are left out."]  # fmt: skip
+        notes = [_EMULATED] if source == "emulated" else []
+        if not parameters:
+            notes.append(_NOT_COUNTED)
         if not found.apart:
             notes.append(f"Its GPUs trained together only: in another mix each may be {BY_PEAK_ERROR:.0%} off.")
         return Workload(
             name=name,
-            compute={gpu: Estimate(seconds, 0.0, source, gpu)
+            source=source,
+            compute={gpu: Estimate(seconds, 0.0, measured, gpu)
                      for gpu, seconds in found.compute_seconds.items()},
             service_seconds=found.service_seconds, scaling=found.scaling,
             batch_size=round(statistics.median(batches)) if batches else 0,
@@ -134,10 +177,10 @@ class ModelStore:
             guess=untrained or ("it has not trained for long" if found.guessed else ""),
         )  # fmt: skip
 
-    def _terms(self, wire: str) -> dict[str, Terms]:
+    def _terms(self, source: Source, wire: str) -> dict[str, Terms]:
         """By kind of worker the latest measure of stalls with that wire."""
         return {
-            kind: each for kinds in self.stalls().values() for kind, each in kinds.items() if each.wire == wire
+            kind: each for kinds in self.stalls(source).values() for kind, each in kinds.items() if each.wire == wire
         }  # fmt: skip
 
     def _read(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def plan_text(plan: Plan) -> str:
     counted = "from the first step" if plan.workload.from_first_step else "from the request"
     lines = [
         plan.line,
-        f"{plan.train_steps:,} steps of {plan.workload.name}: {hours(plan.hours)} ({hours_between(low, high)}), "
+        f"{plan.train_steps:,} steps of {plan.workload.called}: {hours(plan.hours)} ({hours_between(low, high)}), "
         f"{money(plan.dollars)} ({money(least)} to {money(most)}){lasts([plan])}; "
         f"estimates and their ranges{_guessed(plan)}, counted {counted}.",
         f"On demand: {hours(plan.on_demand_hours)}, {money(plan.on_demand_dollars)}"
@@ -155,7 +155,7 @@ def steps_of(search: Search) -> str:
     """`64,000 steps of run-1`; where they depend on the workers, from the fewest to the most."""
     counts = sorted({plan.train_steps for plan in search.front})
     said = " to ".join(f"{each:,}" for each in dict.fromkeys([counts[0], counts[-1]]))
-    return f"{said} steps of {search.front[0].workload.name}"
+    return f"{said} steps of {search.front[0].workload.called}"
 
 
 def shown(search: Search) -> Sequence[Plan]:

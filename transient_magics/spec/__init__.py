@@ -17,6 +17,7 @@ from .cluster import (
     WORKER,
     ClusterSpec,
     PriceLine,
+    Source,
     price_kind,
 )
 from .grammar import WorkerGroup, parse_groups, render_groups
@@ -54,6 +55,7 @@ __all__ = [
     "ImageSpec",
     "PriceLine",
     "RunSpec",
+    "Source",
     "WorkerGroup",
     "check_package",
     "check_run",

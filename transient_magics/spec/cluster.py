@@ -29,6 +29,10 @@ PARAMETER_SERVER, WORKER, CONTROLLER, PREPARATION = "ps", "worker", "controller"
 PURPOSES = TRAINING, JOBS = "training", "jobs"
 """What a cluster, or an image, is for: all that VMs can do, or jobs, Dask and bags alone, without TensorFlow."""
 
+Source = Literal["own", "emulated", "published"]
+"""Where something was measured: on the user's VMs on Compute Engine, on the emulator, or by a publication. Seconds of
+different sources are never mixed: an emulated worker is a process of this machine, as fast as that."""
+
 
 def price_kind(role: str, accelerator: str) -> str:
     """Under which of a cluster's prices a VM is: a worker's by its accelerator, others' by what they are."""
@@ -170,6 +174,11 @@ class ClusterSpec:
     def emulated(self) -> bool:
         """True where no project was named: everything runs on this machine and nothing is billed."""
         return self.project is None
+
+    @property
+    def source(self) -> Source:
+        """The source of what is measured on the cluster."""
+        return "emulated" if self.emulated else "own"
 
     @property
     def through_proxy(self) -> bool:

@@ -42,6 +42,8 @@ def plan() -> tuple[Option, ...]:
         word("spec", "[SPEC]", "a cluster, as k80x4; without one the catalog is searched", many="*", completes="gpu"),
         flag("--workload", "what is trained: a run by its name, or a published one, as icac19/resnet-32", str,
               choices=WORKLOADS, completes="workload", metavar="NAME"),
+        flag("--project", "plan for VMs of this project: what was measured on the emulator does not count (default: "
+              "VMs like those of the run that is named)", project),
         flag("--model", "or all runs of this Tensor2Tensor model ...", str),
         flag("--hparams-set", "... with this hyper-parameter set ...", str),
         flag("--problem", "... on this problem", str),

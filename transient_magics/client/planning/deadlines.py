@@ -155,7 +155,7 @@ def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float |
         store = store_for(run, source.encode())
         for other in alike(known_runs(), store):
             learn(store, other)
-        workload = store.workload(run.name, run.wire)
+        workload = store.workload(run.name, spec.source, run.wire)
         count = min(run.most_workers or spec.max_workers, spec.max_workers or spec.worker_count)
         choices = [
             Choice((WorkerGroup(gpu, count, spec.zones_for(gpu)[0]),), spec.parameter_servers, provisioning="standard")

@@ -13,7 +13,7 @@ from ...journal import ClusterState, bill, kept, metrics
 from ...protocol import layout
 from ...spec import WorkerGroup
 from ..folders import KnownRun, known_runs
-from .learning import alike, learn, record, store_of
+from .learning import alike, learn, record, source, store_of
 from .revocations import foreseen
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
         if other.state.over:
             learn(store, other)
     seen = record(known)
-    closings = [each.closing for each in store.records().values() if each.closing is not None]
+    closings = [each.closing for each in store.records(source(known)).values() if each.closing is not None]
     closing = statistics.median(closings) if closings else CLOSING_SECONDS
     told = foretell(state, bill(state, now), now, found, seen, lifetimes, risk=risk, closing=closing)
     return replace(told, behind=_behind(known, state, store, seen))
@@ -70,7 +70,7 @@ def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record)
     rows = metrics.sample(run.directory / layout.METRICS)
     until = rows[-1]["time"] if rows else 0
     try:
-        workload = store.workload(run.state.name, spec.wire, among=like)
+        workload = store.workload(run.state.name, source(run), spec.wire, among=like)
         return behind(
             workload, choice, latest.steps_per_second, spec.alarm_below,
             [row for row in rows if row["time"] > until - latest.seconds * 1e9],

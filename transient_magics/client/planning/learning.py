@@ -11,6 +11,7 @@ from ...journal import kept, metrics
 from ...protocol import layout
 from ...protocol.literals import value_text
 from ...protocol.run import RunSpec
+from ...spec import Source
 from ..folders import KnownRun
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ def _is_of(run: KnownRun, store: ModelStore) -> bool:
         return False
 
 
+def source(run: KnownRun) -> Source:
+    """Return where the run's VMs are: what its seconds hold for."""
+    spec = kept(run.cluster / layout.JOURNAL).read().spec
+    return spec.source if spec else "emulated"
+
+
 def is_synchronous(run: KnownRun) -> bool:
     """Whether its steps are taken together: then their number per second does not grow with the workers."""
     return run.state.spec.mode == "sync"
@@ -57,7 +64,7 @@ def learn(store: ModelStore, run: KnownRun) -> None:
     if run.state.spec.stalls:
         _learn_stalls(store, run)
         return
-    known = store.records().get(run.identity)
+    known = store.record(run.identity)
     if known is None or not known.over:
         found = record(run, whole=True)
         if run.state.spec.per_vm > 1:  # it had a part of its VM, and the more the fewer trained there
@@ -77,7 +84,7 @@ def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
     from ..results.stalls import terms
 
     found = terms(kept(run.cluster / layout.JOURNAL).read(), run.state, _counted(run))
-    if found and found != store.stalls().get(run.identity):
+    if found and found != store.stalls(source(run)).get(run.identity):
         store.keep_stalls(run.identity, found)
 
 

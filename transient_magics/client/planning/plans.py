@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ...catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone, parse_disk, worker_machines
 from ...catalog.traces import read_traces
 from ...errors import DeclarationError, PlanError
-from ...spec import WorkerGroup, parse_groups
+from ...spec import Source, WorkerGroup, parse_groups
 from ...spec.grammar import nearest
 from ...spec.units import parse_deadline
 from ..cell import listed
@@ -19,6 +19,7 @@ from ..declaring import MODELS, refuse_far, refuse_on_demand
 from ..folders import KnownRun, known_runs
 from .bag_plans import BagPlan, bag_plan
 from .learning import alike, is_synchronous, learn, settings, store_for, store_of
+from .learning import source as run_source
 from .revocations import foreseen
 from .unmeasured import counted, model_of
 
@@ -61,6 +62,7 @@ def plan(
     max_cost: float | None = None,
     finish_by: float | str | None = None,
     availability: str = "",
+    project: str | None = None,
     objective: str = "knee",
     model: str = "",
     problem: str = "",
@@ -87,6 +89,9 @@ def plan(
     the `source` of a cell (in a file: `cell`) with a model of its own. A model that never ran is counted
     (`planner.speeds.counted`), as it is with `hparams`, `params` and what is to `include`, where the training stack is
     on this machine.
+    `project`: the plan is for VMs of that project, and takes seconds only from runs on Compute Engine. Without one it
+    is for VMs like those of the run that was named (of a `model` or cell: of its newest run), which may be emulated
+    ones; its first line says where they were measured.
     `target` as `accuracy>=0.9` takes the steps from runs that got there (planner.efficiency). `revocations`:
     `published` lifetimes, those of your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them
     or not (default: yes, but not for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single
@@ -123,7 +128,7 @@ def plan(
         raise DeclarationError(what, where="--ps-zone", fix="Name a SPEC, and --ps from 1 on.")
     source = _file(cell, "--cell")[0] if cell else source
     named = {"model": model, "problem": problem, "hparams_set": hparams_set, "hparams": hparams, "params": params}
-    chosen, records, like = _workload(workload, named, source, include, line_offset)
+    chosen, records, like = _workload(workload, named, source, include, line_offset, project)
     if what_if:
         chosen = changed(chosen, asked=_asked(chosen, what_if))
     if batch_size:
@@ -149,7 +154,7 @@ def plan(
         )  # fmt: skip
         asked = {
             "workload": workload, **named, "source": source, "include": include, "line_offset": line_offset,
-            "zone": zone,
+            "zone": zone, "project": project,
             "gpus": gpus, "train_steps": told, "target": None if told else target, "batch_size": batch_size,
             "max_hours": max_hours, "max_cost": max_cost,
             "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
@@ -223,7 +228,12 @@ def _file(name: str, option: str = "--availability") -> tuple[str, str]:
 
 
 def _workload(
-    name: str, named: Mapping[str, Any], source: str, include: tuple[str, ...], line_offset: int
+    name: str,
+    named: Mapping[str, Any],
+    code: str,
+    include: tuple[str, ...],
+    line_offset: int,
+    project: str | None,
 ) -> tuple[Workload, dict[str, Record], str]:
     """The workload, what its own runs tell, and the settings of the run that was named, else of the newest."""
     from ...planner.speeds.workloads import PUBLISHED, published
@@ -233,21 +243,44 @@ def _workload(
     if name and "/" in name:
         raise DeclarationError(f"Unknown published workload '{name}'", where="--workload",
                                fix=nearest(name.lower(), list(PUBLISHED)))  # fmt: skip
-    if not name and not named["model"] and not source:
+    if not name and not named["model"] and not code:
         raise DeclarationError("A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}.")
     runs = known_runs()
     if name:
-        store, wire, like = _learnt_from(name, runs)
-        return store.workload(name, wire), store.records(), like
-    spec = model_of(source, named, include, line_offset)
-    store = store_for(spec, source.encode())
+        store, wire, like, measured = _learnt_from(name, runs)
+        where: Source = "own" if project else measured
+        records = store.records(where)
+        if where != measured and not store.has_seconds(where):
+            return _not_there(name, store, records), records, like
+        return store.workload(name, where, wire), records, like
+    spec = model_of(code, named, include, line_offset)
+    store = store_for(spec, code.encode())
     for run in alike(runs, store):
         learn(store, run)
-    records = store.records()
-    if not any(each.observations for each in records.values()) and not store.stalls():
-        return _never_run(spec, source, include), {}, ""
+    where = "own" if project else store.newest_source or "own"
+    records = store.records(where)
     like = list(records.values())[-1].settings if records else ""
-    return store.workload(spec.model or _OWN), records, like
+    if not store.has_seconds(where):
+        return _never_run(spec, code, include), records, like
+    return store.workload(spec.model or _OWN, where), records, like
+
+
+def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> Workload:
+    """What was counted of a model that trained on the emulator alone, for a plan for Compute Engine."""
+    from ...planner.speeds.counted import counted_workload
+    from ...planner.store import family_of
+
+    sizes = {
+        "parameters": max((each.parameters for each in records.values()), default=0),
+        "gigaflops": max((each.gigaflops for each in records.values()), default=0.0),
+        "batch_size": max((each.batch_size for each in records.values()), default=0),
+    }
+    if not sizes["gigaflops"]:
+        raise PlanError(
+            f"{name} was measured on the emulator alone, whose seconds say nothing about a project's VMs",
+            fix="Train it there for a minute, or leave out --project.",
+        )
+    return counted_workload(name, sizes, family_of(store.key["model"]))
 
 
 def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload:
@@ -258,9 +291,9 @@ def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload
     return counted_workload(spec.model or _OWN, counted(source, spec, include), family_of(spec.model))
 
 
-def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str]:
+def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str, Source]:
     """The store of the model that the run trains, with all runs that this machine still has; how its numbers cross; its
-    settings."""
+    settings; where it was measured."""
     found = next((run for run in reversed(runs) if run.state.name == name), None)
     if found is None:
         raise DeclarationError(f"There is no run {name}, and no published workload of that name", where="--workload",
@@ -271,7 +304,7 @@ def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str]
     store = store_of(found)
     for run in [*alike(runs, store), found]:
         learn(store, run)
-    return store, found.state.spec.wire, settings(found)
+    return store, found.state.spec.wire, settings(found), run_source(found)
 
 
 def _together(workload: Workload, mode: str, backup: int, *, searched: bool, target: str | None) -> Workload:

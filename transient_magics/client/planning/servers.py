@@ -1,6 +1,7 @@
 """Whether parameter servers or preparation would hold back a cluster that is not declared yet, as far as runs tell.
 
-A cluster is declared without a model. So the model is that of the newest run on this machine whose speed is known.
+A cluster is declared without a model. So the model is that of the newest run on this machine whose speed is known where
+the cluster will be: on Compute Engine, or on the emulator.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from ...errors import TransientError
 from ...spec import JOBS, ClusterSpec, WorkerGroup
 from ..declaring import Preview
 from ..folders import known_runs
-from .learning import is_synchronous, learn, store_of
+from .learning import is_synchronous, learn, source, store_of
 
 _LOOKED_AT = 5
 
@@ -25,7 +26,8 @@ def bound_words(spec: ClusterSpec) -> str:
     """`As run-1 was: ...`, where they would hold it back from the first step; else nothing."""
     if spec.purpose == JOBS:
         return ""
-    for run in reversed(known_runs()[-_LOOKED_AT:]):
+    there = [run for run in known_runs() if source(run) == spec.source]
+    for run in reversed(there[-_LOOKED_AT:]):
         if is_synchronous(run) or not run.state.started_at:
             continue
         from ...planner.choices import Choice
@@ -40,7 +42,7 @@ def bound_words(spec: ClusterSpec) -> str:
         try:
             store = store_of(run)
             learn(store, run)
-            workload = store.workload(run.state.name, run.state.spec.wire)
+            workload = store.workload(run.state.name, source(run), run.state.spec.wire)
             said = " ".join(held_back(choice, workload))
         except (TransientError, OSError):  # too young to tell, or its cell is gone
             continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...errors import TransientError
 from ...protocol.machines import parse_machines
 from ...protocol.study import StudySpec
-from ...spec import ClusterSpec, WorkerGroup
+from ...spec import ClusterSpec, Source, WorkerGroup
 from ..folders import known_runs
 from .learning import alike, learn, store_for
 from .revocations import foreseen
@@ -33,13 +33,15 @@ class Expectations:
     """By what runs of the same model were measured at on this machine, and lifetimes as published; the end of a run,
     and the start of the next one, take no time."""
 
-    def __init__(self, spec: StudySpec, source: str) -> None:
+    def __init__(self, spec: StudySpec, cell: str) -> None:
         self._spec = spec
-        self._workload = _workload(spec, source)
+        self._cell = cell
+        self._workloads: dict[Source, Workload | None] = {}
 
     def of(self, cluster: ClusterSpec, machines: str | None, workers: int, runs: int, at_once: int) -> Expected | None:
         """Of so many runs with so many workers, or on these `machines`; None where no run of the model tells it."""
-        if self._workload is None or not at_once:
+        workload = self._workload(cluster)
+        if workload is None or not at_once:
             return None
         from ...planner.choices import Choice
         from ...planner.plan import make_plan
@@ -53,20 +55,26 @@ class Expectations:
         steps = self._spec.run.train_steps * math.ceil(runs / at_once)
         lifetimes, lost, risk = foreseen("published" if choice.transient and not cluster.emulated else "none")
         try:
-            plan = make_plan(choice, self._workload, steps, lifetimes, lost=lost, replaced=cluster.replace, risk=risk)
+            plan = make_plan(choice, workload, steps, lifetimes, lost=lost, replaced=cluster.replace, risk=risk)
         except TransientError:  # as the price of such a VM there is not known, or it is revoked before it trains
             return None
         low, high = plan.interval()
         return Expected(plan.hours, low, high, plan.hours * cluster.hourly)
 
+    def _workload(self, cluster: ClusterSpec) -> Workload | None:
+        """The study's model as it was measured on VMs like the cluster's; None where it was not, or what plans need is
+        not installed."""
+        if cluster.source not in self._workloads:
+            self._workloads[cluster.source] = _workload(self._spec, self._cell, cluster.source)
+        return self._workloads[cluster.source]
 
-def _workload(spec: StudySpec, source: str) -> Workload | None:
-    """The study's model as it was measured here; None where it was not, or what plans need is not installed."""
+
+def _workload(spec: StudySpec, cell: str, source: Source) -> Workload | None:
     try:
-        store = store_for(spec.run, source.encode())
+        store = store_for(spec.run, cell.encode())
         for run in alike(known_runs(), store):
             learn(store, run)
-        found = store.workload(spec.name, spec.run.wire)
+        found = store.workload(spec.name, source, spec.run.wire)
         return replace(found, synchronous=spec.run.mode == "sync", backup_workers=spec.run.backup_workers)
     except (TransientError, ImportError):
         return None

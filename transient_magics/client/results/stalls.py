@@ -145,8 +145,8 @@ def terms(state: ClusterState, run: RunState, model: Mapping[str, Any] | None = 
         vcpus = vcpus_of(kind)
         disk = f"{spec.disk_gb}GB:{spec.disk_type}" if spec and spec.disk_gb else ""
         found[kind] = Terms(
-            run.name, bar.stalls, Place(vcpus, disk_speed(disk, vcpus)), len(bar.stalls.workers),
-            spec.parameter_servers if spec else 1, run.spec.wire, int(counted.get("parameters", 0)),
-            float(counted.get("gigaflops", 0.0)),
+            run.name, bar.stalls, Place(vcpus, disk_speed(disk, vcpus)), spec.source if spec else "emulated",
+            len(bar.stalls.workers), spec.parameter_servers if spec else 1, run.spec.wire,
+            int(counted.get("parameters", 0)), float(counted.get("gigaflops", 0.0)),
         )  # fmt: skip
     return found

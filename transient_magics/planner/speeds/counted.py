@@ -39,7 +39,10 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     seconds = {gpu: line.seconds(gigaflops, batch) for gpu, line in lines.items()}
     service = min(service_by_size(parameters), min(seconds.values()) / 2)
     called = f"{name[:1].upper()}{name[1:]}"
-    notes = [f"{called} was never run here: {gigaflops:.3g} GFLOPs for an example, {parameters:,} parameters, counted."]
+    notes = [
+        f"{called} was never measured on Compute Engine: {gigaflops:.3g} GFLOPs for an example, {parameters:,} "
+        "parameters, counted."
+    ]
     guess = "" if family else "its family was never measured"
     if beyond > 1:
         guess = f"its FLOPs are beyond those that were measured, {least:.2g} to {most:.2g} G"

@@ -84,10 +84,10 @@ class Fit:
     """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured minus 1, per cell.
 
     `between`: how far runs of one cluster differ, relatively; `error`: how far off the speed of one more run may be in
-    the mean over the clusters, with what the parameters leave open. Both are deviations of the normal distribution that
-    has the same middle 90 % as Student's. `guessed`: measured for less than a minute. `apart`: the GPUs were in so different
-    clusters that each one's seconds are known, and not only the sum of their speeds. `limited`: some cluster was held
-    back by its servers, so that their part is fitted.
+    the mean over the clusters, with what the parameters leave open. Both are deviations of the normal distribution
+    that has the same middle 90 % as Student's. `guessed`: measured for less than a minute. `apart`: the GPUs were in
+    so different clusters that each one's seconds are known, and not only the sum of their speeds. `limited`: some
+    cluster was held back by its servers, so that their part is fitted.
     """
 
     compute_seconds: dict[str, float]

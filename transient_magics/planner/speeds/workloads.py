@@ -13,12 +13,15 @@ from dataclasses import dataclass, field, replace
 
 from ...catalog import ICAC19, PriceList, accelerator, disk_speed, worker_entry
 from ...errors import PlanError
+from ...spec import Source
 from ..stalls.terms import Place, Terms
 from ..stalls.what_if import Change
 from . import families
 from .fitting import BY_PEAK_ERROR, Draws
 from .preparation import PREPARATION_ERROR, SMALLER_ERROR, gpu_of, kind_of, vcpus_of
 from .speed import SCALING, bytes_per_step
+
+PLACES: Mapping[Source, str] = {"own": "on Compute Engine", "emulated": "on the emulator", "published": "by others"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,19 @@ class Workload:
     backup_workers: int = 0
     prices: PriceList = field(default_factory=PriceList)
     from_first_step: bool = False
+    source: Source | None = None
+    """Where its seconds were measured; None: they were not, but follow from what was counted of its graph."""
     guess: str = ""
     """Why nothing measured tells how far off speed or steps are, so that intervals are a guess; else empty."""
     notes: tuple[str, ...] = ()
     draws: Draws | None = field(default=None, compare=False, repr=False)
     """Of seconds, the servers' part and scaling together, where runs of one's own were measured: their errors, and not
     `limit_error` and `scaling_error`."""
+
+    @property
+    def called(self) -> str:
+        """The name, and where it was measured: `run-1, measured on the emulator`."""
+        return f"{self.name}, {f'measured {PLACES[self.source]}' if self.source else 'counted, never measured'}"
 
     @property
     def bytes_per_step(self) -> float:
@@ -239,8 +249,8 @@ def _published(
         name=name, service_seconds=service, scaling=scaling, batch_size=families.BATCH_SIZE, parameters=parameters,
         compute={gpu: Estimate(each, 0.0, f"measured, {source}")
                  for gpu, each in zip(("k80", "p100", "v100"), seconds, strict=True)},
-        gigaflops=gigaflops, family=family, join_seconds=join_seconds, prices=ICAC19, from_first_step=True,
-        speed_error=error, limit_error=0.05, scaling_error=0.1,
+        gigaflops=gigaflops, family=family, join_seconds=join_seconds, prices=ICAC19, source="published",
+        from_first_step=True, speed_error=error, limit_error=0.05, scaling_error=0.1,
     )  # fmt: skip
 
 

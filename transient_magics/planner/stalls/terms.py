@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from ...protocol.measures.stalls import MEASURES, Measure
+from ...spec import Source
 from .parts import STALLS, Estimate, Repeat, Stalls
 from .what_if import Change, parts, seconds
 
@@ -32,12 +33,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the measure called `run` says of one kind of VM, at `place`. `workers` took part, with so many `servers`;
-    numbers crossed as `wire` says. `parameters` and `gigaflops` of the model: 0 where not counted."""
+    """What the measure called `run` says of one kind of VM, at `place`, of one `source`.
+
+    `workers` took part, with so many `servers`; numbers crossed as `wire` says. `parameters` and `gigaflops` of the
+    model: 0 where not counted.
+    """
 
     run: str
     stalls: Stalls
     place: Place
+    source: Source
     workers: int = 1
     servers: int = 1
     wire: str = "fp32"
@@ -48,6 +53,7 @@ class Terms:
         """Plain JSON values: what is kept of it."""
         told = self.stalls
         return {
+            "source": self.source,
             "vcpus": self.place.vcpus, "disk": self.place.disk, "workers": self.workers, "servers": self.servers,
             "wire": self.wire, "parameters": self.parameters, "gigaflops": self.gigaflops, "kind": told.kind,
             "names": [*told.workers], "examples": told.examples, "bytes": told.bytes,
@@ -62,8 +68,9 @@ class Terms:
             raise ValueError("a measure of stalls without a repeat")
         stalls = Stalls(values["kind"], tuple(values["names"]), repeats, int(values["examples"]), int(values["bytes"]))
         return cls(
-            run, stalls, Place(int(values["vcpus"]), float(values["disk"])), int(values["workers"]),
-            int(values["servers"]), str(values["wire"]), int(values["parameters"]), float(values["gigaflops"]),
+            run, stalls, Place(int(values["vcpus"]), float(values["disk"])), values["source"],
+            int(values["workers"]), int(values["servers"]), str(values["wire"]),
+            int(values["parameters"]), float(values["gigaflops"]),
         )  # fmt: skip
 
     @property

@@ -10,7 +10,6 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from ...errors import TrainingError
@@ -267,7 +266,7 @@ class Training:
                 self._link.report()
                 self.stop.wait()
             else:
-                finished += self._measure_noise(session, feeds)
+                finished += self._measure_noise(session, size, share)
 
     def _hand_over(self, session: Any) -> None:
         """Where the variables are this worker's own, put them where they are saved; whose place is taken ends."""
@@ -276,14 +275,19 @@ class Training:
             self.stop.set()
         self._moved()
 
-    def _measure_noise(self, session: Any, feeds: Mapping[Any, Any]) -> float:
-        """Compute one more gradient like the last step's if it is time to; its seconds, which are no part of a step."""
+    def _measure_noise(self, session: Any, size: int, share: float) -> float:
+        """Estimate the noise of the gradients if it is time to; the seconds of it, which are no part of a step."""
         others = self._link.active - 1 if self._turn else 0
         if not self._noise.due(self.meter.usual, others):
             return 0.0
+
+        def proceed() -> bool:
+            self._moved()
+            return not self.stop.is_set() and time.monotonic() + 2 * self.meter.usual <= self.leave_at
+
         began = time.monotonic()
         try:
-            if found := self._noise.look(session, feeds):
+            if found := self._noise.measure(session, lambda: self._feeds(size, share), proceed):
                 self.meter.measured(found)
         except tensorflow().errors.ResourceExhaustedError:
             log("the noise of the gradients is not measured: it does not fit into memory")

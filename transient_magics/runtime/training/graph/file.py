@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,9 @@ def written(trainable: Trainable, spec: RunSpec, servers: int) -> bytes:
         features = examples.features if examples else trainable.placeholders()
         built = build(trainable, features, spec, device, servers)
         elements = {name: element for name, element in vars(built).items() if element is not None}
-        names = {name: element.name for name, element in elements.items()}
+        names = {name: _name(element) for name, element in elements.items()}
         told = _told(examples) if examples else None
-        definition = needed(graph, [*names.values(), *(_tensors(told) if told else ())])
+        definition = needed(graph, [*_tensors(names), *(_tensors(told) if told else ())])
     if found := python_operations(definition):
         raise TrainingError(f"the model's graph has an operation of Python's: {min(found)}")
     there = {node.name for node in definition.node}
@@ -85,7 +85,8 @@ class GraphFile:
         """
         names = self._header["elements"]
         given = {placeholder: features[name] for name, placeholder in self._header["features"].items()}
-        return WorkerGraph(**self._put(self._definition(device), given, names))
+        found = self._put(self._definition(device), given, _tensors(names))
+        return _graph(names, found)
 
     def with_examples(self, device: str, directory: str) -> tuple[WorkerGraph, Source]:
         """The graph with its examples, which are read from `directory`.
@@ -95,8 +96,7 @@ class GraphFile:
         definition = self._definition(device)
         _move(definition, self._header["directory"], directory)
         told, elements = self._header["examples"], self._header["elements"]
-        tensors = sorted({*elements.values(), *_tensors(told)})
-        found = self._put(definition, {}, {name: name for name in tensors})
+        found = self._put(definition, {}, {*_tensors(elements), *_tensors(told)})
 
         def of(name: str) -> Any:
             value = told[name]
@@ -105,7 +105,7 @@ class GraphFile:
             return found[value] if isinstance(value, str) else value
 
         read = Source(**{each.name: of(each.name) for each in fields(Source) if each.name in told})
-        return WorkerGraph(**{name: found[tensor] for name, tensor in elements.items()}), read
+        return _graph(elements, found), read
 
     def _definition(self, device: str) -> Any:
         tf = tensorflow()
@@ -117,9 +117,27 @@ class GraphFile:
             node.device = _WORKER.sub(device, node.device)
         return definition
 
-    def _put(self, definition: Any, given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-        found = tensorflow().import_graph_def(definition, given, list(names.values()), name=_SCOPE)
-        return dict(zip(names, found, strict=True))
+    def _put(self, definition: Any, given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+        """Import the graph; its tensors and operations by the names that they have in the file."""
+        unique = sorted(set(names))
+        found = tensorflow().import_graph_def(definition, given, unique, name=_SCOPE)
+        return dict(zip(unique, found, strict=True))
+
+
+def _name(element: Any) -> str | list[str]:
+    """The name of a tensor or an operation, or the names of several."""
+    if isinstance(element, Sequence):
+        return [each.name for each in element]
+    return element.name
+
+
+def _graph(names: Mapping[str, str | list[str]], found: Mapping[str, Any]) -> WorkerGraph:
+    """The graph of tensors that were `found`, by the names of its fields'."""
+
+    def of(name: str | list[str]) -> Any:
+        return [found[each] for each in name] if isinstance(name, list) else found[name]
+
+    return WorkerGraph(**{field: of(name) for field, name in names.items()})
 
 
 def _examples(trainable: Trainable, spec: RunSpec, device: str) -> tuple[Source | None, str]:
@@ -149,9 +167,14 @@ def _told(examples: Source) -> dict[str, Any]:
 
 
 def _tensors(told: Mapping[str, Any]) -> Iterator[str]:
-    """The names of all tensors and operations that `_told` tells."""
+    """The names of all tensors and operations in the header."""
     for value in told.values():
-        yield from value.values() if isinstance(value, Mapping) else [value] if isinstance(value, str) else []
+        if isinstance(value, Mapping):
+            yield from value.values()
+        elif isinstance(value, list):
+            yield from value
+        elif isinstance(value, str):
+            yield value
 
 
 def _move(definition: Any, before: str, now: str) -> None:

@@ -8,7 +8,7 @@ from an operation of a parameter server would tell when that had begun to send.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ def observe(
     tf = tensorflow()
 
     needed = _needed([step, loss.op])
-    pulled = [value for value in arrived if any(reader in needed for reader in value.consumers())]
+    pulled = _consumed(arrived, needed)
     cpu = f"{device}/cpu:0"
     sent = _on_cpu(tf, _sent(needed, device), cpu) if has_gpu() else [tensor for tensor, _ in _sent(needed, device)]
     ends = [each.values if isinstance(each, tf.IndexedSlices) else each for each in kept]
@@ -52,6 +52,17 @@ def observe(
     with tf.device(cpu):
         held = tf.identity(batch)  # features that were put in place of a placeholder take data edges along only
     return Moments(behind("fed", [held]), behind("pulled", pulled), behind("forward", [loss]), behind("backward", sent))
+
+
+def shared_values(ends: Iterable[Any], arrived: Collection[Any], features: Mapping[str, Any]) -> list[Any]:
+    """Those values that have `arrived` that these operations need whatever the mini-batch is: whole variables, but not
+    the rows of an embedding that its examples take."""
+    batch = {feature.op for feature in features.values()}
+    return [value for value in _consumed(arrived, _needed(ends)) if batch.isdisjoint(_needed([value.op]))]
+
+
+def _consumed(values: Iterable[Any], needed: Collection[Any]) -> list[Any]:
+    return [value for value in values if any(reader in needed for reader in value.consumers())]
 
 
 def _needed(ends: Iterable[Any]) -> set[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from ...tf import placement
 from ...tf.graph_mode import tensorflow
 from ..trainable import Trainable
 from .copies import copies
-from .moments import observe
+from .moments import observe, shared_values
 from .noise import gradient_sum
 from .state import parts
 from .training import training_graph
@@ -23,8 +23,9 @@ class WorkerGraph:
     """What a worker runs and feeds: tensors of one graph, and the operation `step`.
 
     `before` and `after` are the global step around `step`; `missing` names the variables that do not live yet;
-    `weight`, `share` and `expected` are those of training.py. Three measure gradients that no step applies (noise.py):
-    the squared norm of one and of their sum, and what begins a sum. The next four tell when the step's mini-batch, its
+    `weight`, `share` and `expected` are those of training.py. Four measure gradients that no step applies (noise.py):
+    the squared norm of one and of their sum, what begins a sum, and the variables' values, which may be fed to have all
+    gradients of the same ones. The next four tell when the step's mini-batch, its
     variables, its loss and its gradients were there (moments.py). Four more are of synchronous training
     (accumulate.py): a round to feed, what `step` saw of it, the round and step now.
     With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`. `pull`, `push` and `number`
@@ -44,6 +45,7 @@ class WorkerGraph:
     squared: Any
     summed: Any
     cleared: Any
+    variables: Sequence[Any]
     fed: Any
     pulled: Any
     forward: Any
@@ -69,7 +71,7 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
         built = training_graph(trainable, features, wire, spec.mode == "sync", spec.damped)
         missing = tf.report_uninitialized_variables([ready, *(() if alone else tf.global_variables())])
     with tf.device(f"{device}/cpu:0"):
-        measured = gradient_sum(built.objective.pairs)
+        squared, summed, cleared = gradient_sum(built.objective.pairs)
     graph, saving = tf.get_default_graph(), ()
     if spec.chief == "worker":
         with tf.device(f"{device}/cpu:0"):
@@ -77,6 +79,7 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
         saving = tuple(map(graph.as_graph_element, (saver.filename_tensor_name, saver.save_tensor_name)))
     states = [part.handle for state in built.states for part, _ in parts(state.variable, state.new)]
     arrived = cross_once(graph, device, wire, exact=states)
+    variables = shared_values([squared.op, summed.op], arrived, features)
     with tf.device(f"{device}/cpu:0"):
         loss = tf.identity(built.objective.loss)
     kept = [gradient for gradient, _ in built.objective.pairs] if alone else []
@@ -87,5 +90,6 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
     taken = vars(copies(spec.name, tf.global_variables(), built.global_step)) if alone else {}
     return WorkerGraph(
         loss, built.before, built.after, built.examples, built.step, built.divisor, built.share,
-        built.expected, built.objective.weight, missing, *measured, *moments, *position, *saving, **taken,
+        built.expected, built.objective.weight, missing, squared, summed, cleared, variables,
+        *moments, *position, *saving, **taken,
     )  # fmt: skip
