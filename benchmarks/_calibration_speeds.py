@@ -298,8 +298,8 @@ def journal_of(course: Course, hours: float, steps: int) -> list[Event]:
         },
     )  # fmt: skip
     model = {"model": "resnet", "problem": "image_digits", "hparams_set": "resnet_digits", "train_steps": steps}
-    found: list[tuple[float, Event]] = [(0, events.ClusterDeclared(spec=spec.to_dict())), (0, _requested("ps-0", 0))]
-    found += [(0, events.VmRunning(vm="ps-0", address="10.0.0.1")), (0, events.VmReady(vm="ps-0"))]
+    found: list[tuple[float, Event]] = [(-1, events.ClusterDeclared(spec=spec.to_dict())), (-1, _requested("ps-0", 0))]
+    found += [(-1, events.VmRunning(vm="ps-0", address="10.0.0.1")), (-1, events.VmReady(vm="ps-0"))]
     number, there = dict[int, int](), dict[int, int]()
 
     def come(vm: int, place: int, asked: float, joined: float) -> None:
@@ -316,8 +316,8 @@ def journal_of(course: Course, hours: float, steps: int) -> list[Event]:
 
     for place, vm in enumerate(course.stretches[0].vms):
         assert vm is not None
-        come(vm, place, 0.0, 0.0)
-    found.insert(-2 * len(course.gpus), (0, events.TrainDeclared(run="run-1", spec=model)))
+        come(vm, place, -ABSENT_HOURS, 0.0)
+    found.insert(0, (-0.5, events.TrainDeclared(run="run-1", spec=model)))
     before = course.stretches[0].vms
     for stretch in course.stretches[1:]:
         for place, (old, new) in enumerate(zip(before, stretch.vms, strict=True)):

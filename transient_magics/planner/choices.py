@@ -22,6 +22,7 @@ from .lifetimes.model import LifetimeModel
 from .simulate import Course, Workers
 from .speeds.preparation import kind_of
 from .speeds.speed import (
+    capacities,
     capacity,
     cluster_speed,
     distance_seconds,
@@ -159,6 +160,18 @@ class Choice:
         if workload.synchronous:
             return float(synchronous_speed(speeds, counts, workload.backup_workers, self._limit(workload)))
         return float(cluster_speed(speeds @ counts, self._limit(workload)))
+
+    def speed_error(self, workload: Workload) -> float:
+        """How far off, relatively, the speed may be by what measured runs leave open of the workload's parameters."""
+        if workload.draws is None:
+            return 0.0
+        drawn, offered = workload.draws, np.zeros(len(workload.draws.service))
+        for group in self.placed:
+            step = self.step(workload, group)
+            seconds = step.seconds * drawn.factors.get(step.kind, np.ones(1))
+            offered += group.count * worker_speed(seconds, drawn.service, self.servers)
+        limit = capacities(drawn.service, self.servers, drawn.scaling)
+        return float(np.log(cluster_speed(offered, limit)).std())
 
     def speed_of(self, workload: Workload) -> Callable[[Mapping[str, int]], float]:
         """The undisturbed speed of any number of workers with GPUs of this choice, by GPU."""

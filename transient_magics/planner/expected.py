@@ -7,20 +7,18 @@ measured. A prediction whose error is a guess says nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ..journal.metrics import SERVER_SHARE
 from ..protocol.measures.step_parts import StepParts, step_parts
 from .choices import Choice
-from .simulate import simulate
 from .speeds.workloads import Workload
 
-_MIDDLE = (0.05, 0.95)
-_RUNS = 2000
+_NORMAL = 1.645
+"""Standard deviations to either end of the middle 90 %."""
 _WELL_BELOW = 0.5
 """Of what servers are said to take: up to there it does not matter how far off that is."""
 _BUSY = 0.85
@@ -60,10 +58,9 @@ def expected(workload: Workload, choice: Choice) -> Expected | None:
     if not workload.limit_measured and choice.load(workload) > _WELL_BELOW:
         return None
     speed = choice.steps_per_second(workload)
-    course = choice.course(workload, 1.0)
-    drawn = 1 / simulate(replace(course, from_first_step=True), _RUNS).hours / 3600
-    low, high = np.quantile(drawn, _MIDDLE)
-    return Expected(speed, float(low), float(high))
+    of_steps = max(choice.step(workload, group).error for group in choice.placed)
+    wide = math.exp(_NORMAL * math.hypot(workload.speed_error, of_steps, choice.speed_error(workload)))
+    return Expected(speed, speed / wide, speed * wide)
 
 
 def behind(

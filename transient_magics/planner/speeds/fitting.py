@@ -42,8 +42,11 @@ degrees of freedom; the deviation is 3.0 % in the root mean square.
 _BLOCK_SECONDS = 600.0
 """For so long a stretch deviates from its run about as far as runs differ: shorter ones as far, longer ones less, in
 inverse proportion. Speeds of VMs are correlated over minutes to hours."""
-_REST_ERROR, _REST_FREEDOM = 0.03, 2.0
+_REST_ERROR, _REST_FREEDOM = 0.026, 2.0
 """How far the speed of one run deviates from its mean in a moment, relatively, before any was measured."""
+_CORRELATED_SECONDS = 2500.0
+"""The mean of a run's speed over so long varies half as much as it does in a moment: between what a correlation over
+seconds and one over two hours would make of it."""
 YOUNG_SECONDS = 60.0
 """Who was measured for less has not trained for long."""
 _USUAL_ERROR, _USUAL_WEIGHT = 0.05, 2.0
@@ -279,8 +282,8 @@ def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: flo
     """How far off, relatively, the speed of the rest of a run may be, by its stretches so far.
 
     The run is the same, so how far others differ does not matter. Its speed is correlated in time, so the mean over a
-    time t deviates as 1 / (1 + t / `_BLOCK_SECONDS`) of the variance, and stretches that are shorter than a block count
-    as parts of one measurement.
+    time t has the share 1 / (1 + t / `_CORRELATED_SECONDS`) of the variance, and stretches that are shorter than a
+    block count as parts of one measurement.
 
     Parameters
     ----------
@@ -301,7 +304,7 @@ def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: flo
 
 def _averaged(seconds: Any) -> Any:
     """The variance of the mean over so long, in that of a moment."""
-    return _BLOCK_SECONDS / (_BLOCK_SECONDS + seconds)
+    return _CORRELATED_SECONDS / (_CORRELATED_SECONDS + seconds)
 
 
 def spread(errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float = _USUAL_ERROR) -> float:
