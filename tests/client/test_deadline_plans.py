@@ -11,11 +11,11 @@ import pytest
 
 import transient_magics as tm
 from transient_magics.cli import arguments
+from transient_magics.deadlines import world
 from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.seen import Seen
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.panels import plan_html
-from transient_magics.planner.deadlines import world
 from transient_magics.planner.plan import Plan
 from transient_magics.spec.units import parse_deadline
 

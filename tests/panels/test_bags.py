@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_magics.bags.policy.ending import Progress, hours_left
 from transient_magics.client import Bag, text
-from transient_magics.journal import Journal, bill, events, replay
+from transient_magics.journal import Journal, bill, costs, events, replay
 from transient_magics.panels import bag_panel_html, html, show_bag, status, view
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
@@ -56,9 +59,12 @@ def test_a_bag_is_points_with_their_states_and_what_they_returned() -> None:
     assert [(each["name"], each["output"]) for each in bag["axes"]] == [
         ("density", False), ("temperature", False), ("pressure", True),
     ]  # fmt: skip
-    assert bag["dollars"] is not None
-    assert bag["per_result"] == pytest.approx(bag["dollars"] / 130)
-    assert bag["dollars"] == pytest.approx(bill(SHORT.state, SHORT.now).total), "nobody else works on the cluster"
+    cost = costs(SHORT.state, SHORT.now)[bag["name"]]
+    assert bag["cost_words"] == cost.words
+    assert bag["per_result"] == pytest.approx(cost.total / 130)
+    account = bill(SHORT.state, SHORT.now)
+    assert account.lines[bag["name"]] == pytest.approx(cost.total)
+    assert {*account.lines} == {bag["name"], "start-up", "idle"}, "nobody else works on the cluster"
 
 
 def test_its_vms_are_told_with_their_ages_the_oldest_first_and_what_each_holds() -> None:
@@ -87,16 +93,39 @@ def test_the_surrogate_is_as_good_as_its_last_batch_says() -> None:
     assert (bag["tried"], bag["tried_words"]) == ([], "")
 
 
-def test_it_ends_when_all_results_are_there_at_the_pace_of_the_last_ones() -> None:
+def test_it_ends_when_all_results_are_there_with_an_interval() -> None:
+    """70 results of jobs of a minute on four workers, of which the last ones overlap."""
     (bag,) = bags(SHORT.state, SHORT.now)
-    came = [job.result.at for job in SHORT.state.bags["bag-1"].state.jobs.values() if job.result][-30:]
-    minutes = round(70 * (SHORT.now - min(came)) / 29 / 60)
-    at = time.strftime("%H:%M", time.localtime(SHORT.now + 70 * (SHORT.now - min(came)) / 29))
-    assert bag["ends"] == f"in about {minutes} min (at {at}), or sooner"
+    told = re.fullmatch(r"in about (\d+) min, at (\d\d:\d\d) \((\d\d:\d\d) to (\d\d:\d\d)\), or sooner", bag["ends"])
+    assert told, bag["ends"]
+    assert 17 <= int(told[1]) <= 20
+    early, middle, late = (
+        (int(each[:2]) * 60 + int(each[3:]) - int(SHORT.now / 60 % 1440)) % 1440 for each in told.group(3, 2, 4)
+    )
+    assert early <= middle <= late <= early + 5
+
+
+def test_the_end_of_a_bag_whose_jobs_end_together_is_not_at_the_pace_of_a_round() -> None:
+    """Of 300 jobs of an hour on 16 VMs, 17 have just ended at almost the same time: 18 hours are left, not two."""
+    jobs = [round(1 + 0.001 * number, 3) for number in range(17)]
+    found = hours_left(Progress(283, 313 - 16, tuple(jobs), (0.0,) * 15, 16, revocable=False))
+    low, high = np.quantile(found, [0.05, 0.95])
+    assert 17.5 < low < high < 20
+    revoked = hours_left(Progress(283, 313 - 16, tuple(jobs), (0.0,) * 15, 16, lost=20, watched=60.0))
+    assert 1.1 < np.median(revoked) / np.median(found) < 2, "jobs lost with their VM are done again"
+
+
+def test_an_end_is_without_an_interval_until_more_jobs_have_finished_than_run() -> None:
+    few = BagStory(specification(200, until={}), done=3)
+    assert re.fullmatch(r"in about \d+ min", bags(few.state, few.now)[0]["ends"])
+
+
+def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished() -> None:
     early = BagStory(specification(200, job_seconds=60.0, until={}), done=0)
     assert bags(early.state, early.now)[0]["ends"].startswith("in about 50 min"), "200 minutes on four workers"
     unknown = BagStory(specification(200), done=0)
     assert bags(unknown.state, unknown.now)[0]["ends"] == ""
+    assert bags(SHORT.state, SHORT.now + 1e7)[0]["ends"] == "", "where it stands still"
     over = BagStory(specification(200), done=130, over=True)
     (bag,) = bags(over.state, over.now)
     assert bag["ends"].startswith("at ")

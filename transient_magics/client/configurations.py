@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from ..catalog import ACCELERATORS
+from ..catalog import ACCELERATORS, region
+from ..catalog.published import stand_in_words
 from ..errors import DeclarationError
 from ..protocol.machines import parse_machines, render_machines
 from ..protocol.names import LONGEST_NAME
@@ -174,7 +175,7 @@ class StudyPreview:
                 f"  {row['on'] or text.count(row['workers'], 'worker'):16} {where}: {many}, {row['at_once']} at once, "
                 f"{text.money(row['hourly'])} per hour for the cluster{_takes(row)}"
             )
-        lines.append(self._source())
+        lines += [self._source(), *self._stand_ins()]
         own = [part for part in self.parts if part.own]
         if own:
             lines.append(
@@ -198,6 +199,15 @@ class StudyPreview:
             return "How long it takes is not known where it is not said: no run of this model here tells it."
         pruned = "; pruned runs take less" if self.spec.pruner != "none" else ""
         return f"Hours are by what this model's runs were measured at, if each run is trained to its end{pruned}."
+
+    def _stand_ins(self) -> list[str]:
+        """A sentence for each GPU and region whose lifetimes nobody published, where hours rest on them."""
+        if all(row["hours"] is None for row in self.rows):
+            return []
+        specs = [part.spec for part in self.parts if not part.spec.emulated]
+        revoked = [spec for spec in specs if spec.provisioning_model != "standard"]
+        places = [(group.accelerator, region(spec.home_zone)) for spec in revoked for group in spec.groups]
+        return list(dict.fromkeys(filter(None, [stand_in_words(*place) for place in places])))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))

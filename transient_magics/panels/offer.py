@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..catalog import ACCELERATORS, region, zones_with
-from ..catalog.published import LAST_HOUR, lifetimes
+from ..catalog.published import LAST_HOUR, lifetimes, stand_in_words
 from ..cli import arguments
 from ..client import Declaration, Preview, specify, text
 from ..client.planning.servers import foreseen
@@ -118,18 +118,19 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 
 
 def _risks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each kind of transient worker: what was published of its GPU and region, or of the nearest."""
+    """A sentence for each kind of transient worker: what was published of its GPU and region, or of others."""
     places = [(row["accelerator"], region(row["zone"])) for row in rows if row["model"] != "standard"]
     return [_risk(gpu, place) for gpu, place in dict.fromkeys(places)]
 
 
 def _risk(gpu: str, place: str) -> str:
+    if said := stand_in_words(gpu, place):
+        return said
     table = lifetimes(gpu, place)
     shares = [f"{table.fraction(hours * _HOUR):.0%} within {hours} h" for hours in (1, 8, LAST_HOUR)]
-    asked = "" if (table.gpu, table.region) == (gpu, place) else f", the nearest to {gpu.upper()} in {place}"
     return (
-        f"Revoked of {table.launched} preemptible {table.gpu.upper()} VMs in {table.region} (published 2019 and 2020"
-        f"{asked}): {', '.join(shares)}."
+        f"Revoked of {table.launched} preemptible {table.gpu.upper()} VMs in {table.region} (published 2019 and 2020): "
+        f"{', '.join(shares)}."
     )
 
 

@@ -15,6 +15,7 @@ from ..spec import WorkerGroup, render_duration, render_money
 from .accuracy import Accuracies, Accuracy
 from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
+from .lifetimes.published import stand_in
 from .simulate import Course, Outcome, simulate
 from .speeds.workloads import Workload
 from .stalls.advice import terms_words
@@ -92,10 +93,10 @@ class Plan:
         return self.choice.line
 
     def interval(self, what: str = "hours", level: float = 0.9) -> tuple[float, float]:
-        """The middle `level` of the `hours` or `dollars`, or where the share `finished` lies with that probability, as
-        far as lifetimes are known. Raises PlanError for anything else."""
-        if what not in ("hours", "dollars", "finished") or not 0 < level < 1:
-            raise PlanError("An interval is of hours, dollars or finished, with a level between 0 and 1",
+        """The middle `level` of the `hours`, `dollars` or `revocations`, or where the share `finished` lies with that
+        probability, as far as lifetimes are known. Raises PlanError for anything else."""
+        if what not in ("hours", "dollars", "revocations", "finished") or not 0 < level < 1:
+            raise PlanError("An interval is of hours, dollars, revocations or finished, with a level between 0 and 1",
                             fix='For example: plan.interval("hours", 0.9)')  # fmt: skip
         if what == "finished":
             return self.outcome.finished_between(level)
@@ -154,7 +155,7 @@ def make_plan(
         choice=choice, workload=workload, train_steps=train_steps, outcome=outcome,
         hourly=_hourly(choice, workload, speed), steps_per_second=speed,
         revocations=float(outcome.revocations.mean()), seed=seed, risk=risk,
-        notes=(*notes, *_notes(choice, workload), *_few(choice, course, outcome)),
+        notes=(*notes, *_notes(choice, workload), *_stand_ins(course), *_few(choice, course, outcome)),
         accuracy=accuracies.at(workers, train_steps) if accuracies else None,
     )  # fmt: skip
 
@@ -237,6 +238,11 @@ def _faster_machines(
         if times > _WORTH and more > 0:
             found.append((times, more, machine))
     return found
+
+
+def _stand_ins(course: Course) -> list[str]:
+    """A sentence for each GPU and region whose lifetimes nobody published."""
+    return list(dict.fromkeys(filter(None, [stand_in(group.lifetimes) for group in course.groups])))
 
 
 def _few(choice: Choice, course: Course, outcome: Outcome) -> list[str]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 AGAINST = "against Google's on-demand price"
 """To what a saving is compared."""
 MOST_ROWS = 8
+_HARDLY = 0.01
+"""So few workers lost in the mean need no digits."""
 _MINUTES = 300.0  # an interval that is shorter is told by the second
 
 
@@ -44,7 +46,7 @@ def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
     return (
         hours(plan.hours), hours_between(low, high), money(plan.dollars), f"{money(least)} to {money(most)}",
         *([accuracy_words(plan.accuracy) if plan.accuracy else "-"] if judged else []),
-        saved, f"{plan.revocations:.1f}" if plan.choice.transient else "-", plan.line,
+        saved, lost_words(plan) if plan.choice.transient else "-", plan.line,
     )  # fmt: skip
 
 
@@ -128,10 +130,18 @@ def left_out(plan: Plan) -> list[str]:
     return [f"A VM for the controller (--service-account) is not in it; it adds {money(hourly)} per hour."]
 
 
+def lost_words(plan: Plan) -> str:
+    """How many workers are lost: `6.1 (2 to 11)`; the number alone where it is given, or hardly any is lost."""
+    low, high = plan.interval("revocations")
+    mean = f"{plan.revocations:.2g}" if plan.revocations >= _HARDLY else f"under {_HARDLY:g}"
+    if not plan.revocations:
+        mean = "0"
+    return mean if low == high else f"{mean} ({low:.0f} to {high:.0f})"
+
+
 def _lost(plan: Plan) -> str:
     """How many workers lifetimes cost; nothing where their number was given."""
-    whole = plan.revocations == round(plan.revocations)
-    return "" if whole else f", {plan.revocations:.2g} workers lost in the mean"
+    return "" if plan.revocations == round(plan.revocations) else f", {lost_words(plan)} workers lost"
 
 
 def search_text(search: Search) -> str:
@@ -195,14 +205,13 @@ def _of_plans(plans: Sequence[Plan]) -> Iterator[str]:
 
 
 def forecast_words(forecast: Forecast) -> str:
-    """`finishes in 12 min (11 min to 14 min), at 14:03, and will have cost $1.23 ($1.20 to $1.31)`; an interval whose
+    """`finishes in 12 min (11 min to 14 min), at 14:03; this run $1.23 at its end ($1.20 to $1.31)`; an interval whose
     ends read the same is left out."""
     low, high = forecast.interval("seconds")
-    least, most = forecast.interval("dollars")
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
         f"finishes in {render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
-        f"at {at}, and will have cost {money(forecast.dollars)}{_range(money(least), money(most))}{_but(forecast)}"
+        f"at {at}; this run {forecast.cost}{_but(forecast)}"
     )
 
 
@@ -220,10 +229,11 @@ def _but(forecast: Forecast) -> str:
 
 
 def ending_words(forecast: Forecast) -> str:
-    """`ends about 14:32 (14:20 to 14:55), for $0.610 ($0.553 to $0.704)`, with the day where that is not today's, with
-    seconds where minutes would say the same twice."""
+    """`ends about 14:32 (14:20 to 14:55); this run $0.610 at its end ($0.553 to $0.704)`.
+
+    Moments have the day where that is not today's, and seconds where minutes would say the same twice.
+    """
     low, high = forecast.interval("seconds")
-    least, most = forecast.interval("dollars")
     today = time.localtime(forecast.at)[:3]
     later = time.localtime(forecast.at + high)[:3] != today
     clock = "%H:%M:%S" if high - low < _MINUTES else "%a %H:%M" if later else "%H:%M"
@@ -232,6 +242,6 @@ def ending_words(forecast: Forecast) -> str:
         return time.strftime(clock, time.localtime(forecast.at + seconds))
 
     return (
-        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}, "
-        f"for {money(forecast.dollars)}{_range(money(least), money(most))}{_but(forecast)}"
+        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}; "
+        f"this run {forecast.cost}{_but(forecast)}"
     )

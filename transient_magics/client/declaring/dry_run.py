@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ... import emulator
-from ...catalog import check_zone, never_on_demand, transfer_price
+from ...catalog import check_zone, never_on_demand, region, transfer_price
+from ...catalog.published import stand_in_words
 from ...emulator.project.program import ask as ask_project
 from ...errors import DeclarationError, UnreachableError
 from ...spec import CONTROLLER, JOBS, TRAINING, ClusterSpec, PriceLine, boot_times, render_duration
@@ -95,6 +96,8 @@ class Preview:
         doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
         if self.spec.project and self.spec.provisioning_model == "preemptible":
             doubts.append(_NO_END)
+        if self.spec.give_up == "riskiest":
+            doubts += filter(None, [stand_in_words(kind, region(zone)) for zone, kind in dict.fromkeys(wanted[1:])])
         for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog
             try:
                 check_zone(zone, kind)

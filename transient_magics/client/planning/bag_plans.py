@@ -145,7 +145,10 @@ def bag_plan(
         raise DeclarationError("--spare is a share from 0 to 1", fix="For example: --spare 0.1.")
     times = parse_job_time(job_time)
     _, _, risk = foreseen(revocations)
+    from ...planner.lifetimes.published import stand_in
+
     rows: list[BagRow] = []
+    stand_ins: list[str] = []
     for group in groups:
         if group.accelerator not in times and "" not in times:
             raise DeclarationError(f"--job-time has no time of a {group.accelerator.upper()}",
@@ -157,8 +160,10 @@ def bag_plan(
             model=provisioning_model, revocations=revocations, ps_cores=ps_cores,
         )  # fmt: skip
         name = f"{group.accelerator}x{group.count}"
+        stand_ins.append(stand_in(bag.model))
         rows += _rows(name, bag, on_demand_hourly, (policy,) if policy else POLICIES, seed)
-    return BagPlan(jobs, tuple(rows), risk, tuple(_notes(rows, provisioning_model, save_time)))
+    notes = dict.fromkeys((*_notes(rows, provisioning_model, save_time), *filter(None, stand_ins)))
+    return BagPlan(jobs, tuple(rows), risk, tuple(notes))
 
 
 def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]]:

@@ -6,11 +6,13 @@ All points are sent, because each is a few numbers; many of them are sent less o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ...bags.surrogate.stopping import COVERED
 from ...client import foreground, text
-from ...journal import ClusterState, VmState, run_costs
+from ...journal import ClusterState, Cost, VmState, costs
 from ...journal.bags.state import BagJobState, DeclaredBag
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
@@ -18,21 +20,26 @@ from ...spec import render_duration
 from .axes import Axis
 from .contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
 
+if TYPE_CHECKING:
+    from ...bags.policy.ending import Progress
+
 STATES = ("done", "running", "waiting", "lost", "failed", "skipped")
 """What becomes of points, in the order in which they are told. `lost`: the job waits to be begun again."""
 MOST_VMS = 24
 _MANY = 500
 """Points up to which all of them are sent each second."""
-_LEAST_PACED, _PACED = 3, 30
-"""Results from which the pace is known, and so many that it is of."""
-_DAY = 86_400.0
+_DAY, _HOUR = 86_400.0, 3600.0
+_STANDS_STILL = 10
+"""How many times longer than any job has taken all run where nothing can be said of their end."""
+_LOOKS = 30
+"""Looks at the end of a bag while a usual job takes its time, if nothing happens."""
 
 
 def bags(state: ClusterState, now: float) -> list[Bag]:
     """What a cluster's panel shows of its bags at `now`."""
     found = foreground.bags(state)
-    costs = run_costs(state, now) if found else {}
-    return [bag_view(state, bag, costs, now) for bag in found]
+    by_name = costs(state, now) if found else {}
+    return [bag_view(state, bag, by_name[bag.name], now) for bag in found]
 
 
 def pace(state: ClusterState) -> float:
@@ -40,14 +47,13 @@ def pace(state: ClusterState) -> float:
     return max(1.0, sum(len(bag.state.jobs) for bag in foreground.bags(state)) / _MANY)
 
 
-def bag_view(state: ClusterState, bag: DeclaredBag, costs: Mapping[str, float], now: float) -> Bag:
-    """The snapshot of one bag. `costs`: `journal.run_costs`."""
+def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:
+    """The snapshot of one bag."""
     known, over = bag.state, bag.over or state.over
     axes = _axes(bag)
     points = [_point(bag, job, over=over) for job in known.jobs.values()]
     vms = [] if over else _vms(state, bag, now)
     results = len(known.counted)
-    dollars = sum(costs.get(dask, 0.0) for dask in bag.dasks)
     states = [each[0] for each in points]
     shown: Bag = {
         "name": bag.name,
@@ -56,8 +62,8 @@ def bag_view(state: ClusterState, bag: DeclaredBag, costs: Mapping[str, float], 
         "about": _about(bag),
         "results": results,
         "wanted": bag.spec.jobs,
-        "dollars": dollars if bag.dasks else None,
-        "per_result": dollars / results if results else None,
+        "cost_words": cost.words if bag.dasks else "",
+        "per_result": cost.total / results if results else None,
         "ends": "" if state.over and not bag.over else _ends(state, bag, now),
         "counts": [(each, many) for each in STATES if (many := states.count(each))],
         "tried_words": text.tried_words(bag),
@@ -168,22 +174,69 @@ def _age(state: ClusterState, vm: VmState, now: float) -> float:
 
 
 def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
-    """When all results will be there, at the pace of the last ones, or as it was declared how long a job takes."""
+    """When all results will be there: about, and between which moments with 90 %."""
     if bag.over:
         return f"at {text.clock(bag.ended_at)}"
-    seconds = _seconds_left(state, bag, now)
-    if bag.ending or seconds is None:
+    if bag.ending or bag.state.enough:
         return ""
-    at = f" (at {text.clock(now + seconds)[:5]})" if seconds < _DAY else ""
-    return f"in about {render_duration(seconds)}{at}{', or sooner' if bag.spec.until else ''}"
+    found = _ending(state, bag, now)
+    if found is None:
+        return ""
+    low, middle, high = found
+    sooner = ", or sooner" if bag.spec.until else ""
+    about = f"in about {render_duration(middle)}"
+    if low == high:
+        return f"{about}{sooner}"
+    if high >= _DAY:
+        return f"{about} ({render_duration(low)} to {render_duration(high)}){sooner}"
+    at, early, late = (text.clock(now + seconds)[:5] for seconds in (middle, low, high))
+    return f"{about}, at {at} ({early} to {late}){sooner}"
 
 
-def _seconds_left(state: ClusterState, bag: DeclaredBag, now: float) -> float | None:
-    left = max(0, bag.spec.jobs - len(bag.state.counted))
-    came = [found.at for number in bag.state.counted if (found := bag.state.jobs[number].result)][-_PACED:]
-    if len(came) >= _LEAST_PACED:
-        return left * (now - came[0]) / (len(came) - 1)
-    workers = sum(each in bag.dasks for each in state.leases.values())
-    if bag.spec.job_seconds and workers:
-        return left * bag.spec.job_seconds / workers
-    return None
+def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, float, float] | None:
+    """Seconds until all results are there: 5 %, 50 % and 95 % of simulated courses. All three are the same where the
+    error is unknown; None where nothing tells what a job takes, or it may be a year."""
+    from ...bags.policy.ending import LEAST_FINISHED, MOST_HOURS, Progress
+
+    known, spec = bag.state, bag.spec
+    vms = sum(dask in bag.dasks for dask in state.leases.values())
+    finished = tuple(_took(known.jobs[number]) for number in known.counted)
+    running = tuple(job.done + max(now - job.began_at, 0.0) for job in known.running)
+    left = spec.jobs - len(known.counted)
+    if len(finished) < LEAST_FINISHED:
+        about = left * spec.job_seconds / vms if vms else 0.0
+        return (about, about, about) if about else None
+    if running and min(running) > _STANDS_STILL * max(finished):
+        return None
+    coarse = statistics.median(finished) / _LOOKS  # so that the same courses serve for a while
+    lived = [_age(state, vm, now) for vm in state.vms.values()]
+    progress = Progress(
+        left=left,
+        waiting=max(spec.begun - len(known.results), left) - len(running),
+        finished=tuple(seconds / _HOUR for seconds in finished),
+        running=tuple(round(seconds / coarse) * coarse / _HOUR for seconds in running),
+        vms=vms,
+        lost=sum(job.interruptions for job in known.jobs.values()),
+        watched=round(sum(lived) / _DAY, 1) * _DAY / _HOUR,
+        revocable=state.spec is None or state.spec.provisioning_model != "standard",
+    )
+    low, middle, high = _quantiles(progress)
+    if high >= MOST_HOURS * _HOUR:
+        return None
+    if len(finished) <= len(running):  # the longest jobs have not shown yet what they take
+        return middle, middle, middle
+    return low, middle, high
+
+
+@lru_cache(maxsize=64)
+def _quantiles(progress: Progress) -> tuple[float, float, float]:
+    from ...bags.policy.ending import hours_left, middle
+
+    low, median, high = middle(hours_left(progress))
+    return low * _HOUR, median * _HOUR, high * _HOUR
+
+
+def _took(job: BagJobState) -> float:
+    """Seconds that a finished job had its VM; of one that was begun again, what it computed."""
+    assert job.result is not None
+    return max(job.result.at - job.began_at, 1e-3) if job.attempt == 1 else max(job.result.seconds, 1e-3)

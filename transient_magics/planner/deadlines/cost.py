@@ -15,6 +15,7 @@ import numpy as np
 from ...catalog import never_on_demand
 from ...catalog.traces import Trace
 from ...deadlines.seen import SPOT, Kind
+from ...deadlines.world import Capacity, World
 from ...errors import PlanError
 from ...spec import render_duration
 from ..choices import Choice
@@ -22,7 +23,6 @@ from ..simulate import Course
 from ..speeds.workloads import Workload
 from .chains import published
 from .market import GRID, Open
-from .world import Capacity, World
 
 _LOWER, _LATE = 1.645, 2.326  # deviations: of a speed that 5 % are below, of a start that 1 % take longer than
 _DECISIONS = 100  # until a deadline: what a controller does each second is done so often

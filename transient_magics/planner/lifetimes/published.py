@@ -6,22 +6,104 @@ the last hour that was watched, the mean rate of hours 12 to 24 goes on, which l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from typing import Self
 
-from ...catalog.published import CPUS_LAUNCHED_TOGETHER, LAST_HOUR, LAUNCHED_TOGETHER, Lifetimes, lifetimes, tables
-from .beyond import continued
+import numpy as np
+from numpy.typing import NDArray
+
+from ...catalog.published import (
+    CPUS_LAUNCHED_TOGETHER,
+    LAST_HOUR,
+    LAUNCHED_TOGETHER,
+    Lifetimes,
+    lifetimes,
+    stand_in_tables,
+    stand_in_words,
+    tables,
+)
+from .beyond import Capped, Continued, continued
 from .kaplan_meier import KaplanMeier
 from .model import LifetimeModel
 from .observations import Observations
+from .resampling import BLOCKS, Resampled
+
+_HOURS = np.arange(LAST_HOUR + 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """Lifetimes that nobody published: those of all VMs of tables that stand in for them.
+
+    The tables differ by more than chance, so that the one that holds may be any of them. Simulated courses are cut into
+    blocks, each of which takes place with the lifetimes of one table. Where one table alone stands in, the hazard is as
+    far from it as the hazards of all tables with a GPU are from each other.
+    """
+
+    words: str
+    """What stands in, as a sentence."""
+    tables: tuple[Continued, ...]
+    together: Continued
+
+    @classmethod
+    def of(cls, used: Sequence[Lifetimes], words: str = "") -> Self:
+        """Pool the VMs of the tables `used`."""
+        together = continued(KaplanMeier(_every(used)), LAST_HOUR)
+        return cls(words, tuple(_continued(table, used) for table in used), together)
+
+    @property
+    def name(self) -> str:
+        return self.together.name
+
+    def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.together.survival(hours)
+
+    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+        return self.together.quantile(share, age)
+
+    def resampled(self, seed: int) -> Resampled:
+        """See `resampling`. No bootstrap within a table: what few VMs tell is in the differences between tables."""
+        random = np.random.default_rng(seed)
+        chosen = random.permutation(np.arange(BLOCKS) % len(self.tables))
+        shares = np.stack([table.survival(_HOURS) for table in self.tables], axis=1)[:, chosen]
+        rates = np.array([table.rate for table in self.tables])[chosen]
+        if len(self.tables) == 1:
+            hazard = np.exp(_between_tables() * random.normal(size=BLOCKS))
+            shares, rates = shares**hazard, rates * hazard
+        return Resampled(self.name, _HOURS, shares, rates)
 
 
 @cache
 def published_lifetimes(gpu: str, region: str) -> LifetimeModel:
-    """How VMs with a GPU lived in a region; where nobody published that, in the nearest region and with the nearest GPU
-    of which there are figures (`catalog.published.stand_ins` names them)."""
-    table = lifetimes(gpu, region)
-    kind = Observations.together([counts(each) for each in tables() if each.gpu == table.gpu])
-    return continued(KaplanMeier(counts(table)), LAST_HOUR, kind)
+    """Return how VMs with a GPU lived in a region, `Pooled` where nobody published that."""
+    used = stand_in_tables(gpu, region)
+    if used:
+        return Pooled.of(used, stand_in_words(gpu, region))
+    return _continued(lifetimes(gpu, region), [table for table in tables() if table.gpu == gpu])
+
+
+def stand_in(model: LifetimeModel | None) -> str:
+    """Return a sentence about what stands in for lifetimes that nobody published; empty where nothing does."""
+    inner = model.model if isinstance(model, Capped) else model
+    return inner.words if isinstance(inner, Pooled) else ""
+
+
+def _continued(table: Lifetimes, kind: Sequence[Lifetimes]) -> Continued:
+    """Return the lifetimes of a table, which lean on those of its `kind` beyond what was watched."""
+    return continued(KaplanMeier(counts(table)), LAST_HOUR, _every(kind))
+
+
+def _every(used: Sequence[Lifetimes]) -> Observations:
+    return Observations.together([counts(table) for table in used])
+
+
+@cache
+def _between_tables() -> float:
+    """Return the standard deviation of the logarithm of the cumulative hazard at 24 hours among tables with a GPU."""
+    lost = np.array([table.revoked[-1] / table.launched for table in tables() if table.gpu != "cpu"])
+    return float(np.log(-np.log(1 - lost)).std(ddof=1))
 
 
 def counts(table: Lifetimes) -> Observations:

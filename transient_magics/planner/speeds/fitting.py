@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
-from scipy.optimize import least_squares
 
 from ...catalog import ACCELERATORS, accelerator
 from .preparation import gpu_of
@@ -164,6 +163,8 @@ class _Fitting:
 
     def fit(self) -> Fit:
         """The parameters, how far runs differ, and joint draws."""
+        from scipy.optimize import least_squares  # what plans of published workloads do without
+
         values, scale = self._start(), _student(_BETWEEN_ERROR, _BETWEEN_FREEDOM)
         covariance = np.zeros((len(values), len(values)))
         for _ in range(2):  # how far runs differ decides how much priors count
@@ -307,15 +308,17 @@ def _averaged(seconds: Any) -> Any:
     return _CORRELATED_SECONDS / (_CORRELATED_SECONDS + seconds)
 
 
-def spread(errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float = _USUAL_ERROR) -> float:
+def spread(
+    errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float = _USUAL_ERROR, prior: float = _USUAL_WEIGHT
+) -> float:
     """The relative standard deviation of one more measurement about a fit of so many parameters that left `errors`.
 
-    The variance has its degrees of freedom, those of what is `usual` among them, and the error of the fit itself adds
-    to it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
+    The variance has its degrees of freedom, the `prior` ones of what is `usual` among them, and the error of the fit
+    itself adds to it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
     """
     left, weight, many = np.asarray(errors, float), np.asarray(weights, float), _many(weights)
-    freedom = _USUAL_WEIGHT + max(many - parameters, 0.0)
-    squares = _USUAL_WEIGHT * usual**2 + many * float(np.average(left**2, weights=weight))
+    freedom = prior + max(many - parameters, 0.0)
+    squares = prior * usual**2 + many * float(np.average(left**2, weights=weight))
     return _student(math.sqrt(squares / freedom * (1 + parameters / many)), freedom)
 
 
