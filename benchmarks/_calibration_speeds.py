@@ -419,7 +419,8 @@ def study_takes(
     """Hours and dollars as the dry run shows them."""
     rounds = math.ceil(STUDY_RUNS / STUDY_AT_ONCE)
     plan = make_plan(choice, workload, steps * rounds, law, runs=RUNS, seed=seed)
-    return {"hours": plan.interval("hours"), "dollars": (plan.hours * hourly, plan.hours * hourly)}
+    low, high = plan.interval("hours")
+    return {"hours": (low, high), "dollars": (low * hourly, high * hourly)}
 
 
 def study_of(what: str, runs: int, random: np.random.Generator) -> Trial:

@@ -48,7 +48,7 @@ class Workers:
     """Workers that are alike. Speeds by seconds of a step (`compute_seconds`), prices in $ per hour.
 
     `error`: the relative standard deviation of these seconds; groups of one `accelerator` are off by the same luck.
-    `kind`: the kind of worker whose seconds `Course.draws` has, where these are taken from it.
+    `far_error`: the same of workers far from their parameter servers, who are all off by one luck. `kind`: the kind of worker whose seconds `Course.draws` has, where these are taken from it.
     `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable VM to its first step.
     `transfer_dollars`: of one step, where the parameter servers are in another zone. In the middle of a run `ages` has
     the hours for which each VM has run (0: only requested) and `ready_in` the seconds until each takes steps.
@@ -61,6 +61,7 @@ class Workers:
     accelerator: str = ""
     kind: str = ""
     error: float = 0.0
+    far_error: float = 0.0
     lifetimes: LifetimeModel | None = None
     startup: Startup = Startup()
     join_seconds: float = 0.0
@@ -243,13 +244,12 @@ class _Fleet:
             factors = {kind: values[drawn] for kind, values in course.draws.factors.items()}
         # One GPU's step time is as wrong for all of its workers, wherever they are.
         luck = {name: random.normal(size=runs) for name in dict.fromkeys(each.accelerator for each in course.groups)}
-        speeds = [
-            worker_speed(
-                group.compute_seconds * factors.get(group.kind, 1.0) * np.exp(group.error * luck[group.accelerator]),
-                service, course.servers,
-            )
-            for group in course.groups
-        ]  # fmt: skip
+        far = random.normal(size=runs) if any(group.far_error for group in course.groups) else np.zeros(runs)
+        speeds = list[Array]()
+        for group in course.groups:
+            off = np.exp(group.error * luck[group.accelerator] + group.far_error * far)
+            seconds = group.compute_seconds * factors.get(group.kind, 1.0) * off
+            speeds.append(worker_speed(seconds, service, course.servers))
         startups = [group.startup for group in course.groups]
         return cls(
             np.repeat(np.stack(speeds, axis=1), counts, axis=1),
