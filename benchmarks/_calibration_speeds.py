@@ -21,7 +21,7 @@ from _courses import ABSENT_HOURS, Course, Part, best_speed, revoked_after, revo
 
 from transient_magics.catalog import ACCELERATORS, ZONES, PriceList
 from transient_magics.catalog.published import WAVES
-from transient_magics.journal import Event, bill, events, replay
+from transient_magics.journal import Event, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import CLOSING_SECONDS, forecast
@@ -369,9 +369,9 @@ def forecast_of(what: str, share: float, lives_hours: float, random: np.random.G
         batch_size=128, workers=4.0,
     )  # fmt: skip
     lives = Weibull(lives_hours)
-    account = bill(state, moment)
+    spent = costs(state, moment)["run-1"].total
     found = forecast(
-        state, account, moment, state.runs["run-1"], record, lambda gpu, place: lives, seed=int(random.integers(2**31))
+        state, moment, state.runs["run-1"], record, lambda gpu, place: lives, seed=int(random.integers(2**31))
     )
     if found.guess:
         return None
@@ -387,15 +387,16 @@ def forecast_of(what: str, share: float, lives_hours: float, random: np.random.G
     )  # fmt: skip
     rest = simulation.Course(
         (group,), steps * (1 - share), server_hourly=SERVER_HOURLY, service_seconds=workload.service_seconds,
-        spent=account.total,
+        spent=spent, from_ready=True,
     )  # fmt: skip
     outcome = simulation.simulate(rest, BEST_RUNS, int(random.integers(2**31)))
     away = np.exp(-posterior.draw(random, BEST_RUNS))
     if what == "seconds":
         best = quantiles(3600 * outcome.hours * away + CLOSING_SECONDS)
         return Trial(*found.interval("seconds"), 3600 * (end - now) + CLOSING_SECONDS, best)
-    best = quantiles(account.total + (outcome.dollars - account.total) * away)
-    cost = bill(replay(journal_of(course, end, steps)), BEGAN + 3600 * end + CLOSING_SECONDS).total
+    best = quantiles(spent + (outcome.dollars - spent) * away)
+    over = BEGAN + 3600 * end + CLOSING_SECONDS
+    cost = costs(replay(journal_of(course, end, steps)), over)["run-1"].total
     return Trial(*found.interval("dollars"), cost, best)
 
 

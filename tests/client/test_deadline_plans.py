@@ -101,6 +101,15 @@ def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) 
         planned("20h", availability=str(scarce))
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_it_is_simulated_on_capacity_like_googles_of_2025() -> None:
+    plan = planned("20h", availability="google-h100-2025")
+    assert plan.deadline
+    assert plan.deadline.runs >= 150
+    assert "google-h100-2025 says of 4 VMs" in str(plan)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -38,8 +38,8 @@ Lifetimes = Callable[[str, str], LifetimeModel | None]
 
 _GIB = 2**30
 _DISTANCE_ERROR = 0.5
-"""Of the log of a step far from its servers, the same for all far workers: ICAC'19's runs between us-east1 and us-central1
-took 1.3 to 5 times the step that `speed.distance_seconds` computes from CM-DARE's one distance."""
+"""Of the log of a step far from its servers, the same for all far workers: between us-east1 and us-central1 ICAC'19's
+workers took 1.3 to 5 times the step that `speed.distance_seconds` computes, which CM-DARE's one distance gave."""
 
 
 def immortal(gpu: str, place: str) -> LifetimeModel | None:

@@ -48,7 +48,8 @@ class Workers:
     """Workers that are alike. Speeds by seconds of a step (`compute_seconds`), prices in $ per hour.
 
     `error`: the relative standard deviation of these seconds; groups of one `accelerator` are off by the same luck.
-    `far_error`: the same of workers far from their parameter servers, who are all off by one luck. `kind`: the kind of worker whose seconds `Course.draws` has, where these are taken from it.
+    `far_error`: the same of workers far from their parameter servers, who are all off by one luck. `kind`: the kind of
+    worker whose seconds `Course.draws` has, where these are taken from it.
     `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable VM to its first step.
     `transfer_dollars`: of one step, where the parameter servers are in another zone. In the middle of a run `ages` has
     the hours for which each VM has run (0: only requested) and `ready_in` the seconds until each takes steps.

@@ -104,18 +104,24 @@ def deadline_words(told: DeadlineCost) -> list[str]:
     wanted = told.wanted
     in_time = "all" if wanted.chance == 1 else f"{wanted.chance:.0%}"
     others = ", ".join(
-        f"{hours(each.hours)} {money(each.dollars)}" + ("" if each.chance == 1 else f" ({each.chance:.0%} in time)")
+        f"{hours(each.hours)} {roughly(each.dollars)}" + ("" if each.chance == 1 else f" ({each.chance:.0%} in time)")
         for each in told.curve
     )
     return [
-        f"Done within {hours(wanted.hours)}: {money(wanted.dollars)} ({money(wanted.low)} to {money(wanted.high)}), "
-        f"after {hours(wanted.done)} ({hours_between(wanted.done_low, wanted.done_high)}); of {told.runs} simulated "
-        f"runs {in_time} in time. On demand alone: {money(told.on_demand)}.",
+        f"Done within {hours(wanted.hours)}: {roughly(wanted.dollars)} ({roughly(wanted.low)} to "
+        f"{roughly(wanted.high)}), after {hours(wanted.done)} ({hours_between(wanted.done_low, wanted.done_high)}); "
+        f"of {told.runs} simulated runs {in_time} in time. On demand alone: {roughly(told.on_demand)}.",
         f"Deadlines: {others}.",
         f"Deadlines are simulated with capacity {told.market}: an example of a market, no forecast of a zone. "
         "Clusters there decide as yours will. In time as long as workers stay as fast as they are counted, and there "
         f"are VMs on demand, and quota for them, which take steps within {told.start:.0f} s.",
     ]
+
+
+def roughly(dollars: float) -> str:
+    """Two digits of an amount, as simulated: `$21`, `$1.3`."""
+    rounded = float(f"{dollars:.2g}")
+    return f"${rounded:,.0f}" if rounded >= 10 else f"${rounded:g}"
 
 
 def _guessed(plan: Plan) -> str:
@@ -190,7 +196,7 @@ def notes(search: Search) -> list[str]:
     said = [
         f"Hours and dollars are estimates with their ranges{_guessed(first)}, counted {counted}; "
         f"Spot VMs with {first.risk}.",
-        f"What is saved is {AGAINST}.",
+        f"What is saved is {AGAINST}{lasts(search.front)}.",
         *search.notes,
     ]
     return list(dict.fromkeys([*said, *left_out(search.best), *_of_plans(shown(search))]))
