@@ -22,6 +22,7 @@ from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, _join, 
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Observation, Record, record
 from transient_magics.planner.plan import make_plan
+from transient_magics.planner.speeds.fitting import rest_error
 from transient_magics.planner.speeds.speed import service_by_size
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.planner.store import ModelStore
@@ -338,10 +339,13 @@ def test_where_time_passes_faster_start_ups_do_and_what_servers_do_after_them_do
     assert before.running > 0 < before.usable
 
 
-def test_one_stretch_tells_less_of_a_speed_than_many() -> None:
-    few, more = (interval[1] - interval[0] for interval in (foretold(60).interval(), foretold(250).interval()))
-    assert few / foretold(60).seconds > 0.15
-    assert more / foretold(250).seconds < few / foretold(60).seconds
+def test_hours_of_training_tell_more_of_the_rest_than_a_minute_and_uneven_ones_less() -> None:
+    """Speeds are correlated over minutes, so that many short stretches are one measurement."""
+    minute = rest_error([0.0], [60.0], 1, 3600.0)
+    hours = rest_error([0.01, -0.01] * 4, [1200.0] * 8, 1, 3600.0)
+    uneven = rest_error([0.05, -0.05] * 4, [1200.0] * 8, 1, 3600.0)
+    assert hours < 0.6 * minute < minute < 1.1 * rest_error([0.0] * 6, [10.0] * 6, 1, 3600.0)
+    assert uneven > 2 * hours
 
 
 def test_an_interval_whose_ends_read_the_same_is_left_out() -> None:

@@ -44,7 +44,7 @@ def capacity(service_seconds: float, servers: int, scaling: float = SCALING) -> 
 
 def capacities(service_seconds: NDArray[np.float64], servers: int, scaling: NDArray[np.float64]) -> NDArray[np.float64]:
     """The capacities of several laws."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return np.where(service_seconds > 0, max(servers, 1) ** scaling / service_seconds, np.inf)
 
 
