@@ -141,8 +141,8 @@ class StudyPreview:
     def rows(self) -> list[dict[str, Any]]:
         """One dict per configuration: on (None: any workers), cluster, own, zone, workers, trials, runs, at_once (how
         many of these runs train at the same time), hourly (US dollars of the whole cluster); and what its runs take if
-        each is trained to its end: hours, low, high, dollars (None where no run of the model tells it, or runs are
-        chosen as they come)."""
+        each is trained to its end: hours, low, high, dollars, least, most (None where no run of the model tells it, or
+        runs are chosen as they come)."""
         spec, rows = self.spec, []
         for part in self.parts:
             for each in part.configurations or (None,):
@@ -229,12 +229,13 @@ class StudyPreview:
 
 
 def _takes(row: Mapping[str, Any]) -> str:
-    """`, about 2 h (1.5 to 3 h), $1.20`, where it is known."""
+    """`; about 2 h (1.5 to 3 h), $1.20 ($0.90 to $1.80)`, where it is known."""
     if row["hours"] is None:
         return ""
     low, high = (render_duration(_rough(3600 * row[each])) for each in ("low", "high"))
     about = render_duration(_rough(3600 * row["hours"]))
-    return f"; about {about} ({low} to {high}), {text.money(row['dollars'])}"
+    dollars, least, most = (text.money(row[each]) for each in ("dollars", "least", "most"))
+    return f"; about {about} ({low} to {high}), {dollars} ({least} to {most})"
 
 
 def _rough(seconds: float) -> float:

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Expected:
     """What the runs of one configuration take: `hours` until all are trained, the range from `low` to
-    `high` of simulated courses, and `dollars` of the whole cluster for that time."""
+    `high` of simulated courses, and `dollars` of the whole cluster for that time, from `least` to `most`."""
 
     hours: float
     low: float
     high: float
     dollars: float
+    least: float
+    most: float
 
 
 class Expectations:
@@ -61,7 +63,8 @@ class Expectations:
         except TransientError:  # as the price of such a VM there is not known, or it is revoked before it trains
             return None
         low, high = plan.interval()
-        return Expected(plan.hours, low, high, plan.hours * cluster.hourly)
+        dollars, least, most = (hours * cluster.hourly for hours in (plan.hours, low, high))
+        return Expected(plan.hours, low, high, dollars, least, most)
 
     def _workload(self, cluster: ClusterSpec) -> Workload | None:
         """The study's model as it was measured on VMs like the cluster's; None where it was not, or what plans need is
