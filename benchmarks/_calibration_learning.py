@@ -1,24 +1,34 @@
-"""Rows about what is learned from VMs and runs: lifetimes, accuracy, steps to a target, networks that never ran.
+"""Rows about what is learned from VMs, runs and jobs: lifetimes, accuracy, noise, steps to a target, bags.
 
-Lifetimes are learned from 10, 30 and 150 VMs of a law, some of them deleted before they are revoked, launched in
-cohorts of 8 of which waves take several; then comes what the law brings. Steps to a target are learned from runs that
-got there and differ by 5 or 15 %, with the batch that is planned or by a line over others.
+Lifetimes are learned from 30 and 150 VMs of a law, some of them deleted before they are revoked, launched in cohorts of
+8 of which waves take several; then comes what the law brings. Runs differ in accuracy by half to twice as much as
+ICAC'19's did of as many workers, and in steps to a target by 2 to 35 %, as ICAC'19's did before and after a step of the
+learning rate. The noise scale is that of a quadratic on which workers train. Jobs of a bag take what they are drawn to
+take, on VMs that differ and whose speed varies, and which are revoked; best is who knows these laws but not how long a
+job takes in the mean.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
-from _calibration import Row, Trial
-from scipy import stats
+from _calibration import Array, Row, Trial, World
+from scipy import special, stats
 
+from transient_magics.bags.policy.ending import Progress, hours_left, middle, scheduled
+from transient_magics.bags.policy.simulate import Bag
+from transient_magics.bags.policy.simulate import simulate as simulate_bag
 from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
 from transient_magics.errors import PlanError
 from transient_magics.planner.accuracy import Accuracies
-from transient_magics.planner.efficiency import Target, TargetSteps
+from transient_magics.planner.efficiency import NoiseScale, Target, TargetSteps
 from transient_magics.planner.lifetimes.beyond import Capped, continued
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.model import LifetimeModel
@@ -27,6 +37,7 @@ from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, Weibu
 from transient_magics.planner.measured import Record
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
 from transient_magics.planner.speeds.families import families, leave_one_out, line
+from transient_magics.runtime.worker.gradient_noise import NoiseProbe
 
 LAWS: dict[str, tuple[LifetimeModel, bool, bool]] = {
     "early, then steady": (EarlyThenSteady(0.3, 1.0, 0.02), False, False),
@@ -39,8 +50,8 @@ LAWS: dict[str, tuple[LifetimeModel, bool, bool]] = {
 """The law, whether it is seen as hourly counts, and whether all VMs end at 24 h. The last two are as the published
 tables with 8 revocations of 30, and with half of all VMs gone within an hour and few after it."""
 CORNERS = tuple(LAWS)[-2:]
-VMS = (10, 30, 150)
-AGES = (0.5, 1.0, 4.0, 12.0, 20.0)
+VMS = (30, 150)
+AGES = (1.0, 12.0)
 LEAST_TABLE = 30
 """Of how many VMs the smallest published table is."""
 OTHERS = 40
@@ -67,7 +78,7 @@ def launched(
 
 COURSES = {
     f"{count} workers, {hours:g} h, {'replaced' if replaced else 'not replaced'}": (count, hours, replaced)
-    for count, hours, replaced in ((4, 12.0, True), (2, 96.0, True), (8, 6.0, False), (4, 12.0, False))
+    for count, hours, replaced in ((4, 12.0, True), (8, 6.0, False))
 }
 
 
@@ -128,6 +139,17 @@ def course_takes(kind: str, vms: int, name: str, what: str, random: np.random.Ge
     return Trial(float(low), float(high), float(random.choice(getattr(true.until_done(), what))))
 
 
+def alive_share_watched_shortly(vms: int, age: float, random: np.random.Generator) -> Trial | None:
+    """Of VMs that their user deletes after two hours in the mean."""
+    law = Weibull(10.0, 0.6)
+    lived, watched = law.quantile(1 - random.random(vms)), random.exponential(2.0, vms)
+    observed = Observations.of(np.minimum(lived, watched), lived <= watched)
+    if age > observed.end:
+        return None
+    low, high = KaplanMeier(observed).band(np.array([age]))
+    return Trial(float(low[0]), float(high[0]), float(law.survival(np.array([age]))[0]))
+
+
 def _lifetimes() -> Iterator[Row]:
     for kind in LAWS:
         for vms in (30,) if kind in CORNERS else VMS:
@@ -139,7 +161,11 @@ def _lifetimes() -> Iterator[Row]:
             for name, (*_, replaced) in COURSES.items():
                 for what in ("hours", "dollars") if replaced else ("hours", "dollars", "finished"):
                     trial = partial(course_takes, kind, vms, name, what)
-                    yield Row(f"lifetimes' {what} of {name}", measured, trial, 200)
+                    yield Row(f"lifetimes' {what} of {name}", measured, trial)
+    for vms in (60, 150):
+        for age in AGES:
+            trial = partial(alive_share_watched_shortly, vms, age)
+            yield Row(f"share alive at {age:g} h", f"{vms} VMs watched for 2 h in the mean", trial)
 
 
 SCALE = 400.0
@@ -193,16 +219,119 @@ def hours_to_target(spread: float, bound: bool, groups: int, known: int, random:
     return Trial(float(low), float(high), exact * float(np.exp(random.normal(0, spread))))
 
 
-def accuracy(differ: float, known: int, random: np.random.Generator) -> Trial:
-    """How accurate one more run is, from some that differ by chance."""
-    *before, one = random.normal(0.8, differ, known + 1)
+def _another(values: Array, deviations: Array) -> tuple[float, float]:
+    """The middle 90 % of one more normal value, of which each of the `deviations` is as likely before; flat mean."""
+    many, mean = len(values), float(values.mean())
+    squares = float(((values - mean) ** 2).sum())
+    logs = -(many - 1) * np.log(deviations) - squares / (2 * deviations**2)
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    grid = mean + np.linspace(-12, 12, 4001) * float(np.average(deviations, weights=weights))
+    below = special.ndtr((grid[:, np.newaxis] - mean) / (deviations * math.sqrt(1 + 1 / many))) @ weights
+    return float(np.interp(0.05, below, grid)), float(np.interp(0.95, below, grid))
+
+
+ACCURACY_DIFFERS = {1: 0.0025, 4: 0.0025 * 4**0.83, 8: 0.0025 * 8**0.83}
+"""By how much ICAC'19's runs differ, by workers; here half to twice as much."""
+TIMES = np.exp(np.linspace(-math.log(2), math.log(2), 41))
+
+
+def accuracy(workers: int, known: int, differ: float, random: np.random.Generator) -> Trial:
+    """How accurate one more run is, from some that differ by chance; `differ`: by so much, 0: as in a drawn world."""
+    deviations = ACCURACY_DIFFERS[workers] * TIMES if not differ else np.array([differ])
+    *before, one = random.normal(0.8, float(random.choice(deviations)), known + 1)
     runs = [
-        Record((), "own", evaluations=((1000, {"accuracy": float(each)}),), batch_size=32, workers=4.0)
+        Record((), "own", evaluations=((1000, {"accuracy": float(each)}),), batch_size=32, workers=float(workers))
         for each in before
     ]
-    found = Accuracies(runs, 32).at(4, 1000)
+    found = Accuracies(runs, 32).at(workers, 1000)
     assert found is not None
-    return Trial(found.low, found.high, float(one))
+    return Trial(found.low, found.high, float(one), _another(np.array(before), deviations))
+
+
+STEPS_DIFFER = np.exp(np.linspace(math.log(0.02), math.log(0.35), 41))
+
+
+def steps_to_target(known: int, differ: float, random: np.random.Generator) -> Trial:
+    """Log steps of one more run, from some that got there."""
+    deviations = STEPS_DIFFER if not differ else np.array([differ])
+    *logs, came = random.normal(math.log(20_000), float(random.choice(deviations)), known + 1)
+    need = TargetSteps([_got_there(round(math.exp(each))) for each in logs], TARGET, 32).need(1)
+    middle, off = math.log(need.examples / 32), float(stats.norm.ppf(0.95)) * need.error
+    return Trial(middle - off, middle + off, came, _another(np.array(logs), deviations))
+
+
+@dataclass
+class Quadratic:
+    """Workers that train on x' diag(H) x / 2 with noisy gradients; a session in which a worker probes them.
+
+    `rate`: the learning rate. The noise of one example has the variance `variance` in each of the directions.
+    """
+
+    curvatures: Array
+    variance: float
+    workers: int
+    rate: float
+    random: np.random.Generator
+    batch: int = 32
+    x: Array = field(default_factory=lambda: np.zeros(0))
+    summed: Array = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        self.x = 3 * self.random.normal(size=len(self.curvatures)) / np.sqrt(self.curvatures)
+
+    def gradient(self, at: Array) -> Array:
+        noise = self.random.normal(size=len(at)) * math.sqrt(self.variance / self.batch)
+        return self.curvatures * at + noise
+
+    @property
+    def signal(self) -> float:
+        """|G|^2 now."""
+        return float(((self.curvatures * self.x) ** 2).sum())
+
+    def step(self, times: int) -> None:
+        """So many steps of one worker each."""
+        for _ in range(times):
+            self.x = self.x - self.rate * self.gradient(self.x)
+
+    def run(self, fetches: Any, feeds: Any = None) -> Any:
+        """What a worker's session returns of its probe's graph; others step while it computes."""
+        if feeds is None:
+            self.summed = np.zeros(len(self.x))
+            return None, [self.x]
+        found = self.gradient(feeds.get("variable", self.x))
+        self.summed = self.summed + found
+        self.step(self.workers - 1)
+        return float(found @ found), float(self.summed @ self.summed), self.batch
+
+
+PROBE: Any = SimpleNamespace(cleared="", variables=["variable"], squared="", summed="", examples="")
+SIZE = 100
+
+
+def _estimates(quadratic: Quadratic, count: int, between: int) -> tuple[list[tuple[float, float, float]], Array]:
+    """Estimates with so many steps of each worker between them, and |G|^2 at each."""
+    probe, found, signals = NoiseProbe(PROBE, 1.0), list[tuple[float, float, float]](), list[float]()
+    for number in range(1, count + 1):
+        signals.append(quadratic.signal)
+        made = probe.measure(quadratic, dict, lambda: True)
+        assert made is not None
+        found.append((number / count, made.signal, made.noise))
+        quadratic.step(between * quadratic.workers)
+    return found, np.array(signals)
+
+
+def noise_scale(workers: int, rate: float, count: int, random: np.random.Generator) -> Trial | None:
+    """At the target: log of the noise scale of the last window of a run's way."""
+    quadratic = Quadratic(np.logspace(-2, 0, SIZE), 4.0, workers, rate, random)
+    quadratic.step(30 * workers)
+    found, signals = _estimates(quadratic, count, 5)
+    scale = NoiseScale.of(found)
+    if scale is None or not (last := scale.windows[-1]).clear or last.low <= 0:
+        return None
+    part = signals[count - max(round(last.share * count), 1) :]
+    true = SIZE * quadratic.variance / float(part.mean())
+    return Trial(math.log(last.low), math.log(last.high), math.log(true))
 
 
 @cache
@@ -223,12 +352,180 @@ def unseen_network(random: np.random.Generator) -> Trial:
     return _left_out()[int(random.integers(len(_left_out())))]
 
 
+@dataclass(frozen=True)
+class Jobs:
+    """A bag whose jobs take `shortest` to `longest` hours, on VMs that live `life` hours in the mean."""
+
+    count: int
+    shortest: float
+    longest: float
+    vms: int
+    life: float = 20.0
+    spare: float = 0.1
+    boot: float = 0.03
+
+    def __str__(self) -> str:
+        return f"{self.count} jobs of {self.shortest:g} to {self.longest:g} h on {self.vms} VMs"
+
+
+LIVES = np.exp(np.linspace(math.log(10), math.log(50), 21))
+"""Hours that VMs live in the mean, in worlds in which a bag goes on."""
+BAGS = (Jobs(200, 1.0, 3.0, 8), Jobs(300, 0.95, 1.05, 16), Jobs(320, 0.05, 0.06, 16), Jobs(100, 0.5, 1.5, 32))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a job: when it began and ended, what the job takes in all; `lost` with its VM."""
+
+    job: int
+    begin: float
+    end: float
+    takes: float
+    lost: bool
+
+
+def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Attempt]:
+    """All attempts of one bag, in order of their end, until all results are there."""
+    total = math.ceil(round(bag.count * (1 + bag.spare), 9))
+    work, queue = random.uniform(bag.shortest, bag.longest, total), list(range(total))
+    vms: list[tuple[float, int, float, float, float]] = []  # free at, number, dies at, its log speed, noise now
+
+    def rent(at: float, number: int) -> None:
+        speed = world.vm * float(random.normal())
+        life = float(random.exponential(bag.life))
+        heapq.heappush(vms, (at + bag.boot, number, at + life, speed, world.noise * float(random.normal())))
+
+    for number in range(bag.vms):
+        rent(0.0, number)
+    made, results = list[Attempt](), 0
+    waiting: list[tuple[float, int]] = []  # lost jobs, from when on
+    numbers = bag.vms
+    while vms:
+        free, number, dies, speed, noise = heapq.heappop(vms)
+        if not queue and not waiting:
+            continue
+        if dies <= free:
+            rent(free, numbers)
+            numbers += 1
+            continue
+        job = heapq.heappop(waiting)[1] if waiting and waiting[0][0] <= free else queue.pop(0) if queue else -1
+        if job < 0:
+            heapq.heappush(vms, (waiting[0][0], number, dies, speed, noise))
+            continue
+        takes = float(work[job] * math.exp(-speed - noise))
+        end = free + takes
+        if end > dies:
+            made.append(Attempt(job, free, dies, takes, True))
+            heapq.heappush(waiting, (dies, job))
+            rent(dies, numbers)
+            numbers += 1
+            continue
+        made.append(Attempt(job, free, end, takes, False))
+        kept = math.exp(-takes / world.hours)
+        noise = kept * noise + math.sqrt(1 - kept**2) * world.noise * float(random.normal())
+        heapq.heappush(vms, (end, number, dies, speed, noise))
+        results += 1
+    return sorted(made, key=lambda attempt: attempt.end)
+
+
+def bag_end(bag: Jobs, part: float, random: np.random.Generator) -> Trial | None:
+    """Hours until all results are there, after a part of them; shown once more have finished than run."""
+    world, bag = World.draw(random), replace(bag, life=float(random.choice(LIVES)))
+    attempts = bag_course(bag, world, random)
+    came = [attempt.end for attempt in attempts if not attempt.lost]
+    many = max(round(part * bag.count), 3)
+    now, end = came[many - 1], came[bag.count - 1]
+    over = [attempt for attempt in attempts if attempt.end <= now]
+    running = tuple(now - attempt.begin for attempt in attempts if attempt.begin <= now < attempt.end)
+    finished = tuple(attempt.takes for attempt in over if not attempt.lost)
+    lost = len(over) - many
+    progress = Progress(
+        bag.count - many, math.ceil(round(bag.count * (1 + bag.spare), 9)) - many - len(running), finished, running,
+        bag.vms, lost, now * bag.vms, boot=bag.boot,
+    )  # fmt: skip
+    if len(finished) <= len(running):
+        return None
+    low, _, high = middle(hours_left(progress, seed=int(random.integers(2**31))))
+    return Trial(low, high, end - now, _best_end(bag, progress, world, random))
+
+
+def _best_end(bag: Jobs, progress: Progress, world: World, random: np.random.Generator) -> tuple[float, float]:
+    """The laws are known, but neither how long jobs take in the mean (a flat prior on its logarithm) nor which of the
+    lives VMs have here."""
+    spread = math.hypot(world.vm, world.noise)
+    law = np.log(random.uniform(bag.shortest, bag.longest, 4000)) + spread * random.normal(size=4000)
+    law.sort()
+    width = 0.3 * max(spread, 0.02)
+    grid = np.linspace(law[0] - 0.3, law[-1] + 0.3, 1200)
+    density = np.exp(-(((grid[:, np.newaxis] - law[::10]) / width) ** 2) / 2).sum(axis=1)
+    density /= density.sum()
+    longer = np.maximum(1 - np.cumsum(density), 1e-12)
+    shifts = np.linspace(-0.5, 0.5, 401)
+    done, going = np.log(progress.finished), np.log(np.maximum(progress.running, 1e-6))
+    likely = np.array([
+        np.log(np.interp(done - shift, grid, density) + 1e-12).sum()
+        + np.log(np.interp(going - shift, grid, longer)).sum() for shift in shifts
+    ])  # fmt: skip
+    weights = np.exp(likely - likely.max())
+    courses = 200
+    shift = random.choice(shifts, (courses, 1), p=weights / weights.sum())
+    share = np.interp(going - shift, law, np.linspace(0, 1, len(law)))
+    total = np.exp(shift + np.quantile(law, share + (1 - share) * random.random(share.shape)))
+    further = np.exp(shift + random.choice(law, (courses, progress.waiting)))
+    rates = 1 / LIVES
+    likely = progress.lost * np.log(rates) - rates * progress.watched
+    weights = np.exp(likely - likely.max())
+    rate = random.choice(rates, courses, p=weights / weights.sum())
+    low, _, high = middle(scheduled(progress, total, further, rate, random))
+    return low, high
+
+
+@cache
+def _planned(bag: Jobs, what: str) -> tuple[float, float]:
+    plan = Bag(
+        bag.count, bag.shortest, bag.longest, bag.vms, 0.1, Weibull(bag.life), spare=bag.spare, server_hourly=0.2,
+        boot=bag.boot, waves=0.0,
+    )  # fmt: skip
+    low, high = np.quantile(getattr(simulate_bag(plan, "memoryless", courses=200, uncertain=False), what), [0.05, 0.95])
+    return float(low), float(high)
+
+
+def bag_plan(bag: Jobs, what: str, random: np.random.Generator) -> Trial:
+    """Hours of the whole bag, or attempts lost, where jobs take what was declared and lifetimes are known."""
+    attempts = bag_course(bag, replace(World.draw(random), vm=0.0, noise=0.0), random)
+    came = [attempt.end for attempt in attempts if not attempt.lost][bag.count - 1]
+    lost = sum(attempt.lost and attempt.end <= came for attempt in attempts)
+    return Trial(*_planned(bag, what), came if what == "hours" else float(lost))
+
+
+def _bags() -> Iterator[Row]:
+    for bag in BAGS:
+        for part in (0.05, 0.2, 0.5):
+            yield Row("bag end", f"{bag}, after {part:.0%} of the results", partial(bag_end, bag, part))
+    for bag in BAGS[:2]:
+        for what in ("hours", "failed"):
+            yield Row(f"bag plan {what}", str(bag), partial(bag_plan, bag, what))
+
+
+def _noises() -> Iterator[Row]:
+    for workers in (1, 8):
+        for rate in (0.02, 0.1, 0.5):
+            measured = f"30 estimates, {workers} workers, learning rate {rate:g} of the inverse of the curvature"
+            yield Row("noise scale at the target", measured, partial(noise_scale, workers, rate, 30))
+
+
 def _targets() -> Iterator[Row]:
-    for spread, bound, groups in ((0.05, False, 1), (0.15, False, 1), (0.15, True, 1), (0.15, False, 16)):
-        for known in (1, 2, 3, 6):
+    for known in (1, 2, 3, 6):
+        yield Row("steps to a target", f"{known} runs", partial(steps_to_target, known, 0.0), target=known > 1)
+    for differ in (0.03, 0.1, 0.3):
+        measured = f"3 runs that differ by {differ:.0%}"
+        yield Row("steps to a target", measured, partial(steps_to_target, 3, differ), target=False)
+    for spread, bound, groups in ((0.05, False, 1), (0.15, True, 1), (0.15, False, 16)):
+        for known in (1, 3):
             limit = "bound by servers" if bound else f"{groups} groups"
             measured = f"{known} runs that differ by {spread:.0%}, {limit}"
-            yield Row("hours to a target", measured, partial(hours_to_target, spread, bound, groups, known))
+            trial = partial(hours_to_target, spread, bound, groups, known)
+            yield Row("hours to a target", measured, trial, target=False)
     for law in LAWS_OF_BATCHES:
         for spread in (0.05, 0.15):
             for seen in SIZES:
@@ -239,12 +536,15 @@ def _targets() -> Iterator[Row]:
 
 
 def _accuracies() -> Iterator[Row]:
+    for workers in ACCURACY_DIFFERS:
+        for known in (1, 2, 3, 6):
+            yield Row("accuracy", f"{known} runs of {workers} workers", partial(accuracy, workers, known, 0.0))
     for differ in (0.005, 0.01, 0.02):
-        for known in (2, 3, 6):
-            yield Row("accuracy", f"{known} runs that differ by {differ:g}", partial(accuracy, differ, known))
+        measured = f"3 runs of 4 workers that differ by {differ:g}"
+        yield Row("accuracy", measured, partial(accuracy, 4, 3, differ), target=False)
 
 
 ROWS: list[Row] = [
-    *_lifetimes(), *_targets(), *_accuracies(),
+    *_lifetimes(), *_targets(), *_accuracies(), *_noises(), *_bags(),
     Row("seconds of a step of an unseen network", "40 published cells", unseen_network),
 ]  # fmt: skip

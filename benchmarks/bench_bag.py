@@ -29,7 +29,7 @@ from transient_magics.bags.surrogate.cube import Cube, sobol
 from transient_magics.bags.surrogate.model import Kind, Result, Surrogate, learn
 from transient_magics.client import Declaration
 from transient_magics.client.planning.bag_plans import POLICIES, BagRow, bag_plan
-from transient_magics.journal import Event, events, replay, run_costs
+from transient_magics.journal import Event, costs, events, replay
 from transient_magics.journal.bags.state import DeclaredBag
 from transient_magics.planner.lifetimes.beyond import Capped
 from transient_magics.planner.lifetimes.model import LifetimeModel
@@ -297,8 +297,7 @@ def _lived(bag: DeclaredBag, history: Sequence[Event]) -> dict[str, float]:
 
     def cost(until: Event) -> float:
         state = replay(each for each in history if each.seq <= until.seq)
-        costs = run_costs(state, until.at)
-        return sum(costs.get(each, 0.0) for each in state.bags[bag.name].dasks)
+        return costs(state, until.at)[bag.name].total
 
     return {
         "hours": (last.at - first.at) * RATE / 3600, "dollars": cost(last) - cost(first),

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transient_magics.catalog.traces import read_traces
+from transient_magics.errors import PlanError
 from transient_magics.planner import deadlines
 from transient_magics.planner.deadlines.baselines import Greedy, UniformProgress
 from transient_magics.planner.deadlines.chains import Chains, as_table, learnt, published
@@ -243,7 +244,11 @@ def regions(folder: Path, first: str, hours: Sequence[int], every: int, times: i
     groups = {place: np.stack([each[: min(map(len, some))] for each in some], axis=1)
               for place, some in together.items()}  # fmt: skip
     old = [each for (name, _), each in groups.items() if name.endswith(first) and each.shape[1] > 1]
-    chains = learnt([each.any(axis=1) for each in old], 4)
+    try:
+        chains = learnt([each.any(axis=1) for each in old], 4)
+    except PlanError as error:
+        print(f"\nThree zones of one region are left out: {first} has too few pairs of zones to learn from. {error}")
+        return
     table = values(Problem(WORK, max(hours) * HOUR), chains, zones_of.lost(old))
     for (name, region), market in groups.items():
         if name.endswith(first) or market.shape[1] < 3:

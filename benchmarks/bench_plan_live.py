@@ -19,7 +19,6 @@ from _common import all_in, own_home, say, start
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.journal import bill
 from transient_magics.planner.forecast import Forecast
 
 WORKERS = 4
@@ -95,7 +94,7 @@ def once(seed: int, steps: int, hours_per_minute: float) -> list[Judged]:
                 made.append((part, run.forecast()))
         run.wait(3600)
         state = run.state
-        total = bill(cluster.state, state.finished_at).total
+        total = run.cost().total
         print(f"seed {seed}: {cluster.state.revocations} revocations", flush=True)
         return [
             Judged(

@@ -196,7 +196,7 @@ function bagSection(send, first) {
   const fill = element("div");
   const bar = element("div", { class: "transient-bar", role: "progressbar", "aria-label": `Results of ${first.name}`, "aria-valuemin": 0 }, fill);
   const keys = Object.keys(STATES).map((name) => /** @type {[string, any]} */ ([name, legend(name)]));
-  const [each, cost, ends] = [fact("per result"), fact("cost"), fact("all results")];
+  const [each, cost, ends] = [fact("per result"), fact("this bag"), fact("all results")];
   const points = pointChart(first);
   const stop = asking({
     label: "Stop bag", yes: "Stop",
@@ -240,8 +240,8 @@ function bagSection(send, first) {
     }
     each.set(money(bag.per_result));
     each.hidden = bag.per_result === null;
-    cost.set(money(bag.dollars));
-    cost.hidden = bag.dollars === null;
+    cost.set(bag.cost_words);
+    cost.hidden = !bag.cost_words;
     ends.set(bag.ends, bag.stoppable ? "all results" : "ended");
     ends.hidden = !bag.ends;
     stop.hidden = !bag.stoppable;

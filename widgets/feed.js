@@ -3,6 +3,8 @@
 import { money, when } from "./figures.js";
 import { OWN_KEYS, choice, element, fact, keyed, setAttribute, setText } from "./page.js";
 
+const STARTING = ["unknown", "provisioning"];
+
 /** What has cost `total` costs some hours later; NaN where that is not known.
  * @param {import("./snapshot").Figure} total @param {import("./snapshot").Figure} hourly @param {number} hours */
 export function later(total, hourly, hours) {
@@ -11,31 +13,30 @@ export function later(total, hourly, hours) {
 
 /** `update(view, elapsed)`: the meter goes on by itself in the seconds that have elapsed since the snapshot. */
 export function costSection() {
-  const total = fact("cost so far");
-  const rate = fact("per hour");
+  const total = fact("cluster so far");
+  const rate = fact("cluster now");
   const onDemand = fact("on demand so far");
   const saved = fact("saved against Google's on-demand price");
-  const projected = fact("at the run's end");
   const fill = element("div");
   const meter = element("div", { class: "transient-bar transient-meter", role: "meter", "aria-label": "Used of the limits", "aria-valuemin": 0, "aria-valuemax": 100 }, fill);
   const limit = element("div", { class: "transient-foot" });
+  const lines = element("div", { class: "transient-foot" });
   const transfer = element("div", { class: "transient-foot" });
   const ending = element("div", { class: "transient-foot" });
   const foot = element("div", { class: "transient-foot" });
   const node = element("section", { "aria-label": "Cost" },
-    element("div", { class: "transient-facts" }, total, rate, onDemand, saved, projected), meter, limit, transfer, foot, ending);
+    element("div", { class: "transient-facts" }, total, rate, onDemand, saved), lines, meter, limit, transfer, foot, ending);
   /** @param {import("./snapshot").View} view @param {number} elapsed */
   node.update = (view, elapsed) => {
     const cost = view.cost;
     const hours = view.over ? 0 : elapsed * (cost.pace || 0) / 3600;
     const now = later(cost.total, cost.hourly, hours);
     const full = later(cost.on_demand, cost.on_demand_hourly, hours);
-    total.set(money(now));
-    rate.set(money(cost.hourly));
+    total.set(money(now), view.over ? "cluster in all" : "cluster so far");
+    rate.set(cost.hourly_words, STARTING.includes(view.phase) ? "cluster" : "cluster now");
     onDemand.set(money(full));
     rate.hidden = view.over;
-    projected.hidden = !cost.projected_words;
-    projected.set(cost.projected_words || "-", view.beside?.length && view.training ? `at the end of ${view.training.name}` : "at the run's end");
+    setText(lines, cost.lines_words);
     meter.hidden = limit.hidden = view.over || !cost.limit_words;
     const used = Math.round(100 * (cost.limit_used || 0));
     setAttribute(meter, "aria-valuenow", used);

@@ -38,7 +38,7 @@ export interface Cost {
   hourly_words: string;
   on_demand_words: string;
   saved_words: string;
-  projected_words: string;
+  lines_words: string;
   transfer_words: string;
   source: string;
 }
@@ -305,7 +305,7 @@ export interface Study {
   direction: string;
   curves_of: string;
   best_words: string;
-  dollars: Figure;
+  cost_words: string;
   emulated: boolean;
   stoppable: boolean;
   params: string[];
@@ -347,7 +347,7 @@ export interface BagVm {
   words: string;
 }
 
-/** A bag. `results` of `wanted` ones are there; `per_result`: dollars; `counts` of points by their states; `more`
+/** A bag. `results` of `wanted` ones are there; `per_result`: US dollars; `counts` of points by their states; `more`
  * VMs have no row; `tried_words` are empty without a surrogate. */
 export interface Bag {
   name: string;
@@ -356,7 +356,7 @@ export interface Bag {
   about: string;
   results: number;
   wanted: number;
-  dollars: Figure;
+  cost_words: string;
   per_result: Figure;
   ends: string;
   counts: [string, number][];

@@ -107,7 +107,7 @@ function studySection(send, first) {
   const bar = element("div", { class: "transient-bar", role: "progressbar", "aria-label": `Trials of ${first.name}`, "aria-valuemin": 0 }, fill);
   const best = element("div", { class: "transient-about transient-ends", role: "note", "aria-label": "Best so far" });
   const counts = ["complete", "pruned", "failed", "stopped"].map((name) => [name, fact(name)]);
-  const cost = fact("cost of the trials");
+  const cost = fact("this study");
   const legend = element("div", { class: "transient-names", role: "note", "aria-label": "What the curves are" });
   const axes = { curves: sharedAxis(), progress: Object.assign(sharedAxis(), { word: "trial" }) };
   for (const axis of Object.values(axes)) axis.byStep = true;
@@ -221,8 +221,8 @@ function studySection(send, first) {
       node.set(String(many));
       node.hidden = !many;
     }
-    cost.set(money(study.dollars));
-    cost.hidden = !study.trials.length;
+    cost.set(study.cost_words);
+    cost.hidden = !study.cost_words;
     setText(best, study.best_words ? `Best so far: ${study.best_words}.` : "");
     best.hidden = !study.best_words;
     stop.hidden = !study.stoppable;

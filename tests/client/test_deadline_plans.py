@@ -11,11 +11,11 @@ import pytest
 
 import transient_magics as tm
 from transient_magics.cli import arguments
+from transient_magics.deadlines import world
 from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.seen import Seen
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.panels import plan_html
-from transient_magics.planner.deadlines import world
 from transient_magics.planner.plan import Plan
 from transient_magics.spec.units import parse_deadline
 
@@ -99,6 +99,15 @@ def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) 
     scarce.write_text(HEADER.replace("gpu,", "card,"), encoding="utf-8")
     with pytest.raises(DeclarationError, match=r"scarce\.csv: unknown column 'card'"):
         planned("20h", availability=str(scarce))
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_it_is_simulated_on_capacity_like_googles_of_2025() -> None:
+    plan = planned("20h", availability="google-h100-2025")
+    assert plan.deadline
+    assert plan.deadline.runs >= 150
+    assert "google-h100-2025 says of 4 VMs" in str(plan)
 
 
 @pytest.mark.parametrize(

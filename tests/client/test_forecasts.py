@@ -29,7 +29,7 @@ from transient_magics.protocol.study import StudySpec, parse_space
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"
 MONEY = r"\$\d+\.\d+"
-WORDS = re.compile(rf"ends about {CLOCK} \({CLOCK} to {CLOCK}\), for {MONEY} \({MONEY} to {MONEY}\)")
+WORDS = re.compile(rf"ends about {CLOCK} \({CLOCK} to {CLOCK}\); this run {MONEY} at its end \({MONEY} to {MONEY}\)")
 
 
 def training(
@@ -92,7 +92,7 @@ def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) 
 def test_how_a_run_ends_is_told_by_its_handle_and_by_the_status(
     forecaster: Forecaster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = re.compile(rf"finishes in \d+ min \(.*\), at {CLOCK}, and will have cost {MONEY} \({MONEY} to {MONEY}\)")
+    words = re.compile(rf"finishes in \d+ min \(.*\), at {CLOCK}; this run {MONEY} at its end \({MONEY} to {MONEY}\)")
     found = client.cluster("demo").run("run-1").forecast()
     assert words.fullmatch(str(found))
     assert program.main(["cluster", "status", "demo"]) == 0

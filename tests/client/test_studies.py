@@ -36,7 +36,9 @@ def test_a_trial_has_its_steps_hours_dollars_and_the_revocations_of_its_own_work
     rows = trials.rows_of(state, state.studies["search"], STORY.now)
     assert [row.number for row in rows] == list(range(16))
     assert [row.number for row in rows if row.best] == [0]
-    assert sum(row.dollars for row in rows) == pytest.approx(bill(state, STORY.now).total), "trials sum to the bill"
+    account = bill(state, STORY.now)
+    assert sum(row.dollars for row in rows) == pytest.approx(account.lines["search"]), "trials sum to the study"
+    assert sum(account.lines.values()) == pytest.approx(account.total)
     assert [row.revocations for row in rows] == [0, 0, 0, 1] + 12 * [0]
     assert rows[0].hours == pytest.approx(79.7 / 3600, rel=1e-3)
     assert [(row.state, row.words) for row in rows[1:3]] == [

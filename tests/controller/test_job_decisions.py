@@ -24,7 +24,7 @@ from transient_magics.controller.jobs.decisions import (
     Warn,
     decide,
 )
-from transient_magics.journal import ClusterState, Event, bill, events, fold, replay, run_costs
+from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.run import RunSpec
 from transient_magics.spec import WORKER
@@ -417,5 +417,5 @@ def test_whatever_happens_no_revocation_is_a_failure_all_ends_and_costs_sum_to_t
     assert job.failures <= failures
     assert job.phase != "failed" or failures > 0
     moment = cluster.time + 5.0
-    if costs := run_costs(cluster.state, moment):
-        assert sum(costs.values()) == pytest.approx(bill(cluster.state, moment).total)
+    account = bill(cluster.state, moment)
+    assert sum(account.lines.values()) == pytest.approx(account.total)

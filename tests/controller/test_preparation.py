@@ -16,7 +16,7 @@ from transient_magics.client.declaring import with_preparation
 from transient_magics.controller.decisions.core import DeleteVm, RequestVm
 from transient_magics.controller.decisions.preparation import NOBODY, WAITS, Scaled, count, scaled
 from transient_magics.journal import Journal, events
-from transient_magics.journal.cost import run_costs
+from transient_magics.journal.cost import costs
 from transient_magics.protocol.cluster_commands import Command
 from transient_magics.protocol.machines import parse_preparation, preparation_or_none
 
@@ -155,8 +155,8 @@ def test_they_are_of_one_run_which_pays_for_them_and_go_with_it() -> None:
     story.happens(events.TrainDeclared(run="run-2", spec={"name": "run-2", **RUN}))
     story.happens(events.ClusterLeased(ports={"run-1": 0, "run-2": 1}, workers={"0": "run-1"}))
     assert scaled(story.state) == [Scaled("run-2", (1,), 0.0)]
-    costs = run_costs(story.state, story.after(3600).now)
-    assert costs["run-1"] > 2.5 * PRICE.hourly, "ps-0, worker-0 and prep-0"
+    cost = costs(story.state, story.after(3600).now)["run-1"]
+    assert cost.total > 2.5 * PRICE.hourly, "ps-0, worker-0 and prep-0"
     story.happens(events.TrainFinished(run="run-1", step=1000))
     assert DeleteVm("prep-0", "no longer needed") in story.decisions()
     assert story.state.spec is not None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transient_magics.deadlines.seen import SPOT, Kind
-from transient_magics.planner.deadlines.world import Capacity, World
+from transient_magics.deadlines.world import Capacity, World
 
 HOURLY, ON_DEMAND_HOURLY, KEPT = 1.0, 3.0, 0.7
 """US dollars per hour: of a Spot worker, of one on demand, of all else."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,9 +20,9 @@ from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.market import Market
 from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, zones_for
 from transient_magics.deadlines.speeds import Speeds
+from transient_magics.deadlines.world import World
 from transient_magics.journal import Event, events, replay
-from transient_magics.journal.deadlines import Pace
-from transient_magics.planner.deadlines.world import World
+from transient_magics.journal.deadlines import Block, DeadlineState
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 
 
@@ -140,9 +141,14 @@ def test_acts_are_few() -> None:
 # The parts
 
 
+def speeds_of(**steps_per_second: float) -> Speeds:
+    """Speeds of workers that were measured for ten minutes each, as `cpux2=4.0`."""
+    return Speeds([Block(600.0, 600.0, 600 * speed, name) for name, speed in steps_per_second.items()], 0.95)
+
+
 def sight(**changes: object) -> Seen:
     base = Seen(
-        0.0, 20_000.0, 20_000, 0, Speeds({"cpux2": Pace(600.0, 2400.0, 9600.0, 60)}, 0.95), Market(True),
+        0.0, 20_000.0, 20_000, 0, speeds_of(cpux2=4.0), Market(True),
         (Kind("cpu", HOURLY / 3600, ON_DEMAND_HOURLY / 3600),), {("cpu", SPOT): 2}, {("cpu", SPOT): 2}, 200.0, 200.0,
         150.0, 3 * 3600.0, KEPT / 3600, 4, float("inf"),
     )  # fmt: skip
@@ -177,21 +183,19 @@ def test_the_lower_bound_holds_for_every_concave_speed(alone: float, shared: flo
     def speed(workers: int) -> float:
         return workers * alone / (1 + shared * (workers - 1))
 
-    pace = Pace(600.0, 600 * speed(measured), 600 * speed(measured) ** 2, 60)
-    speeds = Speeds({f"cpux{measured}": pace}, 0.95)
+    speeds = speeds_of(**{f"cpux{measured}": speed(measured)})
     assert speeds.least({"cpu": asked}) <= speed(asked) + 1e-9
     assert speeds.mean({"cpu": measured}) == pytest.approx(speed(measured))
 
 
 def test_two_sizes_tell_how_much_a_parameter_server_holds_up() -> None:
-    paces = {f"cpux{n}": Pace(600.0, 600 * v, 600 * v * v, 60) for n, v in ((1, 1.0), (2, 4 / 3))}
-    speeds = Speeds(paces, 0.95)
+    speeds = speeds_of(cpux1=1.0, cpux2=4 / 3)
     assert speeds.mean({"cpu": 4}) == pytest.approx(1.6, rel=1e-3), "half of a step is the server's"
     assert speeds.least({"t4": 2}) == 0.0, "nothing is known of a GPU that never trained"
 
 
 def test_a_step_that_is_worth_less_than_it_costs_gets_no_worker() -> None:
-    flat = Speeds({f"cpux{n}": Pace(600.0, 600 * v, 600 * v * v, 60) for n, v in ((1, 1.0), (2, 1.05))}, 0.95)
+    flat = speeds_of(cpux1=1.0, cpux2=1.05)
     verdict = decide(sight(speeds=flat, steps=5000, kinds=(Kind("cpu", HOURLY / 3600, 3 * HOURLY / 3600),)))
     assert sum(verdict.workers.values()) == 1
     assert "a step is worth $" in verdict.reason
@@ -199,7 +203,7 @@ def test_a_step_that_is_worth_less_than_it_costs_gets_no_worker() -> None:
 
 
 def test_without_room_for_both_a_spot_worker_works_until_the_one_on_demand_does() -> None:
-    speeds = Speeds({"cpux1": Pace(600.0, 1200.0, 2400.0, 60)}, 0.95)
+    speeds = speeds_of(cpux1=2.0)
     one = {("cpu", SPOT): 1}
     deadline = 202 + 5000 / speeds.least({"cpu": 1})
     late = sight(deadline=deadline, steps=5000, speeds=speeds, most=1, workers=one, working=one)
@@ -212,7 +216,7 @@ def test_without_room_for_both_a_spot_worker_works_until_the_one_on_demand_does(
 
 
 def test_workers_that_only_just_work_together_are_measured_before_others_are_rented_for_it() -> None:
-    speeds = Speeds({"cpux1": Pace(600.0, 1200.0, 2400.0, 60)}, 0.95)
+    speeds = speeds_of(cpux1=2.0)
     young = sight(deadline=15_000.0, steps=29_000, speeds=speeds)
     assert ("cpu", ON_DEMAND) not in decide(young).workers
     assert ("cpu", ON_DEMAND) in decide(replace(young, working={("cpu", SPOT): 1}, market=Market(False))).workers
@@ -227,11 +231,71 @@ def test_what_is_made_is_saved_before_anything_is_rented_for_it() -> None:
     assert not any(terms == ON_DEMAND for _, terms in verdict.workers)
 
 
+def trained(speed: Callable[[float], float], hours: float, vms: int = 1) -> Speeds:
+    """What a run of so many hours shows; `speed`: steps per second by the hour."""
+    known = DeadlineState()
+    for number in range(vms):
+        known = known.joined(f"worker-{number}", 60.0)
+    known, step = known.told(0.0, 0, f"cpux{vms}"), 0.0
+    for second in range(30, int(3600 * hours) + 1, 30):
+        step += 30 * speed(second / 3600)
+        known = known.told(float(second), round(step), f"cpux{vms}")
+    return Speeds(known.blocks, 0.95)
+
+
+def test_a_speed_that_drifts_for_an_hour_is_less_certain_than_one_that_only_jitters() -> None:
+    """Both differ by 5 %: for half an hour at a time, and for half a minute."""
+    slow = trained(lambda hour: 1000 * (1.05 if hour % 1 < 0.5 else 0.95), 4.0)
+    fast = trained(lambda hour: 1000 * (1.05 if hour * 60 % 1 < 0.5 else 0.95), 4.0)
+    assert slow.drift > 0.03
+    assert fast.drift < 0.025
+    for speeds in (slow, fast):
+        assert speeds.error({"cpu": 1}) >= 0.02
+
+
+def test_other_vms_differ_and_many_differ_less() -> None:
+    one, four = (trained(lambda _: 1000.0, 2.0, vms) for vms in (1, 4))
+    assert one.error({"cpu": 1}) > 0.04
+    assert four.error({"cpu": 4}) < 0.03
+
+
+def test_a_lasting_drop_is_noticed_within_a_quarter_of_an_hour() -> None:
+    drop = 0.1
+    for hours in (3.25, 4.0):
+        later = trained(
+            lambda hour: 1000 * (1 - drop if hour > 3 else 1) * (1.02 if hour * 60 % 1 < 0.5 else 0.98), hours
+        )
+        assert later.mean({"cpu": 1}) == pytest.approx(1000 * (1 - drop), rel=0.015)
+
+
+def test_what_other_numbers_of_workers_made_before_a_drop_counts_with_it() -> None:
+    known, step = DeadlineState().joined("worker-0", 60.0).joined("worker-1", 60.0), 0
+    for block in range(18):
+        count = 1 if block < 6 else 2
+        known = known.changed().told(block * 600.0, step, f"cpux{count}")
+        step += 600 * count * (9 if block > 14 else 10)
+        known = known.told(block * 600.0 + 599, step, f"cpux{count}")
+    assert Speeds(known.blocks, 0.95).mean({"cpu": 1}) == pytest.approx(9.0, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_lasting_drop_of_the_speed_makes_no_run_late_that_had_time_for_it(count: int) -> None:
+    """Capacity goes for good as soon as all time that may be waited is, and then all is 10 % slower."""
+    drop, work = 0.1, 6 * 3600.0
+    for at in (1.0, 3.0, 5.0):
+        made = world(
+            spells(*[1800.0, 900.0] * 20), work * (1 / (1 - drop) + 0.02) + 200, 0, declared=count, most=count,
+            period=60.0, disturbed=lambda now, at=at: 1 - drop if now > 3600 * at else 1.0,
+        )  # fmt: skip
+        made.work = int(work * made.speed({"cpu": count}))
+        assert made.run().now <= made.deadline
+
+
 def measured(alone: float, shared: float = 0.0) -> Speeds:
     """Speeds of one to four workers, each of which was measured for ten minutes."""
     steps_per_second = {count: count * alone / (1 + shared * (count - 1)) for count in range(1, 5)}
-    paces = {f"cpux{count}": Pace(600.0, 600 * speed, 600 * speed**2, 60) for count, speed in steps_per_second.items()}
-    return Speeds(paces, 0.95)
+    return speeds_of(**{f"cpux{count}": speed for count, speed in steps_per_second.items()})
 
 
 @pytest.mark.parametrize("unsaved", [0, 6000, 9000])
@@ -332,12 +396,14 @@ def test_the_speed_is_measured_between_reports_in_which_nobody_came_or_went() ->
     made = story()
     known = made.state.runs["run-1"].deadline
     assert known
-    assert known.paces == {"cpux2": Pace(180.0, 720.0, 180 * 16.0, 18)}
+    assert [(block.seconds, block.steps, block.machines, block.fresh) for block in known.blocks] == [
+        (180.0, 720.0, "cpux2", 2)
+    ]
     made.happens(events.WorkerLeft(run="run-1", worker="worker-1", number=1, active=1, reason="lost"))
     made.after(10).happens(events.TrainProgress(run="run-1", step=780, steps_per_second=4.0, active=1))
     after = made.state.runs["run-1"].deadline
     assert after
-    assert after.paces == known.paces, "what lies across a change tells nothing"
+    assert after.blocks == known.blocks, "what lies across a change tells nothing"
 
 
 def test_what_was_measured_tells_little_once_a_worker_is_another_machine() -> None:
@@ -345,8 +411,7 @@ def test_what_was_measured_tells_little_once_a_worker_is_another_machine() -> No
     made.happens(events.VmMachineChanged(vm="worker-1", machine_type="n1-standard-1", machine_before="n1-standard-4"))
     known = made.state.runs["run-1"].deadline
     assert known
-    assert known.paces == {"cpux2": Pace(10.0, 40.0, 10 * 16.0, 1)}
-    assert Speeds(known.paces, 0.95).least({"cpu": 2}) < 4 * 0.9
+    assert Speeds(known.blocks, 0.95).least({"cpu": 2}) < 4 * 0.9
 
 
 def test_a_journal_that_is_replayed_decides_the_same() -> None:

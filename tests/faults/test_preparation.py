@@ -10,7 +10,7 @@ from tests.faults.conftest import CELL, Patient
 from transient_magics import client
 from transient_magics.client.text import status
 from transient_magics.journal import ClusterState, bill, events, now
-from transient_magics.journal.cost import run_costs
+from transient_magics.journal.cost import costs
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
@@ -33,7 +33,7 @@ def test_training_goes_on_without_the_vm_and_without_the_dispatcher(home: Path) 
     records = patient.home("worker-0") / "transient" / "runs" / run.name / "data"
     assert {path.stat().st_size for path in records.glob("*train*")} == {0}, "the worker reads none"
     assert bill(state, now()).by_vm["prep-0"] > 0
-    assert set(run_costs(state, now())) == {run.name}
+    assert costs(state, now())[run.name].total > 0
 
     mark = patient.mark()
     patient.kill("ps-0", "preparation")

@@ -17,7 +17,6 @@ from transient_magics.journal import (
     KeptState,
     RunState,
     bill,
-    cost_between,
     decode,
     encode,
     events,
@@ -183,19 +182,6 @@ def test_a_vm_that_runs_after_it_was_given_up_is_paid_for_and_of_no_use() -> Non
     assert billed(runs(HOUR), deleted(2 * HOUR), runs(3 * HOUR), now=9 * 3600) == pytest.approx(3600)
 
 
-def test_what_a_run_costs_is_its_share_of_the_vms_time() -> None:
-    minute = 60 * SECOND
-    history = numbered([
-        events.ClusterDeclared(spec=SPEC.to_dict(), time=1),
-        requested("worker-0", 1),
-        runs(HOUR),
-        events.ClusterClock(anchors=((0.0, 0.0, 1.0), (5400.0, 5400.0, 60.0)), time=HOUR + 30 * minute),
-        notice(HOUR + 32 * minute),
-    ])  # fmt: skip
-    assert cost_between(replay(history), 4500, 5600) == pytest.approx(0.256 * 2.25)
-    assert cost_between(replay(history), 0, 3000) == 0
-
-
 def test_a_faster_clock_bills_the_hours_that_pass_on_it() -> None:
     minute = 60 * 10**9
     history = numbered([
@@ -239,19 +225,6 @@ def test_data_crosses_no_faster_where_the_emulated_clock_does() -> None:
     ])  # fmt: skip
     account = bill(replay(history), now=2 * 3600)
     assert account.total == pytest.approx(60 * 0.256 + 0.8)
-    assert account.projected == pytest.approx(2 * account.total), "an hour of steps is left, as long as the one before"
-
-
-def test_the_end_of_the_run_is_priced_at_its_present_speed() -> None:
-    history = numbered([
-        events.ClusterDeclared(spec=SPEC.to_dict(), time=1),
-        requested("worker-0", 1),
-        events.VmRunning(vm="worker-0", address="10.128.0.2", time=HOUR),
-        events.TrainDeclared(run="run-1", spec={"train_steps": 7200}, time=HOUR),
-        events.TrainStarted(run="run-1", step=0, time=HOUR),
-        events.TrainProgress(run="run-1", step=3600, steps_per_second=1.0, time=2 * HOUR),
-    ])  # fmt: skip
-    assert bill(replay(history), now=2 * 3600).projected == pytest.approx(2 * 0.256)
 
 
 def test_a_spec_survives_the_journal() -> None:

@@ -74,6 +74,7 @@ def life(spec: ClusterSpec, steps: int = 600) -> Iterator[tuple[str, list[Event]
         "run",
         [
             events.TrainDeclared(run="run-1", spec={**TRAIN, "train_steps": steps}),
+            events.ClusterLeased(ports={"run-1": 0}, workers={str(slot): "run-1" for slot in range(count)}),
             events.TrainStarted(run="run-1", step=0),
             *(
                 events.WorkerJoined(run="run-1", worker=vm, number=number, active=number + 1)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from transient_magics.bags.policy.ending import Progress, hours_left
 from transient_magics.client import Bag, text
-from transient_magics.journal import Journal, bill, events, replay
+from transient_magics.journal import Journal, bill, costs, events, replay
 from transient_magics.panels import bag_panel_html, html, show_bag, status, view
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
@@ -59,9 +59,12 @@ def test_a_bag_is_points_with_their_states_and_what_they_returned() -> None:
     assert [(each["name"], each["output"]) for each in bag["axes"]] == [
         ("density", False), ("temperature", False), ("pressure", True),
     ]  # fmt: skip
-    assert bag["dollars"] is not None
-    assert bag["per_result"] == pytest.approx(bag["dollars"] / 130)
-    assert bag["dollars"] == pytest.approx(bill(SHORT.state, SHORT.now).total), "nobody else works on the cluster"
+    cost = costs(SHORT.state, SHORT.now)[bag["name"]]
+    assert bag["cost_words"] == cost.words
+    assert bag["per_result"] == pytest.approx(cost.total / 130)
+    account = bill(SHORT.state, SHORT.now)
+    assert account.lines[bag["name"]] == pytest.approx(cost.total)
+    assert {*account.lines} == {bag["name"], "start-up", "idle"}, "nobody else works on the cluster"
 
 
 def test_its_vms_are_told_with_their_ages_the_oldest_first_and_what_each_holds() -> None:
@@ -122,6 +125,7 @@ def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished()
     assert bags(early.state, early.now)[0]["ends"].startswith("in about 50 min"), "200 minutes on four workers"
     unknown = BagStory(specification(200), done=0)
     assert bags(unknown.state, unknown.now)[0]["ends"] == ""
+    assert bags(SHORT.state, SHORT.now + 1e7)[0]["ends"] == "", "where it stands still"
     over = BagStory(specification(200), done=130, over=True)
     (bag,) = bags(over.state, over.now)
     assert bag["ends"].startswith("at ")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from transient_magics.client import text
 from transient_magics.client.following.identity import Identity
-from transient_magics.journal import ClusterState, bill, events, replay
+from transient_magics.journal import ClusterState, Cost, bill, costs, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.job import show_job
 from transient_magics.panels.snapshot.jobs import MOST_JOBS
@@ -52,8 +53,11 @@ def test_a_job_says_where_it_runs_since_when_it_is_kept_and_what_it_costs() -> N
     (job,) = snapshot["jobs"]
     assert (job["name"], job["phase"]) == ("job-1", "running")
     assert job["words"].startswith("running on worker-1 (attempt 1), 12 MB kept (at ")
-    cost = snapshot["cost"]["total_words"]
-    assert job["words"].endswith(f":15), {cost}"), "all that the cluster costs, for nobody else works on it"
+    cost = costs(state, now)["job-1"]
+    assert job["words"].endswith(f":15), {text.money(cost.total)} so far")
+    assert cost.total == pytest.approx((0.256 + 0.143) * (now - 12) / 3600, rel=1e-3), (
+        "its worker, and the scheduler's VM"
+    )
     lanes = {lane["name"]: (lane["role"], lane["words"]) for lane in snapshot["vms"]}
     assert lanes == {
         "ps-0": ("scheduler", "ready"), "worker-0": ("worker", "ready"), "worker-1": ("worker", "runs job-1"),
@@ -114,7 +118,9 @@ def test_a_cell_shows_its_job_once(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     shell = SimpleNamespace(execution_count=3)
     monkeypatch.setattr("transient_magics.panels.job.current_shell", lambda: shell)
     cluster = SimpleNamespace(name="once", identity=Identity("once", ""), state=state_of())
-    job: Any = SimpleNamespace(name="job-1", cluster=cluster, cost=lambda: 0.25, output=lambda lines: "step 7")
+    job: Any = SimpleNamespace(
+        name="job-1", cluster=cluster, cost=lambda: Cost(subject="job-1", total=0.25), output=lambda lines: "step 7"
+    )
     show_job(job)  # %job
     show_job(job)  # what it returns is the cell's value
     assert capsys.readouterr().out.count("job-1 on once: running on worker-1") == 1

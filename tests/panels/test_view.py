@@ -365,7 +365,7 @@ def test_the_bill_says_what_was_saved_and_that_nothing_is_billed() -> None:
     snapshot, _, _ = at("short")
     assert snapshot["emulated"]
     assert snapshot["cost"]["total"] < snapshot["cost"]["on_demand"]
-    assert snapshot["cost"]["saved_words"].endswith("% saved against Google's on-demand price")
+    assert snapshot["cost"]["saved_words"].endswith("% saved against Google's on-demand price.")
     assert snapshot["cost"]["source"] == stories.ICAC
     assert "nothing is billed" in html(snapshot)
     assert "nothing is billed" not in html(at("short", project="p")[0])

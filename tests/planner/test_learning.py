@@ -15,7 +15,7 @@ from tests.panels import stories
 from transient_magics.catalog import ACCELERATORS, ZONES
 from transient_magics.clock import Clock
 from transient_magics.errors import DeclarationError, PlanError
-from transient_magics.journal import Event, bill, events, fold, replay
+from transient_magics.journal import Event, Projection, costs, events, fold, replay
 from transient_magics.planner.choices import Choice, immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
 from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, _join, _startup, forecast
@@ -44,6 +44,7 @@ def story(steps: int = 4000, *, revoked: bool = True, **spec: Any) -> tuple[list
                  (8, events.VmReady(vm=vm))]  # fmt: skip
     told += [(8, events.VmRunning(vm="ps-0", address="10.0.0.1")), (8, events.VmReady(vm="ps-0"))]
     told += [(10, events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": steps, **spec})),
+             (12, events.ClusterLeased(ports={"run-1": 0}, workers={str(slot): "run-1" for slot in range(4)})),
              (12, events.TrainStarted(run="run-1", step=0))]  # fmt: skip
     told += [(20, events.WorkerJoined(run="run-1", worker=f"worker-{n}", number=n, active=n + 1)) for n in range(4)]
     if revoked:
@@ -214,7 +215,7 @@ def foretold(until: float, *, lifetimes: Any = immortal, revoked: bool = True, *
     past = [event for event in history if event.at <= now]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    return forecast(state, bill(state, now), now, state.runs["run-1"], seen, lifetimes)
+    return forecast(state, now, state.runs["run-1"], seen, lifetimes)
 
 
 def test_a_run_is_foretold_from_what_its_workers_reach() -> None:
@@ -223,7 +224,7 @@ def test_a_run_is_foretold_from_what_its_workers_reach() -> None:
     assert calm.steps_left == left
     assert calm.seconds == pytest.approx(left / 8 + CLOSING_SECONDS, rel=0.02)
     hourly = 4 * 0.256 + 0.143
-    assert calm.dollars == pytest.approx((110 - 5 + calm.seconds) * hourly / 3600, rel=0.03)
+    assert calm.dollars == pytest.approx((110 - 12 + calm.seconds) * hourly / 3600, rel=0.03), "from its lease on"
     low, high = calm.interval("seconds")
     assert low < calm.seconds < high
 
@@ -235,7 +236,7 @@ def test_an_empty_place_is_filled_again_some_day() -> None:
     past = [each for each in history if each.at <= now and getattr(each, "vm", "") != "worker-4"]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    found = forecast(state, bill(state, now), now, state.runs["run-1"], seen, immortal)
+    found = forecast(state, now, state.runs["run-1"], seen, immortal)
     left = 4000 - 8 * 100 - 6 * 31
     assert found.seconds == pytest.approx((left + 2 * 20) / 8, rel=0.05)
     assert found.seconds < 0.9 * left / 6
@@ -258,10 +259,11 @@ def test_a_worker_that_becomes_another_machine_is_paid_as_what_it_becomes(
     past = [each for each in past if each.at <= now]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    account = bill(state, now)
-    found = forecast(state, account, now, state.runs["run-1"], seen, immortal, closing=0.001)
-    hourly = 3600 * (found.dollars - account.total) / found.seconds
-    assert hourly == pytest.approx(3 * 0.256 + becomes + 0.143, rel=0.03)
+    spent = costs(state, now)["run-1"].total
+    found = forecast(state, now, state.runs["run-1"], seen, immortal, closing=0.001)
+    starts = max(20.0 + 120 - until, 0.0) if not lost else 10.0
+    paid = 3600 * (found.dollars - spent)
+    assert paid == pytest.approx(found.seconds * (3 * 0.256 + 0.143) + (found.seconds - starts) * becomes, rel=0.03)
 
 
 def test_a_worker_that_was_stopped_took_as_long_to_join_as_since_it_answered_again() -> None:
@@ -278,13 +280,12 @@ def test_a_run_that_shares_the_cluster_is_foretold_with_its_own_workers() -> Non
     state = replay(history)
     shared = fold(state, events.ClusterLeased(ports={"run-1": 0, "run-2": 1}, workers={"0": "run-1", "2": "run-1",
                                                                                        "1": "run-2"}))  # fmt: skip
-    alone, beside = (
-        forecast(each, bill(each, now), now, each.runs["run-1"], seen, immortal) for each in (state, shared)
-    )
+    alone, beside = (forecast(each, now, each.runs["run-1"], seen, immortal) for each in (state, shared))
     assert beside.seconds - CLOSING_SECONDS == pytest.approx(2 * (alone.seconds - CLOSING_SECONDS), rel=0.1)
-    so_far = bill(state, now).total
-    ratio = (beside.dollars - so_far) / (alone.dollars - so_far)
-    assert ratio == pytest.approx(beside.seconds / alone.seconds, rel=0.05), "what others' workers cost goes on"
+    left, whole = (each.dollars - costs(of, now)["run-1"].total for each, of in ((beside, shared), (alone, state)))
+    hourly = 2 * 0.256 + 2 / 3 * 0.143  # of the cluster's four workers, the fourth of which is nobody's
+    assert left == pytest.approx(beside.seconds / 3600 * hourly, rel=0.03), "its own workers, its share of the server"
+    assert whole == pytest.approx(alone.seconds / 3600 * (4 * 0.256 + 0.143), rel=0.03)
 
 
 def test_where_time_passes_faster_start_ups_do_and_what_servers_do_after_them_does_not() -> None:
@@ -303,12 +304,12 @@ def test_one_stretch_tells_less_of_a_speed_than_many() -> None:
 
 
 def test_an_interval_whose_ends_read_the_same_is_left_out() -> None:
-    ends = {"seconds": (175.0, 184.0), "dollars": (0.0571, 0.0571)}
     sure: Any = SimpleNamespace(
-        seconds=180.0, dollars=0.0571, at=0.0, finishes_at=180.0, finished=1.0, guess="", behind=None,
-        interval=lambda what: ends[what],
+        seconds=180.0, cost=Projection(0.0571, 0.0571, 0.0571), at=0.0, finishes_at=180.0, finished=1.0, guess="",
+        behind=None, interval=lambda what: (175.0, 184.0),
     )  # fmt: skip
-    assert re.fullmatch(r"finishes in 3 min, at \d\d:\d\d, and will have cost \$0.057", forecast_words(sure))
+    said = r"finishes in 3 min, at \d\d:\d\d; this run \$0.057 at its end"
+    assert re.fullmatch(said, forecast_words(sure))
 
 
 def test_a_forecast_from_little_training_says_that_it_is_a_guess() -> None:
@@ -341,7 +342,7 @@ def test_a_gpu_that_has_not_trained_yet_is_a_guess(kind: str, project: str, seco
         past += [_at(event, now - 5 + second, len(past) + 1) for second, event in enumerate(ready)]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    found = forecast(state, bill(state, now), now, state.runs["run-1"], seen, immortal)
+    found = forecast(state, now, state.runs["run-1"], seen, immortal)
     assert found.guess == f"it has not trained on {kind.upper()} yet"
     calm = foretold(110, revoked=False)
     assert np.median(found.outcome.hours) * 3600 == pytest.approx(calm.seconds * 8 / (8 + 2 / seconds), rel=0.1), (
@@ -358,9 +359,11 @@ def test_data_between_zones_is_paid_by_the_second_of_work_however_fast_the_clock
     now, seen = BEGAN + 240, record(history, rows, "run-1", {})
     state = replay(history)
     state = replace(state, clock=Clock(((BEGAN, BEGAN, rate),)))
-    without = replace(bill(state, now), total=0.0)
-    moved = replace(without, transfer_hourly=36.0, hourly=without.hourly + 36.0)
-    free, paid = (forecast(state, each, now, state.runs["run-1"], seen, immortal) for each in (without, moved))
+    assert state.spec is not None
+    far = replace(state.spec, transfer_prices={vm.zone: 0.01 for vm in state.vms.values()})
+    vms = {name: replace(vm, traffic_rate=2**30 / 4) if vm.role == "worker" else vm for name, vm in state.vms.items()}
+    moved = replace(state, spec=far, vms=vms)  # four workers, a GiB a second together, $36 an hour
+    free, paid = (forecast(each, now, each.runs["run-1"], seen, immortal) for each in (state, moved))
     assert paid.dollars - free.dollars == pytest.approx(36.0 * paid.seconds / 3600, rel=0.02)
 
 
@@ -409,9 +412,7 @@ def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:
     assert record(history, rows, "run-1").closing == pytest.approx(31)
     state = replay(history)
     with pytest.raises(PlanError, match="already"):
-        forecast(
-            state, bill(state, BEGAN + 300), BEGAN + 300, state.runs["run-1"], record(history, rows, "run-1"), immortal
-        )
+        forecast(state, BEGAN + 300, state.runs["run-1"], record(history, rows, "run-1"), immortal)
 
 
 def reaching(batch: int, step: int, workers: float = 0.0) -> Record:

@@ -178,7 +178,7 @@ def _bag(command: Command) -> None:
         bag = opened.bag
         _show_until(bag.cluster, lambda state: state.over or bag.is_over(state), opened.since)
         bag.wait(timeout=5.0)
-        print(f"{bag} It cost {text.money(bag.cost())}.")
+        print(f"{bag} It cost {text.money(bag.cost().total)}.")
 
 
 def _stalls(command: Command) -> None:

@@ -18,9 +18,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from .outlook import outlook
 from .pricing import spot, worth_of
 from .seen import ON_DEMAND, SPOT, Net, Seen, Workers, counts, seconds_of
 from .takeover import beside, is_early
@@ -29,17 +28,17 @@ from .words import given_up, held, kept, priced, taken_over, to_be_measured, unm
 _DEARER = 1.5  # a step on demand than by the cheapest number of workers: so much may more speed cost
 _STARTS_WON, _START_WON = 2.0, 1.0  # where VMs on demand go at once, and where a Spot worker takes over
 _PATIENCE = 0.25  # of what is left: so much slack there is while a speed is relied on that nobody measured
+_DROP = 0.1  # the largest lasting drop of the speed for which time is kept, where there was enough from the beginning
+_SPARE = 0.02  # of the planned time: so much is waited for Spot before any is kept
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`workers` from now on, for this `reason` (empty: as they are). `ends`: about between these; `late`:
-    when it ends if it is known that this is after the deadline, else 0. `save`: what is made is to be saved now."""
+    """`workers` from now on, for this `reason` (empty: as they are). `late`: when it ends if that is after the deadline
+    for certain, else 0. `save`: what is made is to be saved now."""
 
     workers: Workers
     reason: str = ""
-    chance: float = 0.0
-    ends: tuple[float, float] = (0.0, 0.0)
     worth: float = 0.0
     price: float = 0.0
     gpu: str = ""
@@ -62,7 +61,8 @@ def decide(seen: Seen) -> Verdict:
     holds = any(terms == ON_DEMAND for _, terms in seen.workers)
     crowded = net is not None and net.count >= seen.most and seen.overlaps
     margin = seen.period + ((_START_WON if crowded else _STARTS_WON) * seen.begin if holds else 0.0)
-    due = slack < margin or (net is not None and not net.measured and _to_be_measured(seen, slack, left))
+    short = holds and net is not None and _spare(seen, net, left) < margin
+    due = slack < margin or short or (net is not None and not net.measured and _to_be_measured(seen, slack, left))
     early = net is not None and crowded and not due and is_early(seen, net, slack)
     base: Workers = {(net.gpu, ON_DEMAND): net.count} if net and (due or early) else {}
     worth, price, gpu = worth_of(seen, net, left, to_make)
@@ -93,10 +93,9 @@ def decide(seen: Seen) -> Verdict:
             reason = taken_over(base, workers, worth, price, gpu)
         else:
             reason = priced(seen.workers, workers, worth, price, gpu)
-    chance, ends = outlook(seen, net, last, left, to_make, ready)
     late = seen.now + soonest + seen.end if soonest > left else 0.0
     save = not holds and seen.unsaved > 0 and slack < 2 * seen.period + seen.begin / 2
-    return Verdict(workers, reason, chance, ends, worth, price, gpu, late, save)
+    return Verdict(workers, reason, worth, price, gpu, late, save)
 
 
 def _to_be_measured(seen: Seen, slack: float, left: float) -> bool:
@@ -115,27 +114,64 @@ def _net(seen: Seen, left: float) -> Net | None:
     that leave as many places to Spot workers, which alone can end it. Where measured speeds promise it of none, what
     they let expect of other numbers of workers counts.
     """
-    found = [
-        Net(kind.gpu, count, (seen.kept + count * kind.on_demand) / mean, 0.0)
+    priced = [
+        (price, kind.gpu, count)
         for kind in seen.kinds if kind.on_demand is not None
-        for count in range(1, seen.most + 1) if (mean := seen.speeds.mean({kind.gpu: count}))
+        for count in range(1, seen.most + 1)
+        if (mean := seen.speeds.mean({kind.gpu: count}))
+        and (price := (seen.kept + count * kind.on_demand) / mean) * seen.steps <= seen.money
     ]  # fmt: skip
-    found = [each for each in found if each.price * seen.steps <= seen.money]
-    cheapest = min((each.price for each in found), default=0.0)
+    if not priced:
+        return None
+    dearest = _DEARER * min(priced)[0]
     now = {gpu: count for (gpu, terms), count in seen.workers.items() if terms == ON_DEMAND}
+    most = _after_drop(seen)
 
-    def seconds(net: Net) -> float:
+    def needs(net: Net) -> float:
         same = now.get(net.gpu) == net.count  # what VMs on demand make since the last save nobody takes
         begin, steps = (seen.begun, seen.steps - seen.unsaved) if same else (seen.begin, seen.steps)
         return begin + seconds_of(steps, net.speed)
 
+    nets: list[Net] = []
     for bound, measured in ((seen.speeds.least, True), (seen.speeds.likely, False)):
-        found = [replace(net, speed=bound({net.gpu: net.count}), measured=measured) for net in found]
-        in_time = [net for net in found if seconds(net) <= left]
-        cheap = [net for net in in_time if net.price <= _DEARER * cheapest]
+        nets = [Net(gpu, count, price, min(bound({gpu: count}), most), measured) for price, gpu, count in priced]
+        in_time = [net for net in nets if needs(net) <= left]
+        cheap = [net for net in in_time if net.price <= dearest]
         if in_time:
             kept = [net for net in cheap or in_time if now.get(net.gpu) == net.count]
             roomy = [net for net in cheap if 2 * net.count <= seen.most]
-            return min(kept or roomy or cheap or in_time, key=lambda net: (seconds(net), net))
-    cheap = [net for net in found if net.price <= _DEARER * cheapest or now.get(net.gpu) == net.count]
-    return max(cheap, key=lambda net: (net.speed, net), default=None)  # as fast as it goes, and no slower than now
+            return min(kept or roomy or cheap or in_time, key=lambda net: (needs(net), net))
+    cheap = [net for net in nets if net.price <= dearest or now.get(net.gpu) == net.count]
+    return max(cheap, key=lambda net: (net.speed, net))  # as fast as it goes, and no slower than now
+
+
+def _spare(seen: Seen, net: Net, left: float) -> float:
+    """Seconds that are left beyond what such workers on demand need as are taken first.
+
+    Those that leave half of the places to Spot workers, where their mean speed is enough; else the workers of `net`.
+    While their lower bound is not enough, more workers hold on: else a run that gave them up would wait for Spot until
+    only the dearest can bring it home.
+    """
+    most = _after_drop(seen)
+    counts_ = range(1, seen.most // 2 + 1)
+    roomy = [
+        seconds_of(seen.steps, min(seen.speeds.least({net.gpu: count}), most))
+        for count in counts_
+        if seen.begin + seconds_of(seen.steps, seen.speeds.mean({net.gpu: count})) <= left
+    ]
+    return left - seen.begin - min(roomy, default=seconds_of(seen.steps, net.speed))
+
+
+def _after_drop(seen: Seen) -> float:
+    """Steps per second of the fastest workers on demand, should the speed drop now and for good.
+
+    A drop d makes the rest take 1 / (1 - d) - 1 longer. Time is kept for it as far as the time that there was when
+    training began allows.
+    """
+    fastest = max(
+        (seen.speeds.mean({kind.gpu: seen.most}) for kind in seen.kinds if kind.on_demand is not None), default=0.0
+    )
+    if not fastest or not seen.train_steps:
+        return math.inf
+    room = (seen.deadline - seen.end - seen.began) * fastest / seen.train_steps - 1
+    return fastest * max(1 - _DROP, min(1 / (1 + room - _SPARE), 1.0))

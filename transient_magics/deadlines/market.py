@@ -23,12 +23,13 @@ PRIOR_SPELLS = 2.0
 @dataclass(frozen=True, slots=True)
 class Market:
     """`open`: whether there is capacity now; seconds that spells with capacity (`lasts`) and without (`lacks`) take;
-    `told`: how many spells tell it, those of the prior among them; `age`: seconds since this one began, as seen."""
+    `spells`: how many of either kind say so, those of the prior among them; `age`: seconds since this one began, as
+    seen."""
 
     open: bool
     lasts: float = LASTS
     lacks: float = LACKS
-    told: float = 2 * PRIOR_SPELLS
+    spells: tuple[float, float] = (PRIOR_SPELLS, PRIOR_SPELLS)
     age: float = 0.0
 
     def share(self, seconds: float) -> tuple[float, float]:
@@ -39,7 +40,7 @@ class Market:
         fades = -math.expm1(-x) / x
         varies = mean * (1 - mean)
         # 2 (x - 1 + exp(-x)) / x^2 is the variance of a chain's time average, in that of a moment.
-        deviation = math.sqrt(varies * (2 * (1 - fades) / x) + varies / (self.told + 1))
+        deviation = math.sqrt(varies * (2 * (1 - fades) / x) + varies / (sum(self.spells) + 1))
         return mean + ((1.0 if self.open else 0.0) - mean) * fades, deviation
 
     def lacking(self, share: float, seconds: float) -> float:
@@ -61,6 +62,7 @@ def believed(
 ) -> Market:
     """The market of which so many seconds with capacity and without were seen, in which so many spells of either kind
     came to their `ends`. `rate`: of the clock on which capacity comes and goes, in seconds per second."""
-    lasts = (LASTS / rate * PRIOR_SPELLS + opened) / (PRIOR_SPELLS + ends[0])
-    lacks = (LACKS / rate * PRIOR_SPELLS + closed) / (PRIOR_SPELLS + ends[1])
-    return Market(open_, lasts, lacks, 2 * PRIOR_SPELLS + sum(ends), age)
+    spells = PRIOR_SPELLS + ends[0], PRIOR_SPELLS + ends[1]
+    lasts = (LASTS / rate * PRIOR_SPELLS + opened) / spells[0]
+    lacks = (LACKS / rate * PRIOR_SPELLS + closed) / spells[1]
+    return Market(open_, lasts, lacks, spells, age)

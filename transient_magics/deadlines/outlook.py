@@ -1,31 +1,110 @@
-"""How likely a run with a deadline is in time, and when it ends: pure."""
+"""How likely a run with a deadline is in time, and when it ends: simulated, by the decisions that govern it. Pure.
+
+Each course continues from what is seen: capacity comes and goes as it may by what was met of it, the speed is as far
+off as its error says, and VMs that start take their time. Spells with capacity are exponential and those without have
+Lomax's distribution (see `market`); how long they are in the mean is uncertain, with a gamma prior on their rate.
+"""
 
 from __future__ import annotations
 
-from statistics import NormalDist
+import math
+import random
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
 
-from .seen import ON_DEMAND, Net, Seen, Workers, counts, seconds_of
+from ..journal.deadlines import DeadlineState
+from .decisions import Verdict, decide
+from .market import LASTS, Market
+from .seen import ON_DEMAND, SPOT, Seen
+from .world import Capacity, Vm, World
 
-_SURE, _TAIL = 0.99, 1.645  # nothing is told as surer; deviations of a band that nine of ten fall into
+COURSES = 200
+"""How many make a band."""
+_DECISIONS = 120  # in what is left: a controller decides far more often
+_SURE, _TAIL = 0.99, 0.05  # nothing is told as surer; the share of courses that end on either side of a band
+_FAR = 1e11
 
 
-def outlook(
-    seen: Seen, net: Net | None, workers: Workers, left: float, to_make: int, ready: float
-) -> tuple[float, tuple[float, float]]:
-    """How likely it is in time, and between which moments it ends."""
-    whole, off = seen.speeds.mean(counts(workers)), min(_TAIL * seen.speeds.error, 0.9)
-    firm = seen.speeds.mean(counts({key: count for key, count in workers.items() if key[1] == ON_DEMAND}))
-    mean, deviation = seen.market.share(max(left, 1.0))
-    shares = [min(max(mean + sign * _TAIL * deviation, 0.0), 1.0) for sign in (1, -1)]
-    fast, slow = (
-        (firm + (whole - firm) * share) * (1 + sign * off) for share, sign in zip(shares, (1, -1), strict=True)
-    )
-    low, high = seen.now + seconds_of(to_make, fast), seen.now + seconds_of(to_make, slow)
-    if net and seen.acts:
-        speed = seen.speeds.mean({net.gpu: net.count})
-        needed = to_make / max(left - ready, 1e-3)
-        chance = 1 - NormalDist(speed, max(speed * seen.speeds.error, 1e-12)).cdf(needed)
-        high = min(high, max(seen.deadline, seen.now + ready + seconds_of(to_make, speed * (1 - off))))
-    else:
-        chance = 1 - seen.market.lacking(to_make / max(whole * left, 1e-3), max(left, 1.0))
-    return min(chance, _SURE), (min(low, high), min(high, 1e11))
+def course(seen: Seen, chance: random.Random) -> float:
+    """When the run ends, in one course that may come of this."""
+    left = seen.deadline - seen.now
+    luck = math.exp(seen.speeds.drift * chance.gauss(0, 1))
+    speeds = seen.speeds.scaled(luck)
+
+    def speed(workers: Mapping[str, int]) -> float:
+        return speeds.mean(workers)
+
+    def unchanged(later: Seen) -> Verdict:
+        return Verdict(later.workers)
+
+    done = World(
+        capacity=_capacity(seen, chance),
+        deadline=seen.deadline,
+        work=seen.steps,
+        speed=speed,
+        kinds=seen.kinds,
+        declared=seen.workers,
+        most=seen.most,
+        kept=seen.kept,
+        begin=seen.begin,
+        save=seen.end / 2,
+        period=max(left / _DECISIONS, seen.period),
+        money=seen.money,
+        rate=LASTS / seen.life,
+        varies=0.0,
+        differ=seen.speeds.differ,
+        speeds=speeds,
+        overlaps=seen.overlaps,
+        seed=chance.getrandbits(32),
+        decide=decide if seen.acts else unchanged,
+        now=seen.now,
+        step=seen.unsaved,
+        since=seen.since,
+        vms=_vms(seen),
+        market=seen.market,
+        known=DeadlineState(began=(seen.began, seen.steps - seen.train_steps)),
+    ).run()
+    return done.now if done.step >= done.work else _FAR
+
+
+def band(ends: Sequence[float], deadline: float) -> tuple[float, tuple[float, float]]:
+    """How many of these courses are in time, as a share, and between which moments nine of ten end."""
+    ordered = sorted(ends)
+    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (_TAIL, 1 - _TAIL))
+    return min(sum(end <= deadline for end in ordered) / len(ordered), _SURE), (low, high)
+
+
+def _vms(seen: Seen) -> list[Vm]:
+    """The VMs that are there, and those that come."""
+    found: list[Vm] = []
+    for kind, count in seen.workers.items():
+        here = min(seen.working.get(kind, 0), count)
+        found += [Vm(kind, seen.now, seen.now)] * here
+        if kind[1] == ON_DEMAND and seen.begun < seen.begin:
+            found += [Vm(kind, seen.now + seen.begun, seen.now - seen.begin + seen.begun)] * (count - here)
+        elif kind[1] == SPOT and seen.market.open:
+            found += [Vm(kind, seen.now + seen.start, seen.now)] * (count - here)
+    return found
+
+
+def _capacity(seen: Seen, chance: random.Random) -> Capacity:
+    """Spot capacity from now on."""
+    market, at, opened = seen.market, seen.now, seen.market.open
+    lasts = market.lasts * market.spells[0] / chance.gammavariate(market.spells[0] + 1, 1.0)
+    lacks = market.lacks * market.spells[1] / chance.gammavariate(market.spells[1] + 1, 1.0)
+    changes: list[float] = []
+    until, age = seen.now + 3 * (seen.deadline - seen.now), market.age
+    while at < until:
+        at += chance.expovariate(1 / lasts) if opened else _lacking(lacks, age, chance)
+        changes.append(at)
+        opened, age = not opened, 0.0
+    return _alternating(market, changes, seen.most + 1)
+
+
+def _lacking(mean: float, age: float, chance: random.Random) -> float:
+    """Seconds that a spell without capacity takes on from an age: Lomax, with the shape 3/2."""
+    return (mean / 2 + age) * ((1 - chance.random()) ** (-2 / 3) - 1)
+
+
+def _alternating(market: Market, changes: Sequence[float], most: int) -> Callable[[float], int]:
+    return lambda now: most if (bisect(changes, now) % 2 == 0) == market.open else 0

@@ -44,11 +44,12 @@ class Seen:
     """What a decision follows from. Seconds and US dollars; `now` and `deadline` since 1970.
 
     `steps` are left behind the last durable save, `unsaved` of them are made; `end`: from the last step until it is
-    saved, at most. `workers` are asked for, `working` train. `begin`: until VMs on demand that are asked for now take
-    steps, at most; `begun`: until those that are asked for do; `start`: what it takes a Spot worker; `life`: how long
-    one is there. `kept`: what all but workers cost in a second. `most`: workers at once; `overlaps`: whether others may
-    start beside so many, to take over from them; `money`: left to spend; `since`: seconds that they are asked for;
-    `acts`: whether what is decided is done; `period`: seconds until the next decision, at most.
+    saved, at most. `began`: when it began to train, `train_steps` in all. `workers` are asked for, `working` train.
+    `begin`: until VMs on demand that are asked for now take steps, at most; `begun`: until those that are asked for do;
+    `start`: what it takes a Spot worker; `life`: how long one is there. `kept`: what all but workers cost in a second.
+    `most`: workers at once; `overlaps`: whether others may start beside so many, to take over from them; `money`: left
+    to spend; `since`: seconds that they are asked for; `acts`: whether what is decided is done; `period`: seconds until
+    the next decision, at most.
     """
 
     now: float
@@ -72,6 +73,8 @@ class Seen:
     overlaps: bool = True
     end: float = 0.0
     period: float = PERIOD
+    began: float = 0.0
+    train_steps: int = 0
 
 
 def seconds_of(steps: float, speed: float) -> float:

@@ -10,60 +10,93 @@ up and c the parameter servers' part.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cache
 from itertools import pairwise
 from operator import itemgetter
 from statistics import NormalDist
 
 from ..catalog import accelerator
-from ..journal.deadlines import Pace
-from ..protocol.machines import parse_machines
+from ..journal.deadlines import Block
+from .history import Point, history
 
 Counts = Mapping[str, int]
 """Workers by GPU."""
-_FEW = 5.0
-"""So many stretches of a size tell of it as much as the other sizes do."""
-_YOUNG_ERROR = 0.1
-"""Of one stretch, which tells nothing of how stretches differ: first quarters of CM-DARE's runs are 8 % off."""
+LEAST_ERROR = 0.02
+"""Of a speed, however long it was measured: no record of a run is as steady as that for hours."""
+_FEW = 25.0  # seconds of a size that count as much as the other sizes do
+_YOUNG_ERROR, _YOUNG = 0.1, 5.0  # in the first so many seconds: first quarters of CM-DARE's runs are 8 % off
 
 
 class Speeds:
-    """What `paces` of certain workers tell; `alike`: whether GPUs make no difference, as on the emulator."""
+    """What blocks of a run's progress say of the speed of its workers.
 
-    def __init__(self, paces: Mapping[str, Pace], confidence: float, *, alike: bool = False) -> None:
+    Parameters
+    ----------
+    blocks : sequence of Block
+        Oldest first.
+    confidence : float
+        Of the lower bounds, between 0.5 and 1.
+    alike : bool
+        Whether GPUs make no difference, as on the emulator.
+    rate : float
+        How many times the cloud's clock outpaces the one of the blocks.
+    """
+
+    def __init__(
+        self, blocks: Sequence[Block], confidence: float, *, alike: bool = False, rate: float = 1.0
+    ) -> None:  # fmt: skip
         self._alike, self._deviations = alike, NormalDist().inv_cdf(confidence)
-        measured = {text: pace for text, pace in paces.items() if pace.steps > 0}
-        self._points = [(parse_machines(text), pace.steps / pace.seconds) for text, pace in measured.items()]
-        self._errors = [_error(pace) for pace in measured.values()]
-        self._sums = [self._added(workers) for workers, _ in self._points]
-        self._bounds = [
-            speed * max(0.0, 1 - self._deviations * error)
-            for (_, speed), error in zip(self._points, self._errors, strict=True)
-        ]
-        self._fixed, self._each = self._fitted([pace.seconds for pace in measured.values()])
+        self._points, self._noise = history(tuple(blocks), rate)
+        self._sums = [self._added(point.workers) for point in self._points]
+        self._fixed, self._each = self._fitted([point.seconds for point in self._points])
         self._line = [(0.0, 0.0)]
-        for sum_, (_, speed), pace in sorted(
-            zip(self._sums, self._points, measured.values(), strict=True), key=itemgetter(0)
-        ):
+        for sum_, point in sorted(zip(self._sums, self._points, strict=True), key=itemgetter(0)):
             if sum_ > self._line[-1][0]:
-                told = (pace.stretches * speed + _FEW * self._fit(sum_)) / (pace.stretches + _FEW)
-                self._line.append((sum_, told))
+                few = _FEW / rate
+                speed = (point.seconds * point.speed + few * self._fit(sum_)) / (point.seconds + few)
+                self._line.append((sum_, speed))
         self._means: dict[float, float] = {}
+        self._leasts: dict[tuple[tuple[str, int], ...], float] = {}
+        self._rate, self._factor = rate, 1.0
+        self._own = [self._noise.variance(point.seconds * rate) + self._young(point) for point in self._points]
 
     @property
     def known(self) -> bool:
         """Whether anything was measured."""
         return bool(self._points)
 
+    def error(self, workers: Counts) -> float:
+        """The standard deviation of the logarithmic speed of such workers on other VMs, for the rest of the run."""
+        if not self._points:
+            return 1.0
+        vms = max(sum(workers.values()), 1)
+        own = min(
+            own + self._noise.between**2 * (1 / point.vms + 1 / vms)
+            for own, point in zip(self._own, self._points, strict=True)
+        )
+        return max(math.sqrt(own), LEAST_ERROR)
+
     @property
-    def error(self) -> float:
-        """The deviation of the speed, as a share of it."""
-        return min(self._errors, default=1.0)
+    def drift(self) -> float:
+        """The standard deviation of the logarithmic speed of the VMs that were measured, for the rest of the run."""
+        return max(math.sqrt(min(self._own, default=1.0)), LEAST_ERROR)
+
+    @property
+    def differ(self) -> float:
+        """The standard deviation of VMs' logarithmic speeds."""
+        return self._noise.between
+
+    def scaled(self, factor: float) -> Speeds:
+        """The same, but so many times as fast."""
+        found = copy(self)
+        found._factor, found._means, found._leasts = self._factor * factor, {}, {}
+        return found
 
     def has(self, workers: Counts) -> bool:
         """Whether just these were measured."""
-        return any(measured == workers for measured, _ in self._points)
+        return any(point.workers == workers for point in self._points)
 
     def mean(self, workers: Counts) -> float:
         """Steps per second of these together; 0 where nothing was measured."""
@@ -71,7 +104,7 @@ class Speeds:
         if not added or not self._points:
             return 0.0
         if added not in self._means:  # a decision asks for the same sizes many times
-            self._means[added] = self._on_line(added)
+            self._means[added] = self._factor * self._on_line(added)
         return self._means[added]
 
     def _on_line(self, added: float) -> float:
@@ -83,17 +116,29 @@ class Speeds:
 
     def least(self, workers: Counts) -> float:
         """What they make at least, with the confidence asked for. GPUs that never trained count nothing."""
-        added = self._added(workers)
+        key = tuple(workers.items())
+        if key not in self._leasts:
+            self._leasts[key] = self._factor * self._least(workers)
+        return self._leasts[key]
+
+    def _least(self, workers: Counts) -> float:
+        added, vms = self._added(workers), max(sum(workers.values()), 1)
         bounds = (
-            bound * min(1.0, added / sum_)
-            for (measured, _), bound, sum_ in zip(self._points, self._bounds, self._sums, strict=True)
-            if self._alike or all(measured.get(gpu) for gpu in workers)
+            point.speed * min(1.0, added / sum_) * self._lower(own + self._noise.between**2 * (1 / point.vms + 1 / vms))
+            for point, own, sum_ in zip(self._points, self._own, self._sums, strict=True)
+            if self._alike or all(point.workers.get(gpu) for gpu in workers)
         )
         return max(bounds, default=0.0)
 
     def likely(self, workers: Counts) -> float:
         """What they make at least if a step takes as long as the mean supposes, measured or not."""
-        return self.mean(workers) * max(0.0, 1 - self._deviations * self.error)
+        return self.mean(workers) * math.exp(-self._deviations * self.error(workers))
+
+    def _lower(self, variance: float) -> float:
+        return math.exp(-self._deviations * max(math.sqrt(variance), LEAST_ERROR))
+
+    def _young(self, point: Point) -> float:
+        return _YOUNG_ERROR**2 / (1 + point.seconds * self._rate / _YOUNG)
 
     def _added(self, workers: Counts) -> float:
         """The speeds of these added up, in those of one without a GPU or of a teraflop per second."""
@@ -108,7 +153,7 @@ class Speeds:
         """The seconds of a step that more workers do not shorten, and those that they share: least squares, each point
         by the time that it was measured for. One size of cluster does not tell them apart: all is shared then."""
         xs = [1 / each for each in self._sums]
-        ys = [1 / speed for _, speed in self._points]
+        ys = [1 / point.speed for point in self._points]
         if not xs:
             return 0.0, 0.0
         x, y = _mean(xs, lasted), _mean(ys, lasted)
@@ -117,12 +162,6 @@ class Speeds:
         slope = both / spread if spread > 1e-12 * x * x else y / x
         slope = min(max(slope, 0.0), y / x)
         return y - slope * x, slope
-
-
-def _error(pace: Pace) -> float:
-    speed = pace.steps / pace.seconds
-    varies = max(0.0, pace.squares / pace.seconds / speed**2 - 1)
-    return math.sqrt((varies + _YOUNG_ERROR**2) / pace.stretches)
 
 
 def _mean(values: list[float], weights: list[float]) -> float:

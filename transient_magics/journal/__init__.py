@@ -8,7 +8,7 @@ own (`metrics`), drawn as averages over spans of time (`RunSeries`). What a jour
 
 from ..clock import Clock
 from . import events, metrics
-from .cost import Bill, at_the_end, bill, cost_between, run_costs, study_cost
+from .cost import Bill, Cost, Projection, at_the_end, bill, costs
 from .events import Event, decode, encode
 from .folding import fold, replay
 from .follow import decode_lines, follow, read
@@ -25,11 +25,13 @@ __all__ = [
     "Bill",
     "Clock",
     "ClusterState",
+    "Cost",
     "DaskState",
     "Event",
     "JobState",
     "Journal",
     "KeptState",
+    "Projection",
     "Relocation",
     "RunSeries",
     "RunState",
@@ -41,7 +43,7 @@ __all__ = [
     "at_the_end",
     "bill",
     "boot_key",
-    "cost_between",
+    "costs",
     "decode",
     "decode_lines",
     "encode",
@@ -54,7 +56,5 @@ __all__ = [
     "now",
     "read",
     "replay",
-    "run_costs",
-    "study_cost",
     "unknown_run",
 ]

@@ -1,38 +1,33 @@
 """What is known of a run that has to be done in time: which machines it has, what is likely, how fast it is.
 
-How fast its workers are together is told by its own progress alone: by stretches between two reports of it in which
-nobody joined or left.
+How fast its workers are together follows from its own progress alone: from blocks between two reports of it in which
+no worker joined or left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from . import events as e
 
+BLOCK_SECONDS = 600.0
+"""How long a block is, unless its workers change, on the cloud's clock."""
+_BLOCKS = 18  # three hours: what is older says little of how fast the run is now
 _JOINS = 20
 
 
-class Pace(NamedTuple):
-    """How fast certain workers were together: `steps` in `seconds`, in so many `stretches`; `squares`: the sum of each
-    stretch's seconds times its speed squared."""
+class Block(NamedTuple):
+    """Progress of one set of workers: it ended `at` and took so many `seconds`, in which it made `steps`.
 
-    seconds: float = 0.0
-    steps: float = 0.0
-    squares: float = 0.0
-    stretches: int = 0
+    `fresh`: how many of its VMs are new to the run.
+    """
 
-    def longer(self, seconds: float, steps: float) -> Pace:
-        """With one more stretch."""
-        squares = self.squares + steps**2 / seconds
-        return Pace(self.seconds + seconds, self.steps + steps, squares, self.stretches + 1)
-
-    @property
-    def once(self) -> Pace:
-        """As one stretch of the mean length."""
-        return Pace(self.seconds / self.stretches, self.steps / self.stretches, self.squares / self.stretches, 1)
+    at: float
+    seconds: float
+    steps: float
+    machines: str
+    fresh: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +41,57 @@ class DeadlineState:
     late: e.DeadlineLate | None = None
     durable: int = 0
     """The step of the last durable save; all after it may be lost with a parameter server."""
-    paces: Mapping[str, Pace] = field(default_factory=dict[str, Pace])
-    """By machines, as `k80x2+t4x1`."""
+    began: tuple[float, int] | None = None
+    """When the run began to train, and from which step."""
+    blocks: tuple[Block, ...] = ()
+    """The latest ones, oldest first, and the last one of each set of machines."""
     joins: tuple[float, ...] = ()
     """Seconds that each of the last workers took from its VM's readiness, or the run's declaration, until then."""
     save_seconds: float = 0.0
     """How long the longest save took."""
     mark: tuple[float, int] | None = None
     """When progress was told last, and the step, where nobody joined or left since."""
+    met: frozenset[str] = frozenset()
+    """Names of all VMs that have worked."""
+    fresh: int | None = 0
+    """The new VMs of the block that begins with the next progress; None: the last block continues."""
 
-    def told(self, at: float, step: int, machines: str) -> Self:
-        """With one more report of progress, of these workers."""
-        paces = dict(self.paces)
-        if self.mark and machines and at > self.mark[0] and step >= self.mark[1]:
-            paces[machines] = paces.get(machines, Pace()).longer(at - self.mark[0], step - self.mark[1])
-        return replace(self, paces=paces, mark=(at, step))
+    def started(self, at: float, step: int) -> Self:
+        """Training starts at a step that is saved."""
+        return replace(self.changed().saved(step), began=self.began or (at, step))
+
+    def told(self, at: float, step: int, machines: str, rate: float = 1.0) -> Self:
+        """With one more report of progress, of these workers; the cloud's clock outpaces this one `rate` times."""
+        if not (self.mark and machines and at > self.mark[0] and step >= self.mark[1]):
+            return replace(self, mark=(at, step))
+        seconds, steps = at - self.mark[0], float(step - self.mark[1])
+        last = self.blocks[-1] if self.blocks else None
+        if self.fresh is None and last and last.machines == machines and last.seconds < BLOCK_SECONDS / rate:
+            longer = Block(at, last.seconds + seconds, last.steps + steps, machines, last.fresh)
+            return replace(self, blocks=(*self.blocks[:-1], longer), mark=(at, step))
+        blocks = (*self.blocks, Block(at, seconds, steps, machines, self.fresh or 0))
+        if len(blocks) > _BLOCKS:
+            later = [block.machines for block in blocks[1:]]
+            oldest = next((i for i, block in enumerate(blocks[:-1]) if block.machines in later[i:]), 0)
+            blocks = blocks[:oldest] + blocks[oldest + 1 :]
+        return replace(self, blocks=blocks, mark=(at, step), fresh=None)
 
     def saved(self, step: int, seconds: float = 0.0) -> Self:
         """With all up to `step` saved, which took so many seconds, or begun from there."""
         return replace(self, durable=step, save_seconds=max(self.save_seconds, seconds))
 
-    def joined(self, seconds: float) -> Self:
+    def joined(self, vm: str, seconds: float) -> Self:
         """With one more worker, which took so long."""
-        return replace(self, joins=(*self.joins[1 - _JOINS :], max(seconds, 0.0)), mark=None)
+        fresh = (self.fresh or 0) + (vm not in self.met)
+        joins = (*self.joins[1 - _JOINS :], max(seconds, 0.0))
+        return replace(self, joins=joins, met=self.met | {vm}, fresh=fresh, mark=None)
 
     def changed(self) -> Self:
         """With other workers from now on."""
-        return replace(self, mark=None)
+        return replace(self, mark=None, fresh=self.fresh or 0)
 
     def remade(self) -> Self:
-        """With a worker on another machine from now on: what was measured before tells little of it."""
-        return replace(self, paces={machines: pace.once for machines, pace in self.paces.items()}, mark=None)
+        """With a worker on another machine from now on: what was measured before is worth little."""
+        latest = {block.machines: block for block in self.blocks}
+        short = (block._replace(seconds=1.0, steps=block.steps / block.seconds) for block in latest.values())
+        return replace(self.changed(), blocks=tuple(short))

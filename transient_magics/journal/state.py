@@ -12,7 +12,7 @@ from ..errors import NameTakenError
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..protocol.share import WHOLE, Share
-from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec
+from ..spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec
 from ..spec.namespace import Kind, refusal
 from ..spec.places import places, slot_of
 from . import events as e
@@ -84,9 +84,14 @@ class VmState:
     left: bool = False
     """Of the place that the cluster has left, or did not move to, or given up as the cluster became smaller: it is
     deleted."""
+    left_at: float = 0.0
+    """Since when."""
+    arrived_at: float = 0.0
+    """Since when work may have it, of a VM that was rented for a move; infinite where the cluster did not move."""
     gib_price: float | None = None
-    """US dollars for each GiB of its traffic, of a VM that was gone or left before the cluster moved; None: as the
-    cluster's declaration says."""
+    """US dollars for each GiB of its traffic, of a VM that was left; None: as the cluster's declaration says."""
+    transfer: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What its traffic cost, in US dollars, by the work that had the VM when it was counted; "" where none had."""
     share: Share = WHOLE
     """What its provider leaves it of its processors and its network."""
     shares: tuple[tuple[float, Share], ...] = ()
@@ -544,6 +549,37 @@ class ClusterState:
     def slots_of(self, name: str) -> set[int]:
         """The slots in which it has places."""
         return {slot_of(place) for place, owner in self.leases.items() if owner == name}
+
+    def holders(self, vm: VmState) -> list[str]:
+        """The runs, jobs and Dask clusters that use the VM now: several where trials share it."""
+        if vm.role == PREPARATION:
+            names = [self.preparers.get(vm.slot, "")]
+        else:
+            names = [self.leases.get(place, "") for place in places(vm.slot)] if vm.role == WORKER else []
+        return [name for name in dict.fromkeys(names) if name and not self.ended_of(name)]
+
+    def had(self, name: str, vm: VmState, moment: float) -> bool:
+        """Whether a run, job or Dask cluster had a worker's place on the VM at a moment (seconds since 1970)."""
+        if vm.role != WORKER or moment > (self.ended_of(name) or moment):
+            return False
+        begins = [self.leased_at.get(place, 0.0) for place, owner in self.leases.items()
+                  if owner == name and slot_of(place) == vm.slot]  # fmt: skip
+        spans = [(begin, end) for place, begin, end in self.tenures.get(name, ()) if slot_of(place) == vm.slot]
+        return any(begin <= moment for begin in begins) or any(begin <= moment <= end for begin, end in spans)
+
+    def ended_of(self, name: str) -> float:
+        """When a run, job or Dask cluster ended, in seconds since 1970; 0 while it goes on."""
+        if run := self.runs.get(name):
+            return run.finished_at if run.over else 0.0
+        work = self.jobs.get(name) or self.dasks.get(name)
+        return work.ended_at if work and work.over else 0.0
+
+    def byte_price(self, vm: VmState) -> float:
+        """What a byte costs that the VM exchanges with parameter servers, in US dollars."""
+        price = vm.gib_price
+        if price is None:
+            price = self.spec.transfer_prices.get(vm.zone, 0.0) if self.spec else 0.0
+        return price / 2**30
 
     def runs_of(self, vm: VmState) -> list[RunState]:
         """The runs in which the VM trains now: one, or trials that share it."""

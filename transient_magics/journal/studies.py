@@ -48,6 +48,11 @@ class StudyState:
     """By which it was extended."""
 
     @property
+    def runs(self) -> tuple[str, ...]:
+        """The names of the runs of all trials."""
+        return tuple(run for trial in self.trials.values() for run in trial.runs)
+
+    @property
     def ended(self) -> bool:
         """It asks for no further trial."""
         return self.ended_at > 0

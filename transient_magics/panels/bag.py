@@ -6,7 +6,7 @@ import time
 
 from ..client import Bag, foreground, text
 from ..client.handles.bag import Plot
-from ..journal import run_costs
+from ..journal import costs
 from .show import current_shell, has_front_end, show
 from .snapshot.bags import bag_view
 from .twin.bags import bag_html
@@ -42,7 +42,7 @@ def bag_text(bag: Bag) -> str:
 def bag_panel_html(bag: Bag) -> str:
     """The picture of a bag."""
     state, now = bag.cluster.state, time.time()
-    return f"<div style='{_WIDE}'>{bag_html(bag_view(state, bag.state, run_costs(state, now), now))}</div>"
+    return f"<div style='{_WIDE}'>{bag_html(bag_view(state, bag.state, costs(state, now)[bag.name], now))}</div>"
 
 
 def bag_plot_html(plot: Plot) -> str:

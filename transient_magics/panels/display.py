@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..client import text
 from ..client.following.identity import Identity
 from ..errors import TransientError
-from ..journal import Bill, ClusterState, Event, bill
+from ..journal import Bill, ClusterState, Event, bill, costs
 from ..protocol import layout
 from ..spec import ClusterSpec
 from .snapshot.bags import bags
@@ -133,10 +133,10 @@ class Display:
     def bundle(self, *, live: bool = True) -> dict[str, Any]:
         """The MIME bundle: the live view (where `live`, and the page needs one), its HTML twin, and text."""
         now = time.time()
-        costs = bill(self._state, now)
-        shown = view(self._state, costs, now, self._run, self._forecast)
+        account = bill(self._state, now)
+        shown = view(self._state, account, now, self._run, self._forecast)
         drawn = html(shown, self._curves(), self._studies(now), self._bags(now))
-        data: dict[str, Any] = {"text/plain": self._text(costs, now), "text/html": drawn}
+        data: dict[str, Any] = {"text/plain": self._text(account, now), "text/html": drawn}
         if (live or self._in_place) and (panel := self._live_panel(shown)):
             data["text/html"] = picture(data["text/html"], panel.place)
             if not self._in_place:
@@ -158,14 +158,15 @@ class Display:
         self._publish = lambda data: publish(data, update=True)
         self._feed.call(self._start)
 
-    def _text(self, costs: Bill, now: float) -> str:
+    def _text(self, account: Bill, now: float) -> str:
         if self._run and (run := self._state.runs.get(self._run)):
             ends = f", {self._forecast}" if self._forecast else ""
-            said = f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{ends}"
+            spent = text.work_cost(costs(self._state, now)[run.name])
+            said = f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{spent}{ends}"
             return "\n".join([said, *lines(self._split())])
         run = shown_run(self._state, None)
         ends = f"{run.name}  {self._forecast}" if run and self._forecast else ""
-        return "\n".join([text.status(self._state, costs, now, ends), *lines(self._split())])
+        return "\n".join([text.status(self._state, account, now, ends), *lines(self._split())])
 
     def _split(self) -> Split | None:
         return self._curves().get("split")

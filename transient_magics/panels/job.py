@@ -25,13 +25,13 @@ class Drawn:
         self._said = [text.plain(line) for line in job.output(LINES).splitlines()]
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self._name} on {self._cluster}: {self._words}, {text.money(self._cost)}", *self._said])
+        return "\n".join([f"{self._name} on {self._cluster}: {self._words}, {self._cost.words}", *self._said])
 
     def _repr_html_(self) -> str:
         colour = COLOURS["bad"] if self._failed else "inherit"
         head = (
             f"<b>{escape(self._name)}</b> on {escape(self._cluster)}: <span style='color:{colour}'>"
-            f"{escape(self._words)}</span><span style='{FAINT}'>, {escape(text.money(self._cost))}</span>"
+            f"{escape(self._words)}</span><span style='{FAINT}'>, {escape(self._cost.words)}</span>"
         )
         said = "\n".join(map(escape, self._said))
         body = f"<pre style='margin:4px 0 0;max-height:26em;overflow:auto'>{said}</pre>" if said else ""

@@ -38,11 +38,14 @@ from .speeds.fitting import spread
 
 LEAST_R2, MOST_CHANCE = 0.8, 0.05
 _LEAST_ESTIMATES, _LEAST_IN_WINDOW = 3, 6
+_ENOUGH_FOR_SECOND = 12
 _BY_CHANCE = 3.0
 """Standard deviations that two halves of a window may differ by."""
 _FAR = 5.0
 """How many times larger a value is that is of another kind."""
-_USUAL_SPREAD = 0.1  # of what runs alike need, relatively, before any tell
+_USUAL_SPREAD = 0.1
+"""By how much what runs alike need differs, relatively (standard deviation), before any tell: ICAC'19's by 0.01 to 0.05
+to a target behind a step of the learning rate, by 0.1 to 0.35 to others."""
 _ROUNDS = 50
 _ANY_NUMBER = "these runs do not tell what other numbers of workers need"
 _ALIKE = 0.1
@@ -139,15 +142,16 @@ class Window:
 
         `estimates` has a row of signal and noise for each, in order. Both change on the way, which is no error of
         sampling: their variances are those of differences of neighbours (von Neumann 1941), which have two thirds of
-        the degrees of freedom.
+        the degrees of freedom; where there are enough, of second differences, which have half of them.
         """
         many = len(estimates)
         signal, noise = (float(mean) for mean in estimates.mean(axis=0))
         if noise <= 0:
             return None
-        steps = np.diff(estimates, axis=0)
-        covariance = steps.T @ steps / (2 * (many - 1) * many)
-        t2 = float(special.stdtrit(2 * (many - 1) / 3, 0.95)) ** 2
+        order, square_of_one, share_of_freedom = (1, 2, 2 / 3) if many < _ENOUGH_FOR_SECOND else (2, 6, 18 / 35)
+        steps = np.diff(estimates, order, axis=0)
+        covariance = steps.T @ steps / (square_of_one * len(steps) * many)
+        t2 = float(special.stdtrit(share_of_freedom * len(steps), 0.95)) ** 2
         square = signal**2 - t2 * float(covariance[0, 0])
         middle = signal * noise - t2 * float(covariance[0, 1])
         least = noise**2 - t2 * float(covariance[1, 1])

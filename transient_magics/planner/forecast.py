@@ -1,4 +1,4 @@
-"""When a run that goes on will end and what it will have cost, given all that has happened already.
+"""When a run that goes on will end and what it will have cost by itself, given all that has happened already.
 
 The VMs that live have reached their ages, so what counts of their lifetimes is what is left; what is being replaced is
 on its way; the speed is what these workers were measured to reach together. The rest is the simulation.
@@ -18,7 +18,8 @@ import numpy as np
 from ..catalog import region
 from ..catalog.published import WAVES
 from ..errors import PlanError
-from ..journal import Bill, ClusterState, RunState, VmState
+from ..journal import ClusterState, Projection, RunState, VmState, costs
+from ..journal.cost import hourly_of
 from ..journal.power import MachineChange, Stretch
 from .choices import Lifetimes
 from .expected import Behind
@@ -41,7 +42,7 @@ CLOSING_SECONDS = 10.0
 
 @dataclass(frozen=True, repr=False)
 class Forecast:
-    """Of a run at the moment `at` (seconds since 1970): when it is over, and the cluster's whole bill by then."""
+    """Of a run at the moment `at` (seconds since 1970): when it is over, and what it will have cost then."""
 
     run: str
     at: float
@@ -70,7 +71,7 @@ class Forecast:
 
     @property
     def dollars(self) -> float:
-        """What the cluster will have cost by then, in the mean, what it has cost already included."""
+        """What the run will have cost by then (`journal.cost`), in the mean, what it has cost already included."""
         return float(self._finished("dollars").mean())
 
     def interval(self, what: str = "seconds", level: float = 0.9) -> tuple[float, float]:
@@ -81,6 +82,11 @@ class Forecast:
         values = self._finished("dollars") if what == "dollars" else 3600 * self._finished("hours")
         low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
+
+    @property
+    def cost(self) -> Projection:
+        """The same with its interval of 90 %, in US dollars."""
+        return Projection(self.dollars, *self.interval("dollars"))
 
     def __str__(self) -> str:
         from .words import forecast_words
@@ -94,7 +100,7 @@ class Forecast:
 
 
 def forecast(
-    state: ClusterState, bill: Bill, now: float, run: RunState, record: Record, lifetimes: Lifetimes, *,
+    state: ClusterState, now: float, run: RunState, record: Record, lifetimes: Lifetimes, *,
     risk: str = "", closing: float = CLOSING_SECONDS, seed: int = 0,
 ) -> Forecast:  # fmt: skip
     """The forecast of a run that goes on, from what it told of itself. Raises PlanError where it is too young.
@@ -112,23 +118,23 @@ def forecast(
         raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
     startup, join = _startup(state), _join(state, run, record)
     offers = dict.fromkeys(map(_offer, vms))
-    transfer = bill.transfer_hourly / state.clock.rate / len(vms)
+    others, transfer = hourly_of(state, run.name)
+    each = transfer / state.clock.rate / len(vms)
     course = Course(
         groups=tuple(
-            _workers(state, run, now, [vm for vm in vms if _offer(vm) == offer], speeds, lifetimes, startup, join,
-                     transfer)
+            _workers(state, run, now, [vm for vm in vms if _offer(vm) == offer], speeds, lifetimes, startup, join, each)
             for offer in offers
         ),
         steps=left, work_error=speeds.error,
-        servers=1, server_hourly=sum(vm.hourly for vm in state.living if vm not in own),
+        servers=1, server_hourly=others,
         service_seconds=speeds.service_seconds, scaling=speeds.scaling, replace=bool(state.spec and state.spec.replace),
-        spent=bill.total,
+        spent=costs(state, now)[run.name].total, from_ready=True,
         rate=state.clock.rate,
         waves=WAVES, synchronous=_synchronous(run),
     )  # fmt: skip
     outcome = simulate(course, runs=_RUNS, seed=seed)
     late = np.random.default_rng(seed).gamma(_CLOSING_SHAPE, closing / _CLOSING_SHAPE, _RUNS)
-    hourly = (bill.hourly - bill.transfer_hourly) * state.clock.rate + bill.transfer_hourly
+    hourly = (sum(vm.hourly for vm in vms if vm.answered_at) + others) * state.clock.rate + transfer
     outcome = replace(outcome, hours=outcome.hours + late / 3600, dollars=outcome.dollars + late / 3600 * hourly)
     if not outcome.finished:
         raise PlanError(f"No course of {run.name} comes to its end with these workers")

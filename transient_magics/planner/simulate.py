@@ -76,8 +76,9 @@ class Course:
     relative, of the steps, or of a speed that all have in common: workers and servers. `from_first_step`: counted from
     the first step, as papers count, instead of from the request. `spent` dollars lie behind already. `rate`: emulated
     seconds that pass in a second of work; lifetimes, boots and bills go by the former. `waves`: the share of a group
-    that is revoked together, where it is. `synchronous`: steps are taken together, the slowest `backup_workers` of each
-    not waited for.
+    that is revoked together, where it is. `from_ready`: VMs cost from when they answer, as a run's own cost counts them
+    (`journal.cost`), and no minute at least. `synchronous`: steps are taken together, the slowest `backup_workers` of
+    each not waited for.
     """
 
     groups: tuple[Workers, ...]
@@ -95,6 +96,7 @@ class Course:
     spent: float = 0.0
     rate: float = 1.0
     waves: float = 0.0
+    from_ready: bool = False
     synchronous: bool = False
     backup_workers: int = 0
 
@@ -340,7 +342,7 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
         finish[at] = found[settled]
         used = np.maximum(np.minimum(end, found[:, np.newaxis, np.newaxis]) - np.maximum(ready, 0.0), 0.0)[settled]
         lasted[at] = np.where(np.isfinite(found), found, end.max(axis=(1, 2)))[settled]
-        dollars[at] = _bill(course, fleet, at, lasted[at], running[settled], end[settled], used)
+        dollars[at] = _bill(course, fleet, at, lasted[at], running[settled], ready[settled], end[settled], used)
         revoked[at] = (end[settled] < found[settled, np.newaxis, np.newaxis]).sum(axis=(1, 2))
         open_runs = open_runs[~settled]
         wanted *= 2
@@ -382,15 +384,17 @@ def _pace_together(course: Course, speed: Array, limit: Array, generations: int,
 
 
 def _bill(
-    course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, end: Array, used: Array
-) -> Array:
+    course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, ready: Array, end: Array,
+    used: Array,
+) -> Array:  # fmt: skip
     """Dollars of each run that ends at `finish`; `used`: the seconds for which each VM took steps.
 
     A VM is paid for a minute at least, and not at all where it is taken back in its first minute.
     """
     until = np.minimum(end, finish[:, np.newaxis, np.newaxis])
-    rented = np.maximum(until - np.maximum(running, 0.0), 0.0)
-    minute = 0.0 if course.from_first_step else _MINUTE / course.rate
+    begin = ready - fleet.join[:, np.newaxis] if course.from_ready else running
+    rented = np.maximum(until - np.maximum(begin, 0.0), 0.0)
+    minute = 0.0 if course.from_first_step or course.from_ready else _MINUTE / course.rate
     rented = np.where((rented > 0) & (running >= 0), np.maximum(rented, minute), rented)
     rented[(end <= finish[:, np.newaxis, np.newaxis]) & (end - running < minute)] = 0.0
     vms = (rented.sum(axis=2) * fleet.hourly[runs]).sum(axis=1) / _HOUR * course.rate

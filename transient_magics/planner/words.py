@@ -104,18 +104,24 @@ def deadline_words(told: DeadlineCost) -> list[str]:
     wanted = told.wanted
     in_time = "all" if wanted.chance == 1 else f"{wanted.chance:.0%}"
     others = ", ".join(
-        f"{hours(each.hours)} {money(each.dollars)}" + ("" if each.chance == 1 else f" ({each.chance:.0%} in time)")
+        f"{hours(each.hours)} {roughly(each.dollars)}" + ("" if each.chance == 1 else f" ({each.chance:.0%} in time)")
         for each in told.curve
     )
     return [
-        f"Done within {hours(wanted.hours)}: {money(wanted.dollars)} ({money(wanted.low)} to {money(wanted.high)}), "
-        f"after {hours(wanted.done)} ({hours_between(wanted.done_low, wanted.done_high)}); of {told.runs} simulated "
-        f"runs {in_time} in time. On demand alone: {money(told.on_demand)}.",
+        f"Done within {hours(wanted.hours)}: {roughly(wanted.dollars)} ({roughly(wanted.low)} to "
+        f"{roughly(wanted.high)}), after {hours(wanted.done)} ({hours_between(wanted.done_low, wanted.done_high)}); "
+        f"of {told.runs} simulated runs {in_time} in time. On demand alone: {roughly(told.on_demand)}.",
         f"Deadlines: {others}.",
         f"Deadlines are simulated with capacity {told.market}: an example of a market, no forecast of a zone. "
         "Clusters there decide as yours will. In time as long as workers stay as fast as they are counted, and there "
         f"are VMs on demand, and quota for them, which take steps within {told.start:.0f} s.",
     ]
+
+
+def roughly(dollars: float) -> str:
+    """Two digits of an amount, as simulated: `$21`, `$1.3`."""
+    rounded = float(f"{dollars:.2g}")
+    return f"${rounded:,.0f}" if rounded >= 10 else f"${rounded:g}"
 
 
 def _guessed(plan: Plan) -> str:
@@ -190,7 +196,7 @@ def notes(search: Search) -> list[str]:
     said = [
         f"Hours and dollars are estimates with their ranges{_guessed(first)}, counted {counted}; "
         f"Spot VMs with {first.risk}.",
-        f"What is saved is {AGAINST}.",
+        f"What is saved is {AGAINST}{lasts(search.front)}.",
         *search.notes,
     ]
     return list(dict.fromkeys([*said, *left_out(search.best), *_of_plans(shown(search))]))
@@ -205,14 +211,13 @@ def _of_plans(plans: Sequence[Plan]) -> Iterator[str]:
 
 
 def forecast_words(forecast: Forecast) -> str:
-    """`finishes in 12 min (11 min to 14 min), at 14:03, and will have cost $1.23 ($1.20 to $1.31)`; an interval whose
+    """`finishes in 12 min (11 min to 14 min), at 14:03; this run $1.23 at its end ($1.20 to $1.31)`; an interval whose
     ends read the same is left out."""
     low, high = forecast.interval("seconds")
-    least, most = forecast.interval("dollars")
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
         f"finishes in {render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
-        f"at {at}, and will have cost {money(forecast.dollars)}{_range(money(least), money(most))}{_but(forecast)}"
+        f"at {at}; this run {forecast.cost}{_but(forecast)}"
     )
 
 
@@ -230,10 +235,11 @@ def _but(forecast: Forecast) -> str:
 
 
 def ending_words(forecast: Forecast) -> str:
-    """`ends about 14:32 (14:20 to 14:55), for $0.610 ($0.553 to $0.704)`, with the day where that is not today's, with
-    seconds where minutes would say the same twice."""
+    """`ends about 14:32 (14:20 to 14:55); this run $0.610 at its end ($0.553 to $0.704)`.
+
+    Moments have the day where that is not today's, and seconds where minutes would say the same twice.
+    """
     low, high = forecast.interval("seconds")
-    least, most = forecast.interval("dollars")
     today = time.localtime(forecast.at)[:3]
     later = time.localtime(forecast.at + high)[:3] != today
     clock = "%H:%M:%S" if high - low < _MINUTES else "%a %H:%M" if later else "%H:%M"
@@ -242,6 +248,6 @@ def ending_words(forecast: Forecast) -> str:
         return time.strftime(clock, time.localtime(forecast.at + seconds))
 
     return (
-        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}, "
-        f"for {money(forecast.dollars)}{_range(money(least), money(most))}{_but(forecast)}"
+        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}; "
+        f"this run {forecast.cost}{_but(forecast)}"
     )

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-LEAST_FINISHED = 3
+LEAST_FINISHED, MOST_HOURS = 3, 24.0 * 365
 _ROUNDS = 30
 _LEAST_SPREAD = 1e-3
 _MOST_OFF = 1.0
@@ -73,6 +73,15 @@ def hours_left(bag: Progress, *, courses: int = 100, seed: int = 0) -> _Array:
     further = _further(bag, running, random, courses)
     rate = random.gamma(1 + bag.lost, 1 / (_USUAL_LIFE + bag.watched), courses) if bag.revocable else np.zeros(courses)
     return scheduled(bag, running, further, rate, random)
+
+
+def middle(hours: _Array, level: float = 0.9) -> tuple[float, float, float]:
+    """The middle `level` of courses, and their median: low end, median, high end.
+
+    One more course lies between the ends with that probability, also of few (Weibull's plotting positions).
+    """
+    low, median, high = np.quantile(hours, [(1 - level) / 2, 0.5, (1 + level) / 2], method="weibull")
+    return float(low), float(median), float(high)
 
 
 def _running(bag: Progress, random: np.random.Generator, courses: int) -> _Array:
@@ -141,7 +150,7 @@ def _further(bag: Progress, running: _Array, random: np.random.Generator, course
 
 
 def scheduled(bag: Progress, running: _Array, further: _Array, rate: _Array, random: np.random.Generator) -> _Array:
-    """Hours until `bag.left` results are there, in each course.
+    """Hours until `bag.left` results are there, in each course; MOST_HOURS where they never are.
 
     Parameters
     ----------
@@ -199,4 +208,4 @@ def scheduled(bag: Progress, running: _Array, further: _Array, rate: _Array, ran
         begins = np.where(stale, fresh, begins)
         attempt(vm, np.where(there, begins, np.inf), takes, takes, turn)
         head += there
-    return np.partition(came, bag.left - 1, axis=1)[:, bag.left - 1]
+    return np.minimum(np.partition(came, bag.left - 1, axis=1)[:, bag.left - 1], MOST_HOURS)

@@ -87,8 +87,8 @@ def plan() -> tuple[Option, ...]:
         flag("--max-cost", "only what costs no more, in US dollars", positive("--max-cost"), metavar="DOLLARS"),
         flag("--finish-by", "what a deadline costs, and others, by Spot and on demand in turns: 6h, or 18:00", str,
               metavar="TIME|CLOCK"),
-        flag("--availability", "measured availability to simulate that on: FILE.csv (a market like AWS's of 2022)", str,
-              completes="path", metavar="FILE.csv"),
+        flag("--availability", "measured availability to simulate that on: FILE.csv, or google-h100-2025 (a market "
+              "like AWS's of 2022)", str, completes="path", metavar="FILE.csv"),
         flag("--bag", "instead of a run: a bag of jobs, on each group of SPEC by itself"),
         flag("--jobs", "how many results of the bag are wanted", whole("--jobs"), metavar="N"),
         flag("--job-time", "what one of its jobs takes: 2h, 1h:3h, or cpu=2h,k80=20m", str, metavar="TIME"),

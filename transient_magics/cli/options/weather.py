@@ -33,7 +33,8 @@ def weather() -> tuple[Option, ...]:
               "each minute; or a CSV file with lifetime_hours (a row per VM) or at_hours,count (a row per wave)", str,
               choices=("none", "published", "every=60s"), metavar="HOW|FILE.csv"),
         flag("--availability", "how many transient VMs zones have, as measured: ZONE[:GPU]=FILE.csv:TRACE,... (a file "
-              "alone: its traces for the cluster's zones, then others); none", str, choices=("none",),
+              "alone: its traces for the cluster's zones, then others); google-h100-2025: zones like Google's in "
+              "October 2025; none", str, choices=("none", "google-h100-2025"),
               metavar="ZONE=FILE:TRACE,..."),
         flag("--waves", "the share of the VMs with one GPU in one zone that a published wave takes (0.25)", str,
               metavar="SHARE"),

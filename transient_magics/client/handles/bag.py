@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, PlanError, TrainingError
-from ...journal import ClusterState, now, run_costs
+from ...journal import ClusterState, Cost, costs, now
 from ...journal.bags.state import BagState, DeclaredBag
 from ...protocol import layout
 from ...protocol.bag.spec import outputs_of
@@ -213,11 +213,9 @@ class Bag:
         """Begin no further job, and wait for none that runs. What is done stays."""
         commands.send(self.cluster.directory, StopBag(bag=self.name))
 
-    def cost(self) -> float:
-        """What it has cost so far, in US dollars: its VMs' time, and its share of all else that the cluster costs."""
-        state = self.cluster.state
-        costs, bag = run_costs(state, now()), state.bags.get(self.name)
-        return sum(costs.get(each, 0.0) for each in bag.dasks) if bag else 0.0
+    def cost(self) -> Cost:
+        """Return what it has cost so far, in US dollars, as `Run.cost` counts it; final once it is over."""
+        return costs(self.cluster.state, now()).get(self.name) or Cost(subject=self.name, total=0.0)
 
     def _is_home(self) -> bool:
         """Whether the arrays of its results, and its surrogate, are here, where anybody could read them."""

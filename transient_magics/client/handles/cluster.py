@@ -287,7 +287,7 @@ class Cluster:
             self.wait(timeout, until="deleted")
 
     def cost(self) -> Bill:
-        """What it has cost so far, costs per hour, and would have cost on demand."""
+        """Return its bill so far, in US dollars: by work, start-up and idle time, per hour now, and on demand."""
         return bill(self.state, now())
 
     @overload

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, TrainingError
-from ...journal import ClusterState, JobState, now, run_costs
+from ...journal import ClusterState, Cost, JobState, costs, now
 from ...protocol import layout
 from ...protocol.checks import all_plain
 from ...protocol.cluster_commands import StopJob
@@ -125,9 +125,9 @@ class Job:
         """End it: its command is told (SIGTERM), and what it keeps is brought here once more."""
         commands.send(self.cluster.directory, StopJob(job=self.name))
 
-    def cost(self) -> float:
-        """What it has cost so far, in US dollars: its VMs' time, and its share of all else that the cluster costs."""
-        return run_costs(self.cluster.state, now()).get(self.name, 0.0)
+    def cost(self) -> Cost:
+        """Return what it has cost so far, in US dollars, as `Run.cost` counts it; final once it is over."""
+        return costs(self.cluster.state, now()).get(self.name) or Cost(subject=self.name, total=0.0)
 
     def fetch(self, folder: str | Path) -> Path:
         """Put what it keeps, as it was brought here last, into `folder`, which must not be there or be empty.

@@ -7,12 +7,12 @@ import json
 import shutil
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, TrainingError, TransientError
-from ...journal import ClusterState, RunState, cost_between, metrics, unknown_run
+from ...journal import ClusterState, Cost, RunState, costs, metrics, now, unknown_run
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save, Stop
@@ -67,8 +67,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: `seconds` from its start to its end, and the `cost` of its cluster from its declaration on, in
-    US dollars."""
+    """How a run ended: `seconds` from its start to its end, and its `cost` in US dollars (`run.cost()`)."""
 
     step: int
     loss: float | None
@@ -167,8 +166,27 @@ class Run:
 
         return advice(self, question)
 
+    def cost(self) -> Cost:
+        """Return what the run has cost so far, and will have cost at its end where a forecast can be made.
+
+        It counts the time of its workers' VMs from its start to its end, its share of the cluster's other VMs while it
+        runs, and its data transfer, in US dollars. It does not change after its end. Start-up, idle VMs and VMs after a
+        preemption notice stand in the cluster's bill.
+
+        Returns
+        -------
+        Cost
+            `total` in US dollars; `projected` while the run goes on (None where it is too young to tell).
+        """
+        from ..planning.forecasts import projected
+
+        found = costs(self.cluster.state, now()).get(self.name)
+        if found is None:
+            return Cost(subject=self.name, total=0.0)
+        return found if found.over else replace(found, projected=projected(self))
+
     def forecast(self, revocations: str | None = None) -> Forecast:
-        """When the run ends and what its cluster will have cost by then, with intervals, given all that happened.
+        """Return when the run ends and what it will have cost, with intervals, given all that happened.
 
         `revocations`: `published` lifetimes or `none`; by default as the emulator's weather is, and `published` on
         Compute Engine. Raises PlanError where it is over, or too young to tell.
@@ -452,7 +470,7 @@ class Run:
             step=run.step,
             loss=run.loss,
             seconds=max(0.0, run.finished_at - run.started_at) if run.started_at else 0.0,
-            cost=cost_between(state, run.declared_at, run.finished_at),
+            cost=costs(state, run.finished_at)[self.name].total,
             checkpoint=self._checkpoint(run),
             metrics=Metrics(run.metrics, part_words(*run.evaluated)),
             reason=run.reason,

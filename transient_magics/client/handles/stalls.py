@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, DeclarationError
-from ...journal import ClusterState
+from ...journal import ClusterState, Cost
 from ..folders import KnownRun
 from ..following.follower import follower
 from .run import Run
@@ -67,6 +67,10 @@ class Stalls:
     def __await__(self) -> Generator[Any, None, Report]:
         """`await stalls`: like `wait`, while the notebook's loop goes on."""
         return asyncio.to_thread(self.wait).__await__()
+
+    def cost(self) -> Cost:
+        """Return what the measurement has cost so far, in US dollars, as `Run.cost` counts it."""
+        return self.run.cost()
 
     def stop(self) -> None:
         """End it; what was measured stays."""

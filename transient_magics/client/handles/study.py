@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError, TrainingError
-from ...journal import ClusterState, StudyState, TrialState, bill, now, run_costs, study_cost
+from ...journal import ClusterState, Cost, StudyState, TrialState, costs, now
 from ...protocol import checks, layout
 from ...protocol.cluster_commands import Delete, ExtendStudy, StopStudy
 from ...protocol.run import Value
@@ -118,23 +119,22 @@ class Study:
         """All trials as a DataFrame, a row for each.
 
         Columns: trial, state, value (of the objective, of several runs their mean), a column for each parameter, runs
-        (their names), steps (of all of them), seconds (from when it was asked for to its end), dollars (its VMs' time
-        and its share of all else that the cluster costs, by the time of workers), best (of all so far), reason (why it
-        has no value).
+        (their names), steps (of all of them), seconds (from when it was asked for to its end), dollars (what its runs
+        cost, as `Run.cost` counts it), best (of all so far), reason (why it has no value).
         """
 
         begun = self.begun or [(self.cluster.state, self.state)]
         best = best_of([study for _, study in begun])
         rows: list[dict[str, Any]] = []
         for state, study in begun:
-            costs = run_costs(state, now())
+            by_name = costs(state, now())
             rows += [
                 {
                     "trial": study.spec.first + trial.number, "state": trial.state, "value": trial.value,
                     **trial.params, "runs": list(trial.runs),
                     "steps": sum(state.runs[run].step for run in trial.runs if run in state.runs),
                     "seconds": (trial.told_at or now()) - trial.asked_at,
-                    "dollars": sum(costs.get(run, 0.0) for run in trial.runs),
+                    "dollars": sum(by_name[run].total for run in trial.runs if run in by_name),
                     "best": trial is best, "reason": trial.reason,
                 }
                 for trial in study.trials.values()
@@ -180,14 +180,17 @@ class Study:
                 return part._trial(found)
         raise ClusterError(f"{self.name} has no trial {number} yet", where=self.cluster.name)
 
-    def cost(self) -> float:
-        """What its trials have cost so far, in US dollars: their VMs' time, and their share of all else, as `trials`
-        has it."""
-        own = [(state, study) for state, study in self.begun if study.spec.alone]
-        shared = [(state, study) for state, study in self.begun if not study.spec.alone]
-        return sum(bill(state, now()).total for state, _ in own) + sum(
-            study_cost(state, study, now()) for state, study in shared
-        )
+    def cost(self) -> Cost:
+        """Return what its trials have cost so far on all of its clusters, in US dollars, as `Run.cost` counts it.
+
+        Start-up and idle time of clusters that it has for itself stand in their bills.
+        """
+        parts = [costs(state, now())[self.name] for state, _ in self.begun]
+        lines = Counter[str]()
+        for part in parts:
+            lines.update(part.lines)
+        over = len(parts) == len(self.parts) and all(part.over for part in parts)
+        return Cost(subject=self.name, total=sum(part.total for part in parts), lines=dict(lines), over=over)
 
     def wait(self, timeout: float | None = None) -> Trial | None:
         """Block until the study is over, on all of its clusters, and what its runs left is here.

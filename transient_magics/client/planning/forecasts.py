@@ -1,4 +1,4 @@
-"""Forecasts: when a run that goes on ends, and what its cluster will have cost by then."""
+"""Forecasts: when a run that goes on ends, and what it will have cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...errors import ClusterError, PlanError, TransientError, UnreachableError
-from ...journal import ClusterState, bill, kept, metrics
+from ...journal import ClusterState, Projection, kept, metrics
 from ...protocol import layout
 from ...spec import WorkerGroup
 from ..folders import KnownRun, known_runs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def forecast(run: Run, revocations: str | None = None) -> Forecast:
-    """When a run that goes on ends, and what its cluster will have cost. Raises PlanError where that cannot be told.
+    """When a run that goes on ends, and what it will have cost. Raises PlanError where that cannot be told.
 
     `revocations`: `published` or `none`; by default `published` on Compute Engine, and on the emulator what its weather
     is (other revocations than published ones are not foreseen).
@@ -47,7 +47,7 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     seen = record(known)
     closings = [each.closing for each in store.records(source(known)).values() if each.closing is not None]
     closing = statistics.median(closings) if closings else CLOSING_SECONDS
-    told = foretell(state, bill(state, now), now, found, seen, lifetimes, risk=risk, closing=closing)
+    told = foretell(state, now, found, seen, lifetimes, risk=risk, closing=closing)
     return replace(told, behind=_behind(known, state, store, seen))
 
 
@@ -95,6 +95,14 @@ def _machines(run: KnownRun) -> tuple[bool, frozenset[tuple[str, str, str]]]:
     state = kept(run.cluster / layout.JOURNAL).read()
     kinds = frozenset((vm.role, vm.accelerator, vm.machine_type) for vm in state.vms.values())
     return bool(state.spec and state.spec.emulated), kinds
+
+
+def projected(run: Run) -> Projection | None:
+    """Return what a run will have cost at its end; None where that cannot be told: it is too young, or over."""
+    try:
+        return forecast(run).cost
+    except (TransientError, ImportError):
+        return None
 
 
 def forecast_line(run: Run) -> str:

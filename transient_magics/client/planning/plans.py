@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ...catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone, parse_disk, worker_machines
-from ...catalog.traces import read_traces
+from ...catalog.capacity import DAYS, GOOGLE_H100_2025, drawn
+from ...catalog.traces import Trace, read_traces
 from ...errors import DeclarationError, PlanError
 from ...spec import Source, WorkerGroup, parse_groups
 from ...spec.grammar import nearest
@@ -181,7 +182,7 @@ def plan(
     if within is not None:
         from ...planner.deadlines.cost import deadline_cost
 
-        traces = read_traces(*_file(availability)) if availability else ()
+        traces = _traces(availability, seed) if availability else ()
         told = deadline_cost(choice, chosen, steps, within, traces, Path(availability).name, seed)
         found = changed(found, deadline=told)
     if max_hours or max_cost:
@@ -217,6 +218,11 @@ def _within(finish_by: float | str | None, spec: str, availability: str) -> floa
     if not 0 < finish_by < float("inf"):
         raise DeclarationError("A deadline must be later than now", where="--finish-by")
     return finish_by
+
+
+def _traces(name: str, seed: int) -> Sequence[Trace]:
+    """Those of a file, or drawn from the table in the package."""
+    return drawn(seed, 2 * DAYS) if name == GOOGLE_H100_2025 else read_traces(*_file(name))
 
 
 def _file(name: str, option: str = "--availability") -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...catalog.capacity import GOOGLE_H100_2025, drawn
 from ...catalog.traces import Trace, read_traces
 from ...errors import DeclarationError
 from ...spec.grammar import nearest
@@ -36,21 +37,27 @@ def replayed(text: str, places: Sequence[tuple[str, str]]) -> list[dict[str, str
 
 def _traces(source: str) -> tuple[str, list[Trace]]:
     """The file's name, and its traces, or those that the part after the name means."""
-    name, ending, wanted = source.partition(".csv")
-    path = Path(name + ending).expanduser()
-    try:
-        traces = list(read_traces(path.read_text(encoding="utf-8"), path.name))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
-    wanted = wanted.removeprefix(":").strip().lower()
+    file, _, wanted = source.partition(":")
+    if file.strip() == GOOGLE_H100_2025:
+        name, traces = GOOGLE_H100_2025, list(drawn())
+    else:
+        before, ending, wanted = source.partition(".csv")
+        wanted = wanted.removeprefix(":")
+        path = Path(before + ending).expanduser()
+        name = path.name
+        try:
+            traces = list(read_traces(path.read_text(encoding="utf-8"), name))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
+    wanted = wanted.strip().lower()
     if not wanted:
-        return path.name, traces
+        return name, traces
     found = [trace for trace in traces if wanted in (trace.name, trace.zone)]
     if not found:
         names = [trace.name for trace in traces]
-        raise DeclarationError(f"{path.name} has no trace '{wanted}'", where=_OPTION, fix=nearest(wanted, names))
-    return path.name, found
+        raise DeclarationError(f"{name} has no trace '{wanted}'", where=_OPTION, fix=nearest(wanted, names))
+    return name, found
 
 
 def _told(zone: str, gpu: str, file: str, trace: Trace) -> dict[str, str]:

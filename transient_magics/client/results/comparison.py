@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...journal import ClusterState, RunState, cost_between
+from ...journal import ClusterState, RunState, costs
 from ...protocol.measures.objective import Objective
 from .. import text
+from .trials import revocations
 
 if TYPE_CHECKING:
     import pandas
@@ -24,8 +25,8 @@ COLUMNS = ("run", "cluster", "steps", "best", "loss", "hours", "dollars", "revoc
 class Row:
     """One run. `best` is the `value` of `metric` at `best_step`, where it was evaluated; its `direction` is max or min.
 
-    `hours` from its start on, by the clock of its bill; `dollars` are what its cluster cost meanwhile, whoever else
-    trained there, and `revocations` how many of its VMs were taken.
+    `hours` from its start on, by the clock of its bill; `dollars` are what it cost (`Run.cost`), and `revocations` how
+    many of its workers were revoked.
     """
 
     run: str
@@ -105,7 +106,6 @@ def row_of(state: ClusterState, run: RunState, now: float) -> Row:
     """The row of one run of the cluster in `state`."""
     end = run.finished_at or state.ended_at or now
     began = run.started_at or end
-    taken = [vm for vm in state.vms.values() if vm.state == "revoked" and began <= vm.ended_at <= end]
     metric = judged_by(run)
     best = best_of(run, metric)
     return Row(
@@ -119,8 +119,8 @@ def row_of(state: ClusterState, run: RunState, now: float) -> Row:
         best_step=best[0] if best else None,
         loss=run.loss,
         hours=state.clock.between(began, end) / 3600,
-        dollars=cost_between(state, began, end),
-        revocations=len(taken),
+        dollars=costs(state, now)[run.name].total,
+        revocations=revocations(state).get(run.name, 0),
         state="stopped" if text.was_stopped(run) else run.phase,
     )
 

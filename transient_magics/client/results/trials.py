@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...journal import ClusterState, RunState, StudyState, TrialState, run_costs
+from ...journal import ClusterState, RunState, StudyState, TrialState, costs
 from ...protocol.measures.objective import Objective
 from ...protocol.measures.split import part_words
 from ...protocol.run import Value
-from ...spec.places import slot_of
 from .. import text
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class TrialRow:
 
 def rows_of(state: ClusterState, study: StudyState, now: float) -> list[TrialRow]:
     """The trials of a study of the cluster in `state`, in the order of their numbers."""
-    costs, taken, best = run_costs(state, now), revocations(state), study.best
+    by_name, taken, best = costs(state, now), revocations(state), study.best
     return [
         TrialRow(
             number=trial.number,
@@ -74,7 +73,7 @@ def rows_of(state: ClusterState, study: StudyState, now: float) -> list[TrialRow
             step=sum(run.step for run in runs_of(state, trial)),
             steps=study.spec.run.train_steps * len(trial.runs),
             hours=sum(_hours(state, run, now) for run in runs_of(state, trial)),
-            dollars=sum(costs.get(run, 0.0) for run in trial.runs),
+            dollars=sum(by_name[run].total for run in trial.runs if run in by_name),
             revocations=sum(taken.get(run, 0) for run in trial.runs),
             runs=trial.runs,
             reason=trial.reason,
@@ -223,14 +222,15 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
     alike: dict[tuple[tuple[str, str], ...], list[tuple[int, TrialState]]] = {}
     runs: dict[int, list[RunState]] = {}
     for place, (state, study) in enumerate(parts):
-        costs, taken = run_costs(state, now), revocations(state)
+        by_name, taken = costs(state, now), revocations(state)
         for trial in study.trials.values():
             if trial.state == "complete":
                 key = tuple(sorted((name, repr(value)) for name, value in trial.params.items()))  # lists have no hash
                 alike.setdefault(key, []).append((place, trial))
                 runs[id(trial)] = runs_of(state, trial)
                 for run in runs[id(trial)]:
-                    of_run[place, run.name] = _hours(state, run, now), costs.get(run.name), taken.get(run.name, 0)
+                    figures = _hours(state, run, now), by_name[run.name].total, taken.get(run.name, 0)
+                    of_run[place, run.name] = figures
     others = ["accuracy"] if goal.metric != "accuracy" and any(
         "accuracy" in run.metrics for whole in runs.values() for run in whole
     ) else []  # fmt: skip
@@ -290,13 +290,7 @@ def _hours(state: ClusterState, run: RunState, now: float) -> float:
 
 def revocations(state: ClusterState) -> dict[str, int]:
     """How many workers a run lost: their notice, or their end without one, came while it had them."""
-    spans = [(run, place, begin, end) for run, had in state.tenures.items() for place, begin, end in had]
-    spans += [(run, place, state.leased_at.get(place, 0.0), math.inf) for place, run in state.leases.items()]
-    found: dict[str, int] = {}
-    for vm in state.vms.values():
-        if vm.state in ("leaving", "revoked") and vm.role == "worker":
-            lost = vm.noticed_at or vm.ended_at
-            had = {run for run, place, begin, end in spans if slot_of(place) == vm.slot and begin <= lost <= end}
-            for run in had:
-                found[run] = found.get(run, 0) + 1
-    return found
+    lost = [vm for vm in state.vms.values() if vm.state in ("leaving", "revoked")]
+    names = {*state.tenures, *state.leases.values()}
+    counts = {name: sum(state.had(name, vm, vm.noticed_at or vm.ended_at) for vm in lost) for name in names}
+    return {name: many for name, many in counts.items() if many}

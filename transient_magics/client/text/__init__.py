@@ -9,7 +9,16 @@ from ...protocol.checks import MOST_CHARACTERS, plain
 from ...spec import render_money as money
 from ...spec import render_table as table
 from .bags import bag_words, quality_words, section_words, tried_words
-from .bills import bill_words, transfer_words
+from .bills import (
+    bill_words,
+    hourly_words,
+    lines_words,
+    rate_words,
+    saved_words,
+    spent_words,
+    transfer_words,
+    work_cost,
+)
 from .dasks import dask_words
 from .deadlines import declared_words, outlook_facts
 from .events import QUIET, event_line, event_words, group_words, grouped
@@ -73,9 +82,11 @@ __all__ = [
     "given_up_words",
     "group_words",
     "grouped",
+    "hourly_words",
     "is_evaluated",
     "job_words",
     "leaves_at",
+    "lines_words",
     "listing",
     "listing_row",
     "machine",
@@ -86,12 +97,15 @@ __all__ = [
     "phase_words",
     "plain",
     "quality_words",
+    "rate_words",
     "replacement",
     "run_words",
+    "saved_words",
     "scores",
     "scores_words",
     "section_words",
     "share_words",
+    "spent_words",
     "status",
     "study_words",
     "table",
@@ -103,4 +117,5 @@ __all__ = [
     "vm_words",
     "waits_for",
     "was_stopped",
+    "work_cost",
 ]

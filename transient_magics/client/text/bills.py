@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
-from ...journal import Bill
+from ...journal import Bill, ClusterState, Cost
+from ...journal.cost import FORGOTTEN, IDLE, MOVED, NOTICED, START_UP
 from ...spec import render_money as money
 
+_MOST_WORK = 8
+"""Pieces of work that the lines of a bill name, the dearest ones."""
+STARTING = ("unknown", "provisioning")
+_OTHERS = (START_UP, IDLE, NOTICED, MOVED, FORGOTTEN)
 
-def bill_words(bill: Bill, *, emulated: bool) -> str:
-    """The bill in some lines: so far, per hour, on demand, the saving, data transfer, whose prices."""
-    text = f"{money(bill.total)} so far, {money(bill.hourly)} per hour now; on demand {money(bill.on_demand)}"
-    if bill.projected is not None:
-        text += f"; about {money(bill.projected)} at the end of the run"
-    saving = ""
-    if bill.on_demand > 0 and bill.saved >= 0.005:
-        saving = f"{bill.saved:.0%} saved against Google's on-demand price."
+
+def bill_words(state: ClusterState, bill: Bill) -> str:
+    """Return a bill in some lines: so far, per hour, on demand, saved, by work, data transfer, prices."""
+    spent = [spent_words(bill)] if bill.over else [spent_words(bill), hourly_words(state, bill)]
+    text = f"{', '.join(spent)}; on demand {money(bill.on_demand)}"
     notes = [f"Prices: {bill.source}."] if bill.source else []
-    if emulated:
+    if state.spec and state.spec.emulated:
         notes.insert(0, "Emulated, nothing is billed.")
-    lines = [text, saving, transfer_words(bill), " ".join(notes)]
+    lines = [text, saved_words(bill), lines_words(bill), transfer_words(bill), " ".join(notes)]
     return "\n".join(line for line in lines if line)
+
+
+def work_cost(cost: Cost) -> str:
+    """`, $0.05 so far`, behind what is said of a piece of work; nothing before it costs."""
+    return f", {cost.words}" if cost.total else ""
+
+
+def spent_words(bill: Bill) -> str:
+    """`cluster so far $1.23`, or what it cost in all."""
+    return f"cluster in all {money(bill.total)}" if bill.over else f"cluster so far {money(bill.total)}"
+
+
+def hourly_words(state: ClusterState, bill: Bill) -> str:
+    """`cluster now $0.65 per hour`; while it is being provisioned, `cluster $0.65 per hour once it is up`."""
+    when = "" if state.phase in STARTING else " now"
+    return f"cluster{when} {rate_words(state, bill)}"
+
+
+def rate_words(state: ClusterState, bill: Bill) -> str:
+    """`$0.65 per hour`; while it is being provisioned, what it will cost."""
+    if state.spec and state.phase in STARTING:
+        return f"{money(state.spec.hourly)} per hour once it is up"
+    return f"{money(bill.hourly)} per hour"
+
+
+def saved_words(bill: Bill) -> str:
+    """`59% saved against Google's on-demand price.`; nothing where nothing was saved."""
+    if bill.on_demand <= 0 or bill.saved < 0.005:
+        return ""
+    return f"{bill.saved:.0%} saved against Google's on-demand price."
+
+
+def lines_words(bill: Bill) -> str:
+    """`Of it: run-1 $0.420, start-up $0.021, idle $0.210.`; nothing where there is one line at most."""
+    work = {name: dollars for name, dollars in bill.lines.items() if name not in _OTHERS}
+    named = sorted(work, key=lambda name: -work[name])[:_MOST_WORK]
+    shown = {name: dollars for name, dollars in work.items() if name in named}
+    if len(work) > len(named):
+        shown[f"{len(work) - len(named)} others"] = sum(work.values()) - sum(shown.values())
+    shown |= {name: bill.lines[name] for name in _OTHERS if name in bill.lines}
+    return f"Of it: {', '.join(f'{name} {money(dollars)}' for name, dollars in shown.items())}." if work else ""
 
 
 def transfer_words(bill: Bill) -> str:

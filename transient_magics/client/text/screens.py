@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from ...journal import Bill, ClusterState, VmState
+from ...journal import Bill, ClusterState, VmState, costs
 from ...protocol.checks import all_plain
 from ...spec import render_money as money
 from ...spec import render_table as table
 from .. import foreground
 from .bags import bag_words, quality_words, tried_words
-from .bills import bill_words
+from .bills import bill_words, rate_words, work_cost
 from .dasks import dask_words
 from .deadlines import outlook_facts
 from .events import why_slow
@@ -43,12 +42,15 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         lines.append(f"Trouble: {state.trouble}")
     if proposed := given_up_words(state, now):
         lines.append(f"{proposed} {to_agree_words(state.name)}")
+    by_name = costs(state, now)
     for study in foreground.studies(state):
         lines.append(f"{study.name}  {study_words(study, deleted=state.over)}")
+        lines.append(f"{' ' * len(study.name)}  this study {by_name[study.name].words}")
         if best := best_words(study):
             lines.append(f"{' ' * len(study.name)}  best so far: {best}")
     if run := foreground.run(state):
         lines.append(f"{run.name}  {run_words(run)}")
+        lines.append(f"{' ' * len(run.name)}  this run {by_name[run.name].words}")
         if facts := outlook_facts(run, now):
             lines.append(f"{' ' * len(run.name)}  {'; '.join(f'{name} {value}' for name, value in facts)}")
         if run.deadline and run.deadline.proposed and now < run.deadline.proposed.until:
@@ -78,11 +80,12 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  {run.order}")
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {why_slow(run.slow)}")
-    lines += [f"{each.name}  {run_words(each, state)}" for each in foreground.beside(state)]
-    lines += [f"{each.name}  {job_words(each)}" for each in foreground.jobs(state)]
-    lines += [f"{each.name}  {dask_words(each)}" for each in state.active_dasks if not each.spec.bag]
+    others = [(each.name, run_words(each, state)) for each in foreground.beside(state)]
+    others += [(each.name, job_words(each)) for each in foreground.jobs(state)]
+    others += [(each.name, dask_words(each)) for each in state.active_dasks if not each.spec.bag]
+    lines += [f"{name}  {words}{work_cost(by_name[name])}" for name, words in others]
     for bag in state.bags.values():
-        lines.append(f"{bag.name}  {bag_words(bag)}")
+        lines.append(f"{bag.name}  {bag_words(bag)}{work_cost(by_name[bag.name])}")
         if quality := quality_words(bag):
             lines.append(f"{' ' * len(bag.name)}  {tried_words(bag)}; {quality}")
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
@@ -91,9 +94,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     if state.revocations:
         lines.append(f"{count(state.revocations, 'revocation')} so far")
     ending = ending_words(state, now)
-    unknown = forecast or not run  # a forecast says more of the end than the bill; of a study nobody knows it
-    known = replace(bill, projected=None) if unknown else bill
-    return all_plain("\n".join([*lines, "", bill_words(known, emulated=spec.emulated), *([ending] if ending else [])]))
+    return all_plain("\n".join([*lines, "", bill_words(state, bill), *([ending] if ending else [])]))
 
 
 def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
@@ -120,8 +121,8 @@ def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
         "workers": spec.spec if spec else "",
         "VMs": f"{ready}/{len(state.living)}",
         "run": ", ".join(working),
-        "cost": money(bill.total),
-        "per hour": money(bill.hourly),
+        "cost so far": money(bill.total),
+        "now": rate_words(state, bill),
         "where": ("emulated" if spec.emulated else str(spec.project)) if spec else "",
     }
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
 from ...files import write_atomically
-from ...journal import ClusterState, now, read, run_costs
+from ...journal import ClusterState, costs, now, read
 from ...journal.bags import events
 from ...journal.bags.fold import fold
 from ...journal.bags.state import DeclaredBag
@@ -108,9 +108,8 @@ class Bags:
             if bag.spec.pip and name not in self._gathered and not bag.ending:
                 tasks.do(f"packages of {name}", lambda name=name: self._gather(name))
                 continue
-            costs = run_costs(self._state, at) if bag.spec.max_cost is not None else {}
-            cost, arriving = sum(costs.get(each, 0.0) for each in bag.dasks), self._arriving(bag)
-            match decide(bag, self._state, cost, at, arriving=arriving):
+            cost = costs(self._state, at)[name].total if bag.spec.max_cost is not None else 0.0
+            match decide(bag, self._state, cost, at, arriving=self._arriving(bag)):
                 case Begin(dask):
                     self._try_to_begin(bag, dask)
                 case Say(reason, limit):

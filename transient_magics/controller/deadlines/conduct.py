@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from ...deadlines.decisions import Verdict, decide
+from ...deadlines.outlook import COURSES, band, course
 from ...deadlines.seen import Seen
 from ...deadlines.words import machines, spent
 from ...errors import ClusterError
@@ -21,6 +24,9 @@ _TOLD_SECONDS, _LEAST_TOLD = 60.0, 5.0
 _LAST_SECONDS = 20.0
 """So many seconds' cost before its money is spent a run is ended, for its last checkpoint."""
 _SAFE_AGAIN = 0.9
+_COURSES, _COURSES_SECONDS, _LEAST_COURSES = 4, 0.03, 20
+"""Simulated at each look: so many, or until that time is spent, so that nothing else of the controller waits. An
+outlook is that of the latest ones, so many at least."""
 
 
 class Deadlines:
@@ -29,6 +35,9 @@ class Deadlines:
     def __init__(self, recorder: Recorder, save: Callable[[str], None], stop: Callable[[str], None]) -> None:
         self._recorder, self._save, self._stop = recorder, save, stop
         self._looked, self._saved = -math.inf, -math.inf
+        self._ends: deque[float] = deque(maxlen=COURSES)
+        self._chance = random.Random()
+        self._simulated = ""
 
     @property
     def _state(self) -> ClusterState:
@@ -89,15 +98,26 @@ class Deadlines:
         if not verdict.gpu:
             return
         last, late = run.deadline.outlook, run.deadline.late
+        if self._simulated != run.name:
+            self._ends.clear()
+            self._simulated = run.name
+        began = time.monotonic()
+        for _ in range(_COURSES):
+            self._ends.append(course(sight, self._chance))
+            if time.monotonic() - began > _COURSES_SECONDS:
+                break
         if verdict.late and not late:
             why = f"{machines(verdict.workers)} make its {sight.steps - sight.unsaved:,} steps no sooner"
             self._recorder.record(events.DeadlineLate(run=run.name, ends=verdict.late, reason=why))
-        elif late and not verdict.late and verdict.chance >= _SAFE_AGAIN:
+        if len(self._ends) < _LEAST_COURSES:
+            return
+        chance, (low, high) = band(self._ends, sight.deadline)
+        if late and not verdict.late and chance >= _SAFE_AGAIN:
             self._recorder.record(events.DeadlineLate(run=run.name, ends=0.0, reason=late.reason, again=True))
         if last is None or abs(at - last.at) >= max(_TOLD_SECONDS / self._state.clock.rate, _LEAST_TOLD):
             self._recorder.record(
                 events.DeadlineOutlook(
-                    run=run.name, chance=verdict.chance, low=verdict.ends[0], high=verdict.ends[1],
+                    run=run.name, chance=chance, low=low, high=high,
                     worth=verdict.worth, price=verdict.price, gpu=verdict.gpu,
                 )
             )  # fmt: skip

@@ -15,8 +15,7 @@ from ...catalog import accelerator
 from ...deadlines.market import LASTS, PRIOR_SPELLS, Market, believed
 from ...deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, Workers, zones_for
 from ...deadlines.speeds import Speeds
-from ...journal import ClusterState, RunState, VmState, bill
-from ...journal.cost import run_costs
+from ...journal import ClusterState, RunState, VmState, bill, costs
 from ...spec import WORKER, ClusterSpec, boot_times
 
 _LATE = 2.326  # deviations: one start in a hundred takes longer
@@ -43,13 +42,13 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
     )
     start, begin = _start(spec, run, vms, kinds[0].gpu, rate, now)
     begin += max(run.spec.on_demand_wait, _waited([vm for vm in vms if vm.provisioning_model == ON_DEMAND], now))
-    spent = [run.spec.max_cost - run_costs(state, now).get(run.name, 0.0)] if run.spec.max_cost is not None else []
+    spent = [run.spec.max_cost - costs(state, now)[run.name].total] if run.spec.max_cost is not None else []
     spent += [spec.max_cost - bill(state, now).total] if spec.max_cost is not None else []
     spots = [vm for vm in vms if vm.provisioning_model != ON_DEMAND]
     return Seen(
         now=now, deadline=run.spec.finish_by,
         steps=max(run.train_steps - known.durable, 0), unsaved=max(run.step - known.durable, 0),
-        speeds=Speeds(known.paces, run.spec.confidence, alike=spec.emulated),
+        speeds=Speeds(known.blocks, run.spec.confidence, alike=spec.emulated, rate=rate),
         market=_market(spots, now, rate), kinds=kinds, workers=workers,
         working=Counter(map(_group, (state.vms[name] for name in run.workers if name in state.vms))),
         begin=begin, begun=_begun(run, workers, vms, begin, now), start=start, life=_life(spots, now, rate),
@@ -58,6 +57,8 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
         money=min(spent, default=math.inf), since=now - known.acted.at if known.acted else math.inf,
         acts=run.spec.adapt == "auto", overlaps=not run.spec.most_workers,  # else it gets no more than these
         end=max(_LAST_SAVE, _SAVES_DIFFER * known.save_seconds),
+        began=known.began[0] if known.began else now,
+        train_steps=run.train_steps - (known.began[1] if known.began else 0),
     )  # fmt: skip
 
 

@@ -28,7 +28,9 @@ def _(state: ClusterState, event: e.ClusterForgotten) -> ClusterState:
 @rules.of(e.ClusterResized)
 def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
     vms = {
-        name: changed(vm, left=True) if name in event.gives_up and vm.role == WORKER and vm.living else vm
+        name: changed(vm, left=True, left_at=event.at)
+        if name in event.gives_up and vm.role == WORKER and vm.living
+        else vm
         for name, vm in state.vms.items()
     }
     return changed(state, spec=ClusterSpec.from_dict(event.spec), vms=vms, failed_boots={}, unfit={})

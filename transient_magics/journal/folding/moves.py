@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ...spec import ClusterSpec
 from .. import events as e
 from ..state import ClusterState, Relocation, VmState
@@ -22,14 +24,20 @@ def _(state: ClusterState, event: e.ClusterRelocating) -> ClusterState:
 def _(state: ClusterState, event: e.ClusterRelocated) -> ClusterState:
     if state.relocation is None:
         raise ValueError("it does not move")
-    vms = {name: _left(state, vm) if name in event.leaves else _stays(state, vm) for name, vm in state.vms.items()}
+    vms = {
+        name: _left(state, vm, event.at) if name in event.leaves else _stays(vm, event.at)
+        for name, vm in state.vms.items()
+    }
     dollars = state.transferred_dollars + event.dollars
     return changed(_rested(state), spec=state.relocation.spec, vms=vms, transferred_dollars=dollars)
 
 
 @rules.of(e.ClusterStayed)
 def _(state: ClusterState, event: e.ClusterStayed) -> ClusterState:
-    vms = {name: _left(state, vm) if vm.coming else vm for name, vm in state.vms.items()}
+    vms = {
+        name: changed(_left(state, vm, event.at), arrived_at=math.inf) if vm.coming else vm
+        for name, vm in state.vms.items()
+    }
     return changed(_rested(state), vms=vms)
 
 
@@ -38,15 +46,9 @@ def _rested(state: ClusterState) -> ClusterState:
     return changed(state, relocation=None, failed_boots={}, unfit={})
 
 
-def _left(state: ClusterState, vm: VmState) -> VmState:
-    return changed(vm, coming=False, left=True, gib_price=_price(state, vm))
+def _left(state: ClusterState, vm: VmState, at: float) -> VmState:
+    return changed(vm, coming=False, left=True, left_at=at, gib_price=state.byte_price(vm) * 2**30)
 
 
-def _stays(state: ClusterState, vm: VmState) -> VmState:
-    """One that is gone has exchanged all its data with the place that was."""
-    return changed(vm, coming=False, gib_price=vm.gib_price if vm.living else _price(state, vm))
-
-
-def _price(state: ClusterState, vm: VmState) -> float:
-    own = vm.gib_price
-    return own if own is not None else state.spec.transfer_prices.get(vm.zone, 0.0) if state.spec else 0.0
+def _stays(vm: VmState, at: float) -> VmState:
+    return changed(vm, coming=False, arrived_at=at if vm.coming else vm.arrived_at)

@@ -39,7 +39,9 @@ def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
     if len(workers) > MOST_WORKERS:  # a chief may say so of any name
         del workers[next(iter(workers))]
     took = event.at - max(vm.answered_at if vm else 0.0, run.declared_at if run else 0.0)
-    return with_run(state, event.run, workers=workers, deadline=_timed(run, lambda known: known.joined(took)))
+    return with_run(
+        state, event.run, workers=workers, deadline=_timed(run, lambda known: known.joined(event.worker, took))
+    )
 
 
 @rules.of(e.WorkerLeft)
@@ -87,7 +89,7 @@ def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
     started = (run.started_at if run else 0.0) or event.at
     parameters = event.parameters or (run.parameters if run else 0)
     made = bool(run and run.made and event.step >= run.step)  # else its last steps went with a parameter server's VM
-    deadline = _timed(run, lambda known: known.changed().saved(event.step))
+    deadline = _timed(run, lambda known: known.started(event.at, event.step))
     return with_run(
         state, event.run, phase="running", started_at=started, step=event.step, slow=None, parameters=parameters,
         made=made, deadline=deadline,
@@ -100,7 +102,7 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
     point = (event.at, event.step, event.loss, event.steps_per_second)
     series = _longer(run.series if run else (), point, SERIES)
     machines = _machines(state, run)
-    deadline = _timed(run, lambda known: known.told(event.at, event.step, machines))
+    deadline = _timed(run, lambda known: known.told(event.at, event.step, machines, state.clock.rate))
     known: dict[str, object] = {"steps_per_second": event.steps_per_second, "series": series, "deadline": deadline}
     if run and run.spec.prep:
         told = (*run.preparation.waited, (event.at, min(event.waiting, 1.0)))

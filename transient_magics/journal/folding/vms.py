@@ -117,8 +117,12 @@ def _(state: ClusterState, event: e.VmTraffic) -> ClusterState:
     if vm is None:
         return state
     total, since = event.sent + event.received, vm.traffic_at or vm.running_at
-    rate = (total - vm.traffic_bytes) / (event.at - since) if event.at > since > 0 else 0.0
-    return with_vm(state, event.vm, traffic_bytes=total, traffic_rate=max(0.0, rate), traffic_at=event.at)
+    new = max(0, total - vm.traffic_bytes)
+    rate = new / (event.at - since) if event.at > since > 0 else 0.0
+    names = state.holders(vm) or [""]
+    dollars = new * state.byte_price(vm) / len(names)
+    transfer = {**vm.transfer, **{name: vm.transfer.get(name, 0.0) + dollars for name in names if dollars}}
+    return with_vm(state, event.vm, traffic_bytes=total, traffic_rate=rate, traffic_at=event.at, transfer=transfer)
 
 
 @rules.of(e.VmDeflated, e.VmInflated)

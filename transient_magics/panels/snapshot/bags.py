@@ -7,13 +7,12 @@ All points are sent, because each is a few numbers; many of them are sent less o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...bags.surrogate.stopping import COVERED
 from ...client import foreground, text
-from ...journal import ClusterState, VmState, run_costs
+from ...journal import ClusterState, Cost, VmState, costs
 from ...journal.bags.state import BagJobState, DeclaredBag
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
@@ -30,6 +29,8 @@ MOST_VMS = 24
 _MANY = 500
 """Points up to which all of them are sent each second."""
 _DAY, _HOUR = 86_400.0, 3600.0
+_STANDS_STILL = 10
+"""How many times longer than any job has taken all run where nothing can be said of their end."""
 _LOOKS = 30
 """Looks at the end of a bag while a usual job takes its time, if nothing happens."""
 
@@ -37,8 +38,8 @@ _LOOKS = 30
 def bags(state: ClusterState, now: float) -> list[Bag]:
     """What a cluster's panel shows of its bags at `now`."""
     found = foreground.bags(state)
-    costs = run_costs(state, now) if found else {}
-    return [bag_view(state, bag, costs, now) for bag in found]
+    by_name = costs(state, now) if found else {}
+    return [bag_view(state, bag, by_name[bag.name], now) for bag in found]
 
 
 def pace(state: ClusterState) -> float:
@@ -46,14 +47,13 @@ def pace(state: ClusterState) -> float:
     return max(1.0, sum(len(bag.state.jobs) for bag in foreground.bags(state)) / _MANY)
 
 
-def bag_view(state: ClusterState, bag: DeclaredBag, costs: Mapping[str, float], now: float) -> Bag:
-    """The snapshot of one bag. `costs`: `journal.run_costs`."""
+def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:
+    """The snapshot of one bag."""
     known, over = bag.state, bag.over or state.over
     axes = _axes(bag)
     points = [_point(bag, job, over=over) for job in known.jobs.values()]
     vms = [] if over else _vms(state, bag, now)
     results = len(known.counted)
-    dollars = sum(costs.get(dask, 0.0) for dask in bag.dasks)
     states = [each[0] for each in points]
     shown: Bag = {
         "name": bag.name,
@@ -62,8 +62,8 @@ def bag_view(state: ClusterState, bag: DeclaredBag, costs: Mapping[str, float], 
         "about": _about(bag),
         "results": results,
         "wanted": bag.spec.jobs,
-        "dollars": dollars if bag.dasks else None,
-        "per_result": dollars / results if results else None,
+        "cost_words": cost.words if bag.dasks else "",
+        "per_result": cost.total / results if results else None,
         "ends": "" if state.over and not bag.over else _ends(state, bag, now),
         "counts": [(each, many) for each in STATES if (many := states.count(each))],
         "tried_words": text.tried_words(bag),
@@ -195,8 +195,8 @@ def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
 
 def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, float, float] | None:
     """Seconds until all results are there: 5 %, 50 % and 95 % of simulated courses. All three are the same where the
-    error is unknown; None where nothing tells what a job takes."""
-    from ...bags.policy.ending import LEAST_FINISHED, Progress
+    error is unknown; None where nothing tells what a job takes, or it may be a year."""
+    from ...bags.policy.ending import LEAST_FINISHED, MOST_HOURS, Progress
 
     known, spec = bag.state, bag.spec
     vms = sum(dask in bag.dasks for dask in state.leases.values())
@@ -206,6 +206,8 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
     if len(finished) < LEAST_FINISHED:
         about = left * spec.job_seconds / vms if vms else 0.0
         return (about, about, about) if about else None
+    if running and min(running) > _STANDS_STILL * max(finished):
+        return None
     coarse = statistics.median(finished) / _LOOKS  # so that the same courses serve for a while
     lived = [_age(state, vm, now) for vm in state.vms.values()]
     progress = Progress(
@@ -219,6 +221,8 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
         revocable=state.spec is None or state.spec.provisioning_model != "standard",
     )
     low, middle, high = _quantiles(progress)
+    if high >= MOST_HOURS * _HOUR:
+        return None
     if len(finished) <= len(running):  # the longest jobs have not shown yet what they take
         return middle, middle, middle
     return low, middle, high
@@ -226,12 +230,10 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
 
 @lru_cache(maxsize=64)
 def _quantiles(progress: Progress) -> tuple[float, float, float]:
-    import numpy as np
+    from ...bags.policy.ending import hours_left, middle
 
-    from ...bags.policy.ending import hours_left
-
-    low, middle, high = np.quantile(hours_left(progress), [0.05, 0.5, 0.95]) * _HOUR
-    return float(low), float(middle), float(high)
+    low, median, high = middle(hours_left(progress))
+    return low * _HOUR, median * _HOUR, high * _HOUR
 
 
 def _took(job: BagJobState) -> float:

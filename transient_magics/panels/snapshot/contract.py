@@ -62,7 +62,7 @@ class Cost(TypedDict):
     hourly_words: str
     on_demand_words: str
     saved_words: str
-    projected_words: str
+    lines_words: str
     transfer_words: str
     source: str
 
@@ -304,7 +304,7 @@ class Study(TypedDict):
     direction: str
     curves_of: str
     best_words: str
-    dollars: Figure
+    cost_words: str
     emulated: bool
     stoppable: bool
     params: list[str]
@@ -355,7 +355,7 @@ class BagVm(TypedDict):
 
 
 class Bag(TypedDict):
-    """A bag. `results` of `wanted` ones are there; `per_result`: dollars; `counts` of points by their states; `more`
+    """A bag. `results` of `wanted` ones are there; `per_result`: US dollars; `counts` of points by their states; `more`
     VMs have no row; `tried_words` are empty without a surrogate."""
 
     name: str
@@ -364,7 +364,7 @@ class Bag(TypedDict):
     about: str
     results: int
     wanted: int
-    dollars: Figure
+    cost_words: str
     per_result: Figure
     ends: str
     counts: list[tuple[str, int]]

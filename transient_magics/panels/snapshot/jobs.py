@@ -4,7 +4,7 @@ Dask clusters, which are told of likewise."""
 from __future__ import annotations
 
 from ...client import foreground, text
-from ...journal import ClusterState, DaskState, JobState, run_costs
+from ...journal import ClusterState, Cost, DaskState, JobState, costs
 from .contract import JobLine
 
 MOST_JOBS = 12
@@ -15,8 +15,8 @@ def job_lines(state: ClusterState, now: float) -> list[JobLine]:
     jobs = sorted(foreground.jobs(state), key=lambda job: not job.vms)
     if not jobs:
         return []
-    costs = run_costs(state, now)
-    lines = [_line(job, costs.get(job.name), over=state.over) for job in jobs[:MOST_JOBS]]
+    by_name = costs(state, now)
+    lines = [_line(job, by_name[job.name], over=state.over) for job in jobs[:MOST_JOBS]]
     if len(jobs) > MOST_JOBS:
         more = text.count(len(jobs) - MOST_JOBS, "more job")
         lines.append({"name": "", "phase": "declared", "words": f"and {more}"})
@@ -26,23 +26,19 @@ def job_lines(state: ClusterState, now: float) -> list[JobLine]:
 def dask_lines(state: ClusterState, now: float) -> list[JobLine]:
     """A line for each Dask cluster that goes on, and the latest one: its workers, its cost, where its dashboard is."""
     dasks = foreground.dasks(state)
-    costs = run_costs(state, now) if dasks else {}
-    return [_dask_line(state, dask, costs.get(dask.name)) for dask in dasks]
+    by_name = costs(state, now) if dasks else {}
+    return [_dask_line(state, dask, by_name[dask.name]) for dask in dasks]
 
 
-def _dask_line(state: ClusterState, dask: DaskState, dollars: float | None) -> JobLine:
+def _dask_line(state: ClusterState, dask: DaskState, cost: Cost) -> JobLine:
     there = sum(vm.state == "ready" and state.has(dask.name, vm) for vm in state.living)
     words = "ended with its cluster" if state.over and not dask.over else text.dask_words(dask, there)
     seen = dask.phase == "running" and dask.serving and dask.serving.dashboard and not state.over
     dashboard = "; its dashboard: client.dashboard_link" if seen else ""
-    return {"name": dask.name, "phase": dask.phase, "words": f"{words}{_cost(dollars)}{dashboard}"}
+    return {"name": dask.name, "phase": dask.phase, "words": f"{words}{text.work_cost(cost)}{dashboard}"}
 
 
-def _line(job: JobState, dollars: float | None, *, over: bool) -> JobLine:
+def _line(job: JobState, cost: Cost, *, over: bool) -> JobLine:
     when = f" (at {text.clock(job.kept.at)})" if job.kept else ""
     words = "ended with its cluster" if over and not job.over else text.job_words(job)
-    return {"name": job.name, "phase": job.phase, "words": f"{words}{when}{_cost(dollars)}"}
-
-
-def _cost(dollars: float | None) -> str:
-    return f", {text.money(dollars)}" if dollars is not None else ""
+    return {"name": job.name, "phase": job.phase, "words": f"{words}{when}{text.work_cost(cost)}"}

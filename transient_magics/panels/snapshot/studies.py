@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ...client import foreground, text
 from ...client.results.comparison import evaluated
 from ...client.results.trials import TrialRow, best_of, best_so_far, rows_of, runs_of
-from ...journal import ClusterState, RunState, StudyState, TrialState
+from ...journal import ClusterState, RunState, StudyState, TrialState, costs
 from .contract import Point, Study, TrialLine, parameter, sound
 from .thinning import thinned
 
@@ -51,7 +51,7 @@ def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
         "direction": study.spec.goal.direction,
         "curves_of": "loss of training" if by_loss else study.spec.goal.metric,
         "best_words": text.best_words(study),
-        "dollars": sum(row.dollars for row in rows),
+        "cost_words": costs(state, now)[study.name].words if rows else "",
         "emulated": state.spec.emulated if state.spec else True,
         "stoppable": not over,
         "params": [each.name for each in study.spec.dimensions],

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 
 from ...client import foreground, text
-from ...journal import Bill, ClusterState, Event, RunState, events
+from ...client.results.trials import revocations
+from ...journal import Bill, ClusterState, Event, RunState, costs, events
 from ...protocol.bag.events import BagLost
 from ...spec import render_duration
 from .contract import VERSION, Beside, Cost, Proposal, Said, Training, View, sound
@@ -83,10 +84,10 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
         "training": _training(state, shown, run, forecast, now) if shown else None,
-        "beside": [] if run else _beside(state),
+        "beside": [] if run else _beside(state, now),
         "jobs": [] if run else job_lines(state, now),
         "dasks": [] if run else dask_lines(state, now),
-        "cost": _cost(state, bill, now, predicted=bool(forecast) or not shown),
+        "cost": _cost(state, bill, now),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
     }
@@ -108,7 +109,9 @@ def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> li
     if spec is None:
         return []
     if focus:
-        return [*([_title(shown)] if shown else []), f"on {state.name}", _vms_words(state)]
+        lost = revocations(state).get(focus, 0)
+        taken = [f"{text.count(lost, 'revocation')} of its workers"] if lost else []
+        return [*([_title(shown)] if shown else []), f"on {state.name}", *taken]
     declared = [spec.spec] if spec.spec != state.name else []
     return [_vms_words(state), *declared, ", ".join(spec.zones), text.RENTED.get(spec.provisioning_model, "")]
 
@@ -118,7 +121,7 @@ def _title(run: RunState) -> str:
     return f"{model} on {run.spec.problem}" if model else "the cell's own model"
 
 
-def _cost(state: ClusterState, bill: Bill, now: float, *, predicted: bool) -> Cost:
+def _cost(state: ClusterState, bill: Bill, now: float) -> Cost:
     spec = state.spec
     whole = spec.ends_at - spec.declared_at if spec else 0.0
     used = 1 - state.seconds_left(now) * state.clock.rate / whole if whole else 0.0
@@ -131,13 +134,11 @@ def _cost(state: ClusterState, bill: Bill, now: float, *, predicted: bool) -> Co
         "pace": state.clock.rate,
         "on_demand": bill.on_demand,
         "on_demand_hourly": sum(vm.on_demand_hourly for vm in state.living if vm.running_at),
-        "total_words": text.money(bill.total),
-        "hourly_words": text.money(bill.hourly),
+        "total_words": text.spent_words(bill),
+        "hourly_words": text.rate_words(state, bill),
         "on_demand_words": text.money(bill.on_demand),
-        "saved_words": f"{bill.saved:.0%} saved against Google's on-demand price"
-        if bill.on_demand > 0 and bill.saved >= 0.005
-        else "",
-        "projected_words": "" if bill.projected is None or predicted else f"≈ {text.money(bill.projected)}",
+        "saved_words": text.saved_words(bill),
+        "lines_words": text.lines_words(bill),
         "transfer_words": text.transfer_words(bill),
         "source": bill.source,
     }
@@ -199,12 +200,15 @@ def _given_up(state: ClusterState, now: float) -> Proposal | None:
     return {"number": proposed.seq, "text": words, "how": how, "until": proposed.until}
 
 
-def _beside(state: ClusterState) -> list[Beside]:
+def _beside(state: ClusterState, now: float) -> list[Beside]:
     """The other runs that are not over, but for those of a study, which stand in its table."""
+    runs = foreground.beside(state)
+    by_name = costs(state, now) if runs else {}
     return [
         {"name": run.name, "phase": run.phase, "phase_words": _run_phase(state, run),
-         "words": text.run_words(run, state), "step": run.step, "steps": run.train_steps}
-        for run in foreground.beside(state)
+         "words": f"{text.run_words(run, state)}{text.work_cost(by_name[run.name])}",
+         "step": run.step, "steps": run.train_steps}
+        for run in runs
     ]  # fmt: skip
 
 
@@ -217,10 +221,12 @@ def _run_phase(state: ClusterState, run: RunState) -> str:
 
 
 def _facts(state: ClusterState, run: RunState, now: float) -> list[tuple[str, str]]:
+    cost = costs(state, now)[run.name]
+    spent = [("this run", cost.words)] if cost.total else []
     if run.phase == "declared":
-        return []  # there is none yet
+        return spent
     if run.spec.stalls:  # it trains nothing and saves nothing
-        return [] if run.over else [("workers", str(len(run.workers)))]
+        return spent if run.over else [*spent, ("workers", str(len(run.workers)))]
     saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
     going = [("steps/s", text.number(run.steps_per_second)), ("workers", str(len(run.workers)))]
     measured = [(f"dev {name}", text.number(value)) for name, value in text.scores(run.metrics).items()]
@@ -232,6 +238,7 @@ def _facts(state: ClusterState, run: RunState, now: float) -> list[tuple[str, st
     return [
         *([] if run.over else going),
         *due,
+        *spent,
         ("loss", text.number(run.loss)),
         ("checkpoint", saved),
         *missing,
@@ -243,7 +250,7 @@ def _events(state: ClusterState, run: str | None) -> list[Said]:
     of_study = set() if run else {each.name for each in state.runs.values() if each.spec.study in state.studies}
     chosen = [
         event for event in state.recent
-        if event.kind not in text.QUIET and _concerns(event, run)
+        if event.kind not in text.QUIET and _concerns(event, state, run)
         and not (event.kind in _SAID_BY_STUDY and getattr(event, "run", "") in of_study)
     ]  # fmt: skip
     lines: list[Said] = []
@@ -257,9 +264,11 @@ def _events(state: ClusterState, run: str | None) -> list[Said]:
     return lines
 
 
-def _concerns(event: Event, run: str | None) -> bool:
-    """For the panel of one run: its own events, and what happened to VMs that could have worked for it."""
+def _concerns(event: Event, state: ClusterState, run: str | None) -> bool:
+    """For the panel of one run: its own events, and what happened to its workers' VMs while it had them."""
     if run is None:
         return True
-    own = getattr(event, "run", None)
-    return own == run or (own is None and event.kind in ("vm.preemption_notice", "vm.revoked", "vm.ready"))
+    if event.kind not in ("vm.preemption_notice", "vm.revoked", "vm.ready"):
+        return getattr(event, "run", None) == run
+    vm = state.vms.get(getattr(event, "vm", ""))
+    return vm is not None and state.had(run, vm, event.at)

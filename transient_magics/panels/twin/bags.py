@@ -36,7 +36,7 @@ def _head(bag: Mapping[str, Any]) -> str:
         f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
     facts = [f"{text.money(bag['per_result'])} per result"] if bag["per_result"] is not None else []
-    facts += [f"{text.money(bag['dollars'])} so far"] if bag["dollars"] is not None else []
+    facts += [f"this bag {bag['cost_words']}"] if bag["cost_words"] else []
     facts += [f"{'all results' if bag['stoppable'] else 'ended'} {bag['ends']}"] if bag["ends"] else []
     legend = "".join(f"<span style='white-space:nowrap;margin-right:14px'>{_sample(state)} {many:,} {state}</span>"
                      for state, many in bag["counts"])  # fmt: skip

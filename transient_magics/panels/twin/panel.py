@@ -176,14 +176,15 @@ def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
 
 def _cost(view: Mapping[str, Any]) -> str:
     cost = view["cost"]
-    saved = f", {cost['saved_words']}" if cost["saved_words"] else ""
-    rate = f", {cost['hourly_words']} per hour" if not view["over"] else ""
-    spent = f"Cost so far {cost['total_words']}{rate}; on demand so far {cost['on_demand_words']}{saved}."
-    spent += f" {cost['transfer_words']}" if cost["transfer_words"] else ""
+    now = "" if view["phase"] in ("unknown", "provisioning") else " now"
+    rate = f", cluster{now} {cost['hourly_words']}" if not view["over"] else ""
+    spent = f"{cost['total_words']}{rate}; on demand so far {cost['on_demand_words']}."
+    said = [spent[0].upper() + spent[1:], cost["saved_words"], cost["lines_words"], cost["transfer_words"]]
     notes = ["Emulated, nothing is billed."] if view["emulated"] else []
     notes += [f"Prices: {cost['source']}."] if cost["source"] else []
     notes += [view["ending"]] if view["ending"] else []
-    return f"<div style='margin:4px 0'>{escape(spent)} <span style='{FAINT}'>{escape(' '.join(notes))}</span></div>"
+    words = escape(" ".join(filter(None, said)))
+    return f"<div style='margin:4px 0'>{words} <span style='{FAINT}'>{escape(' '.join(notes))}</span></div>"
 
 
 def _events(events: Iterable[Mapping[str, Any]]) -> str:

@@ -47,7 +47,7 @@ def _head(study: Mapping[str, Any]) -> str:
         f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
     best = f"<div>Best so far: {escape(study['best_words'])}.</div>" if study["best_words"] else ""
-    cost = f"Its trials cost {text.money(study['dollars'])} so far." if study["trials"] else ""
+    cost = f"This study {study['cost_words']}." if study["cost_words"] else ""
     about = f"<span style='{FAINT}'>{escape(study['about'])}</span>"
     return (
         f"<div><span style='color:{COLOURS[tone]}'>●</span> <b>{escape(study['name'])}</b>: {escape(study['words'])} "

@@ -2,33 +2,39 @@
 
 Each course is a cluster governed by `decide`, whose Spot VMs come and go as the market says. Its speed is as far off as
 measurements leave open; a start takes its 99th percentile at most. Parameter servers are paid until the work is done.
+Where no trace is given, a market has room for all workers or for none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ...catalog import never_on_demand
 from ...catalog.traces import Trace
 from ...deadlines.seen import SPOT, Kind
+from ...deadlines.speeds import Speeds
+from ...deadlines.world import Capacity, World
 from ...errors import PlanError
+from ...journal.deadlines import Block
+from ...protocol.machines import render_machines
 from ...spec import render_duration
 from ..choices import Choice
 from ..simulate import Course
 from ..speeds.workloads import Workload
 from .chains import published
 from .market import GRID, Open
-from .world import Capacity, World
 
 _LOWER, _LATE = 1.645, 2.326  # deviations: of a speed that 5 % are below, of a start that 1 % take longer than
 _DECISIONS = 100  # until a deadline: what a controller does each second is done so often
-_RUNS = 40
+_RUNS, _COMPARED = 200, 50  # courses: of the deadline that is asked for, and of others, on the same markets
 _SHARES = (1.0, 1.15, 1.35, 1.6, 2.0)  # deadlines of the curve, in the nearest that can be met
-_MEASURED = 3  # decisions until its speed is known, and what follows is asked for
+_UNKNOWN = 3  # decisions until its speed is known, and what follows is asked for
+_MEASURED = 3600.0  # seconds for which a course's speeds count as measured: they are known once it trains
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class Point:
     done_low: float
     done_high: float
     chance: float
+
+    def moved(self, dollars: float) -> Point:
+        """The same, with so many dollars more."""
+        mean = self.dollars + dollars
+        return replace(self, dollars=mean, low=min(self.low + dollars, mean), high=max(self.high + dollars, mean))
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,7 @@ def deadline_cost(
     course = choice.course(workload, train_steps)
     work, start = _work(choice, workload, course), _start(course)
     # Workers that tell the speed start first, then those on demand.
-    least = (work + 2 * start) / (1 - _MEASURED / _DECISIONS)
+    least = (work + 2 * start) / (1 - _UNKNOWN / _DECISIONS)
     wanted = 3600 * hours
     if wanted < least:
         raise PlanError(
@@ -92,13 +103,16 @@ def deadline_cost(
     deadlines = sorted({*(share * least for share in _SHARES), wanted})
     markets, said = _markets(traces, name, choice.workers, deadlines[-1], seed)
     transfer = train_steps * sum(group.count * group.transfer_dollars for group in course.groups) / choice.workers
-    curve = {
-        deadline: _point(
-            [_run(choice, workload, course, deadline, start, each, seed + i) for i, each in enumerate(markets)],
-            deadline, transfer,
-        )
-        for deadline in deadlines
-    }  # fmt: skip
+    courses = partial(_courses, choice, workload, course, start, markets, seed)
+    asked = courses(wanted, len(markets))
+    exact = _point(asked, wanted, transfer)
+    usual = _point(asked[:_COMPARED], wanted, transfer).dollars
+    curve = {wanted: exact}
+    for deadline in deadlines:
+        if deadline != wanted:  # the same markets and luck: their difference is more certain than either
+            point = _point(courses(deadline, _COMPARED), deadline, transfer)
+            curve[deadline] = point.moved(exact.dollars - usual)
+    curve = {deadline: curve[deadline] for deadline in deadlines}
     on_demand = sum(group.count * group.on_demand_hourly for group in course.groups)
     return DeadlineCost(
         wanted=curve[wanted], curve=tuple(curve.values()),
@@ -107,26 +121,33 @@ def deadline_cost(
     )  # fmt: skip
 
 
-def _run(
-    choice: Choice, workload: Workload, course: Course, deadline: float, start: float, market: Capacity, seed: int
-) -> World:
-    """One course, whose speed is off by luck."""
-    luck = math.exp(_error(course) * float(np.random.default_rng(seed).standard_normal()))
-    curve = choice.speed_of(workload)
-
-    def speed(workers: Mapping[str, int]) -> float:
-        return luck * curve(workers)
-
-    declared = {(gpu, SPOT): count for gpu, count in _counts(choice).items()}
+def _courses(
+    choice: Choice, workload: Workload, course: Course, start: float, markets: Sequence[Capacity], seed: int,
+    deadline: float, count: int,
+) -> list[World]:  # fmt: skip
+    """So many courses until a deadline, each with a market and luck of its own."""
+    declared = {(gpu, SPOT): workers for gpu, workers in _counts(choice).items()}
     kinds = tuple(
         Kind(gpu, *(float(np.mean([getattr(each, rate) for each in course.groups if each.accelerator == gpu])) / 3600
                     for rate in ("hourly", "on_demand_hourly")))
         for gpu in _counts(choice)
     )  # fmt: skip
-    return World(
-        market, deadline, course.steps, speed, kinds, declared, choice.workers,
-        course.servers * course.server_hourly / 3600, begin=start, period=deadline / _DECISIONS, seed=seed,
-    ).run()  # fmt: skip
+    curve = choice.speed_of(workload)
+    sizes = [{gpu: workers} for gpu in _counts(choice) for workers in range(1, choice.workers + 1)]
+    sizes += [_counts(choice)] if len(kinds) > 1 else []
+    paces = [(render_machines(size), curve(size)) for size in sizes]
+    speeds = Speeds([Block(_MEASURED, _MEASURED, _MEASURED * pace, name) for name, pace in paces], 0.95)
+    found: list[World] = []
+    for number, market in enumerate(markets[:count]):
+        luck = math.exp(_error(course) * float(np.random.default_rng(seed + number).standard_normal()))
+        known = speeds.scaled(luck)
+        world = World(
+            market, deadline, course.steps, known.mean, kinds, declared, choice.workers,
+            course.servers * course.server_hourly / 3600, begin=start, period=deadline / _DECISIONS, speeds=known,
+            seed=seed + number,
+        )  # fmt: skip
+        found.append(world.run())
+    return found
 
 
 def _point(worlds: Sequence[World], deadline: float, transfer: float) -> Point:
@@ -179,7 +200,9 @@ def _markets(
     """How many Spot VMs there are at each second, of each course, and in words what that is like."""
     if not traces:
         drawn = published().drawn(_RUNS, math.ceil(3 * seconds / GRID) + 1, seed)
-        return [_drawn(each, workers) for each in drawn], "like AWS's of 2022 (V100 and K80, as measured)"
+        return [
+            _drawn(each, workers) for each in drawn
+        ], "like AWS's of 2022 (V100 and K80, as measured; for all workers or none)"
     some = [trace for trace in traces if max(trace.numbers)]
     if not some:
         raise PlanError(f"{name} never has a VM", where="--availability", fix="Take other traces.")

@@ -1,8 +1,11 @@
 """Survival as it was observed, without any formula: Kaplan and Meier (1958, doi 10.1080/01621459.1958.10501452).
 
 The band is Greenwood's variance on the log-log scale (Kalbfleisch and Prentice, "The Statistical Analysis of Failure
-Time Data", 2002, section 1.4), which keeps it between 0 and 1. Before the first revocation that has no width; there the
-band is the exact one of no event among so many VMs. Within an hour of which only the number of revocations is known
+Time Data", 2002, section 1.4), which keeps it between 0 and 1. Since the last revocation VMs have left unrevoked, and
+the share stays though fewer are left to show that it falls: for the lower end the variance grows by how many were left
+then for each that is left now (F. J. Dorey, E. L. Korn, "Effective sample sizes for confidence intervals for survival
+probabilities", Statistics in Medicine 6, 1987). Before the first revocation the variance has no width; there the band
+is the exact one of no event among so many VMs. Within an hour of which only the number of revocations is known
 nobody saw when they came: the band reaches from the hour's end to its begin, and from the one's lower to the other's
 upper end.
 """
@@ -133,11 +136,26 @@ class KaplanMeier:
         shares = self.survival(hours)
         least = self.steps[1][self.steps[1] > 0][-1]  # where all are gone, as uncertain as just before
         logarithm = np.log(np.minimum(np.maximum(shares, least), 1 - 1e-9))
-        alone = max(self.observed.vms / self.observed.design_effect, 1)
-        spread = np.exp(-special.ndtri(part) * np.sqrt(self._read(self._greenwood, hours)) / np.abs(logarithm))
+        alone = np.maximum(np.where(low, self._left(hours), self.observed.vms) / self.observed.design_effect, 1)
+        variance = self._read(self._greenwood, hours) * np.where(low, self._thinned(hours), 1.0)
+        spread = np.exp(-special.ndtri(part) * np.sqrt(variance) / np.abs(logarithm))
         none_ended = np.where(low & (np.asarray(hours) > 0), np.asarray(part) ** (1 / alone), 1.0)
         found = np.where(shares < 1, np.exp(logarithm * spread), none_ended)
         return np.where((shares <= 0) & (low | (np.asarray(hours) >= self.end)), 0.0, found)
+
+    def _left(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How many VMs had been watched to each age, and lived; one at least."""
+        observed = self.observed
+        last = np.where(observed.seen, observed.upper, observed.lower)
+        order = np.argsort(last)
+        left = np.append(np.cumsum(observed.count[order][::-1])[::-1], 0.0)
+        return np.maximum(left[np.searchsorted(last[order], hours, side="left")], 1.0)
+
+    def _thinned(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For each VM that is left at an age, how many were at the last revocation before it."""
+        at_risk = np.append(float(self.observed.vms), self.risks[2])
+        place = np.searchsorted(self.steps[0], np.asarray(hours), side="right") - 1
+        return np.maximum(at_risk[place] / self._left(hours), 1.0)
 
     def _outer(self, hours: NDArray[np.float64], side: Literal["left", "right"]) -> NDArray[np.float64]:
         """The end (`left`: the later) of the hour in which nobody saw the share at an age; else the age itself."""

@@ -100,15 +100,17 @@ def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float
     )  # fmt: skip
 
 
-def spread(errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float = _USUAL_ERROR) -> float:
+def spread(
+    errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float = _USUAL_ERROR, prior: float = _USUAL_WEIGHT
+) -> float:
     """The relative standard deviation of one more measurement about a fit of so many parameters that left `errors`.
 
-    The variance has its degrees of freedom, those of what is `usual` among them, and the error of the fit itself adds
-    to it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
+    The variance has its degrees of freedom, the `prior` ones of what is `usual` among them, and the error of the fit
+    itself adds to it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
     """
     left, weight, many = np.asarray(errors, float), np.asarray(weights, float), _many(weights)
-    freedom = _USUAL_WEIGHT + max(many - parameters, 0.0)
-    squares = _USUAL_WEIGHT * usual**2 + many * float(np.average(left**2, weights=weight))
+    freedom = prior + max(many - parameters, 0.0)
+    squares = prior * usual**2 + many * float(np.average(left**2, weights=weight))
     wider = special.stdtrit(freedom, 0.95) / special.ndtri(0.95)
     return float(wider * (squares / freedom * (1 + parameters / many)) ** 0.5)
 

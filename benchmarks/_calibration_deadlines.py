@@ -1,0 +1,159 @@
+"""Rows of runs with a deadline: the bounds of their speed, the band of their ends, the cost that a plan shows, and how
+often they are in time after a lasting drop of the speed.
+
+Courses go through `deadlines.world`, the world that plans simulate too, on markets drawn from the chains of 2022, with
+VMs that differ and speeds that drift. In the rows of drops, "above" is the share of runs that are late, 5 % at most.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from functools import cache, partial
+
+import numpy as np
+from _calibration import Gaussian, Row, Trial, World, mean_correlation, predictive
+
+from transient_magics.deadlines import world as simulation
+from transient_magics.deadlines.decisions import Verdict, decide
+from transient_magics.deadlines.outlook import band, course
+from transient_magics.deadlines.seen import SPOT, Kind, Seen
+from transient_magics.deadlines.speeds import Speeds
+from transient_magics.journal.deadlines import DeadlineState
+from transient_magics.planner.deadlines.chains import published
+from transient_magics.planner.deadlines.market import GRID
+
+HOUR = 3600.0
+WORK = 12.0
+"""Hours of the usual workers on demand."""
+START, PERIOD = 250.0, 120.0
+Z = 1.645
+REPORT = 20.0
+COURSES = 60
+
+
+def speed(workers: Mapping[str, int]) -> float:
+    """Steps per second: each worker holds the others up by a twentieth."""
+    count = sum(workers.values())
+    return 10 * count / (1 + 0.05 * (count - 1)) if count else 0.0
+
+
+def bounds(vms: int, measured: float, rng: np.random.Generator) -> Trial:
+    """The speed of as many other VMs in the rest of 12 hours, after so many hours on one set of them."""
+    world = World.draw(rng)
+    minutes = np.arange(0.0, measured, REPORT / HOUR)
+    begin, end = np.append(minutes, measured), np.append(minutes + REPORT / HOUR, WORK)
+    # The stretch that is to come is drawn along with a coarser past: its mean depends on little of it.
+    coarse = np.linspace(0.0, measured, max(round(measured * 12), 1) + 1)
+    later = np.append(coarse[:-1], measured), np.append(coarse[1:], WORK)
+    drawn = world.mean_noise(rng, *later)
+    past = np.repeat(drawn[:-1], math.ceil(len(minutes) / (len(coarse) - 1)))[: len(minutes)]
+    del begin, end
+    here, there = world.vm_effects(rng, vms).mean(), world.vm_effects(rng, vms).mean()
+    known, step = DeadlineState(), 0.0
+    for number in range(vms):
+        known = known.joined(f"vm-{number}", 100.0)
+    machines = f"v100x{vms}"
+    known = known.told(0.0, 0, machines)
+    for place, value in enumerate(past):
+        step += 1000 * math.exp(value + here) * REPORT
+        known = known.told((place + 1) * REPORT, round(step), machines)
+    speeds = Speeds(known.blocks, 0.95)
+    least, mean = speeds.least({"v100": vms}), speeds.mean({"v100": vms})
+    came = math.exp(drawn[-1] + there)
+    return Trial(least / 1000, mean * mean / least / 1000, came, _best(drawn[:-1] + here, later, vms))
+
+
+def _best(measured: np.ndarray, stretches: tuple[np.ndarray, np.ndarray], vms: int) -> tuple[float, float]:
+    count = len(measured)
+
+    def covariances(world: World) -> list[np.ndarray]:
+        noise = world.noise**2 * mean_correlation(*stretches, world.hours)[:count, :count]
+        return [noise + world.vm**2 / vms + 1e-9 * np.eye(count)]
+
+    def target(world: World) -> tuple[np.ndarray, float, list[np.ndarray]]:
+        noise = world.noise**2 * mean_correlation(*stretches, world.hours)
+        return np.ones(1), float(noise[-1, -1] + world.vm**2 / vms), [noise[-1, :count]]
+
+    found: Gaussian = predictive([measured], [np.ones((count, 1))], covariances, target)
+    return math.exp(found.quantile(0.05)), math.exp(found.quantile(0.95))
+
+
+@cache
+def markets(count: int = 400, steps: int = 400) -> np.ndarray:
+    return published().drawn(count, steps, 11)
+
+
+def run(
+    rng: np.random.Generator, vms: int, deadline: float, world: World | None, drop: float = 0.0, policy=decide,
+) -> simulation.World:  # fmt: skip
+    """A course with so many VMs until so many hours; `drop`: of the speed, for good, at some moment."""
+    row = markets()[rng.integers(len(markets()))]
+    moments = np.arange(0.0, 3 * deadline, 1 / 12)
+    factors = np.exp(world.noise_at(rng, moments)) if world else np.ones(len(moments))
+    factors = np.where(moments > rng.uniform(0.0, deadline), 1 - drop, 1.0) * factors
+    return simulation.World(
+        capacity=lambda now: vms * int(row[min(int(now / GRID), len(row) - 1)]),
+        deadline=deadline * HOUR, work=WORK * HOUR * speed({"v100": vms}), speed=speed,
+        kinds=(Kind("v100", 1 / HOUR, 3 / HOUR),), declared={("v100", SPOT): vms}, most=vms, kept=0.1 / HOUR,
+        begin=START, period=PERIOD, seed=int(rng.integers(2**31)), differ=world.vm if world else 0.0,
+        disturbed=lambda now: float(factors[min(int(now / 300), len(factors) - 1)]), decide=policy,
+    )  # fmt: skip
+
+
+def ends(vms: int, deadline: float, share: float, rng: np.random.Generator) -> Trial | None:
+    """The band that is shown once so much of the work is made."""
+    seen: list[Seen] = []
+
+    def watched(now: Seen) -> Verdict:
+        if not seen and now.steps - now.unsaved <= (1 - share) * made.work and now.speeds.known:
+            seen.append(now)
+        return decide(now)
+
+    made = run(rng, vms, deadline, World.draw(rng), policy=watched)
+    made.run()
+    if not seen:
+        return None
+    chance = random.Random(int(rng.integers(2**31)))
+    _, (low, high) = band([course(seen[0], chance) for _ in range(COURSES)], seen[0].deadline)
+    return Trial((low - seen[0].now) / HOUR, (high - seen[0].now) / HOUR, (made.now - seen[0].now) / HOUR)
+
+
+def late(vms: int, deadline: float, drop: float, noisy: bool, rng: np.random.Generator) -> Trial:
+    """When a run ends whose speed drops."""
+    world = World.draw(rng) if noisy else None
+    return Trial(0.0, deadline, run(rng, vms, deadline, world, drop).run().now / HOUR)
+
+
+def enough(drop: float) -> float:
+    """The least time for which the promise is made: hours."""
+    return WORK * (1 / (1 - drop) + 0.02) + START / HOUR
+
+
+ROWS = [
+    *(
+        Row("deadline speed", f"{hours:g} h on {count} VM{'s' if count > 1 else ''}", partial(bounds, count, hours))
+        for count in (1, 4)
+        for hours in (0.25, 1.0, 4.0)
+    ),
+    *(
+        Row(
+            f"deadline end, {WORK:g} h in {hours:g} h", f"{share:.0%} of the run, {count} VMs",
+            partial(ends, count, hours, share),
+        )
+        for count, hours in ((1, 14.0), (1, 18.0), (4, 14.0), (4, 18.0))
+        for share in (0.1, 0.25, 0.5, 0.75)
+    ),
+    *(
+        Row(
+            f"deadline kept, drop of {drop:.0%}{', noise' if noisy else ''}",
+            f"{count} VMs, {enough(drop):.2f} h for {WORK:g} h",
+            partial(late, count, enough(drop), drop, noisy),
+            target=False,
+        )
+        for drop in (0.05, 0.1)
+        for count in (1, 4)
+        for noisy in (False, True)
+    ),
+]  # fmt: skip

@@ -1,0 +1,174 @@
+"""What the blocks of a run's progress show: the speed of each set of workers, and how far it may be off. Pure.
+
+How much faster some workers are than others does not change. The level of all speeds does: what is measured of it
+counts half as much an hour later, and where the last 15 minutes or more differ from what was before by more than chance
+explains, they alone say what it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..journal.deadlines import Block
+from ..protocol.machines import parse_machines
+from .noise import Deviation, Noise, measured
+
+_HALF_LIFE = 3600.0  # seconds until what is measured counts half
+_RECENT, _LONGEST = 900.0, 5400.0  # seconds since a change for which the speed is tested
+_CHANGED = 3.0  # standard deviations by which the recent speed differs where it has changed
+_LEAST_CREW = 300.0  # seconds that workers must have been together to be compared with others
+
+
+class Point(NamedTuple):
+    """What was measured of one set of workers: steps per second, for how many seconds, how many VMs took part, and how
+    many of these were new to the run."""
+
+    workers: Mapping[str, int]
+    speed: float
+    seconds: float
+    vms: int
+    fresh: int = 0
+
+
+def history(blocks: Sequence[Block], rate: float = 1.0) -> tuple[list[Point], Noise]:
+    """The measured sets of workers, and the noise of their speed; blocks are those of the run, oldest first.
+
+    The cloud's clock outpaces that of the blocks `rate` times: hours and minutes are those of the cloud.
+    """
+    blocks = [block for block in blocks if block.steps > 0]
+    if not blocks:
+        return [], measured((), ())
+    last = blocks[-1].at
+    since = [(last - block.at + block.seconds) * rate for block in blocks]
+    latest = max(sum(each > _RECENT for each in since), 1 if len(blocks) > 1 else 0)
+    earliest = min(max(sum(each > _LONGEST for each in since), 1), latest)
+    splits = [_split(tuple(blocks[:place]), blocks[place:], last, rate) for place in range(latest, earliest - 1, -1)]
+    split = max(splits, key=lambda each: each.chance)
+    if split.chance > _CHANGED**2:
+        level, seconds = split.after, split.after_seconds
+    else:
+        split = splits[0]
+        seconds = split.before_seconds + split.after_seconds
+        total = split.before * split.before_seconds + split.after * split.after_seconds
+        level = total / seconds if seconds else 0.0
+    noise, sizes = split.noise, split.sizes
+    new = blocks[split.place :]
+    found = {
+        name: point._replace(speed=point.speed * math.exp(level), seconds=min(point.seconds, seconds))
+        for name, point in sizes.items()
+    }
+    for name, point in _sizes(new).items():
+        found[name] = found[name]._replace(vms=found[name].vms + point.fresh) if name in found else point
+    return list(found.values()), noise
+
+
+class _Split(NamedTuple):
+    """Blocks before and after a moment, at the place of the first one after it: mean deviations from the sizes measured
+    before, of how many seconds they are, and the square of the difference in standard deviations."""
+
+    place: int
+    noise: Noise
+    sizes: Mapping[str, Point]
+    before: float
+    before_seconds: float
+    after: float
+    after_seconds: float
+    chance: float
+
+
+def _split(old: tuple[Block, ...], new: Sequence[Block], last: float, rate: float) -> _Split:
+    noise, sizes, level, seconds = _before(old, rate)
+    seconds *= 2 ** ((old[-1].at - last) * rate / _HALF_LIFE) if old else 1.0
+    recent, recent_seconds = _level(new, sizes, last, rate)
+    chance = 0.0
+    if recent_seconds * rate >= _RECENT / 2:
+        vms = sum(parse_machines(new[-1].machines).values())
+        fresh = min(sum(block.fresh for block in new), vms)
+        variance = noise.variance(recent_seconds * rate) + noise.variance(seconds * rate)
+        chance = (recent - level) ** 2 / (variance + noise.between**2 * _change(vms, vms, fresh))
+    return _Split(len(old), noise, sizes, level, seconds, recent, recent_seconds, chance)
+
+
+def _sizes(blocks: Sequence[Block]) -> dict[str, Point]:
+    """What these blocks show, by machines."""
+    found: dict[str, Point] = {}
+    for block in blocks:
+        point = found.get(block.machines)
+        if point is None:
+            workers = parse_machines(block.machines)
+            speed = block.steps / block.seconds
+            found[block.machines] = Point(workers, speed, block.seconds, sum(workers.values()), block.fresh)
+        else:
+            total = point.seconds + block.seconds
+            speed = (point.speed * point.seconds + block.steps) / total
+            found[block.machines] = Point(
+                point.workers, speed, total, point.vms + block.fresh, point.fresh + block.fresh
+            )
+    return found
+
+
+def _level(blocks: Sequence[Block], sizes: Mapping[str, Point], last: float, rate: float) -> tuple[float, float]:
+    """The mean deviation of these blocks, and of how many seconds it is; what is older counts less."""
+    seconds = deviations = 0.0
+    for block in blocks:
+        if block.machines in sizes:
+            counts = block.seconds * 2 ** ((block.at - last) * rate / _HALF_LIFE)
+            seconds += counts
+            deviations += counts * _deviation(block, sizes)
+    return (deviations / seconds if seconds else 0.0), seconds
+
+
+@lru_cache(maxsize=256)
+def _before(blocks: tuple[Block, ...], rate: float) -> tuple[Noise, Mapping[str, Point], float, float]:
+    """What blocks that do not change any more show: noise, sizes, the level and of how many seconds it is."""
+    if not blocks:
+        return measured((), ()), {}, 0.0, 0.0
+    sizes = _sizes(blocks)
+    return _noise(blocks, sizes, rate), sizes, *_level(blocks, sizes, blocks[-1].at, rate)
+
+
+def _noise(blocks: Sequence[Block], sizes: Mapping[str, Point], rate: float) -> Noise:
+    """The noise of the speed about the mean of each set of workers."""
+    deviations: list[Deviation] = []
+    crews: list[_Crew] = []
+    for block in blocks:
+        value = _deviation(block, sizes)
+        deviations.append(Deviation(block.at * rate, block.seconds * rate, value))
+        vms = sum(sizes[block.machines].workers.values())
+        if not crews or block.fresh or vms != crews[-1].vms:
+            crews.append(_Crew(vms, block.fresh, 0.0, 0.0))
+        crew = crews[-1]
+        crews[-1] = crew._replace(seconds=crew.seconds + block.seconds, sum=crew.sum + block.seconds * value)
+    changes: list[tuple[float, float]] = []
+    before, fresh = crews[0], 0
+    for crew in crews[1:]:
+        fresh += crew.fresh
+        if min(crew.seconds, before.seconds) * rate >= _LEAST_CREW and fresh:
+            difference = crew.sum / crew.seconds - before.sum / before.seconds
+            changes.append((difference, _change(before.vms, crew.vms, min(fresh, crew.vms))))
+        if crew.seconds * rate >= _LEAST_CREW:
+            before, fresh = crew, 0
+    return measured(deviations, changes)
+
+
+class _Crew(NamedTuple):
+    """The same VMs in a row of blocks: how many, how many of them new, and the sum of seconds times deviations."""
+
+    vms: int
+    fresh: int
+    seconds: float
+    sum: float
+
+
+def _change(before: int, vms: int, fresh: int) -> float:
+    """Variance of the difference that a change makes to a mean over VMs, where that of a VM's effect is 1."""
+    kept = min(vms - fresh, before)
+    gone = before - kept
+    return fresh / vms**2 + gone / before**2 + kept * (1 / vms - 1 / before) ** 2
+
+
+def _deviation(block: Block, sizes: Mapping[str, Point]) -> float:
+    return math.log(block.steps / block.seconds / sizes[block.machines].speed)

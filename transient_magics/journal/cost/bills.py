@@ -1,0 +1,114 @@
+"""What a cluster and each piece of its work cost at a moment, and what the cluster will have cost at its end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...spec import PREPARATION, WORKER, ClusterSpec, price_kind
+from ...spec.places import slot_of
+from ..state import ClusterState, VmState
+from .figures import Bill, Cost
+from .shares import Lines, Workers, divided
+from .vms import billed_seconds, paid, stopped_at, uptime
+
+MOVED, FORGOTTEN = "data that followed it", "before its journal was removed"
+
+
+def bill(state: ClusterState, now: float) -> Bill:
+    """Return the bill of a cluster at `now` (seconds since 1970)."""
+    spec = state.spec
+    crossed = {vm.name: sum(vm.transfer.values()) for vm in state.vms.values()}
+    times = {vm.name: list(paid(state, vm, now)) for vm in state.vms.values()}
+    by_vm = {name: sum(hours * machine.hourly for hours, machine in times[name]) + crossed[name] for name in times}
+    places = {(price_kind(vm.role, vm.accelerator), vm.zone) for vm in state.vms.values()}
+    sources = {line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))}
+    running = [vm for vm in state.living if vm.running_at and not stopped_at(vm, now)]
+    moved = state.transferred_dollars
+    transfer, transfer_hourly = sum(crossed.values()) + moved, sum(_transfer_hourly(state, vm) for vm in running)
+    on_demand = sum(hours * machine.on_demand_hourly for of in times.values() for hours, machine in of)
+    return Bill(
+        subject=state.name,
+        total=sum(by_vm.values()) + moved + state.forgotten_dollars,
+        lines=_lines(state, now),
+        over=state.over,
+        hourly=sum(vm.hourly for vm in running) + transfer_hourly,
+        on_demand=on_demand + transfer + state.forgotten_dollars,
+        by_vm=by_vm,
+        source="; ".join(sorted(sources)),
+        transfer=transfer,
+        transfer_hourly=transfer_hourly,
+    )
+
+
+def costs(state: ClusterState, now: float) -> dict[str, Cost]:
+    """Return by name what each run, job, Dask cluster, study and bag of a cluster has cost until `now`.
+
+    Names of work are unique on a cluster. Runs of studies and Dask clusters of bags are there by themselves, too.
+    """
+    parts, _ = divided(state, now)
+    found = {
+        work.name: _cost(work.name, parts.get(work.name, {}), over=work.over or state.over)
+        for work in (*state.runs.values(), *state.jobs.values(), *state.dasks.values())
+    }
+    wholes = [(study.name, study.over, study.runs) for study in state.studies.values()]
+    wholes += [(bag.name, bag.over, bag.dasks) for bag in state.bags.values()]
+    for name, over, members in wholes:
+        lines = Lines(float)
+        for member in members:
+            _add(lines, parts.get(member, {}))
+        found[name] = _cost(name, lines, over=over or state.over)
+    return found
+
+
+def hourly_of(state: ClusterState, name: str) -> tuple[float, float]:
+    """Return what running work adds to its cost in an hour besides its workers' VMs, in US dollars.
+
+    The first figure is its share of other VMs and the VMs that prepare for it, per hour on the cluster's clock; the
+    second one its data transfer, per hour of this machine's clock.
+    """
+    others = sum(vm.hourly for vm in state.living if vm.running_at and vm.role not in (WORKER, PREPARATION))
+    workers = Workers()
+    for place, holder in state.leases.items():
+        workers.change(slot_of(place), holder, 1)
+    share = workers.parts.get(name, 0.0) if state.leases else 1.0
+    own = [vm for vm in state.living if state.has(name, vm)]
+    preparing = [vm for vm in state.living if vm.role == PREPARATION and state.preparers.get(vm.slot) == name]
+    transfer = sum(_transfer_hourly(state, vm) for vm in (*own, *preparing))
+    return share * others + sum(vm.hourly for vm in preparing), transfer
+
+
+def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
+    """Return what the cluster will have cost when Compute Engine ends its VMs, as `spec` from now, to a millionth.
+
+    So nobody has to be in charge until then. Data transfer that is still to come is not in it, nor what is left of the
+    first minute of VMs that a resize sends away. VMs that stayed where a move has had the others end sooner end later.
+    """
+    left = spec.ends_at - spec.declared_at - state.clock.between(spec.declared_at, now)
+    minutes = sum((billed_seconds(state, vm, now) - uptime(state, vm, now)) / 3600 * vm.hourly for vm in state.living)
+    later = sum(max(vm.ends - spec.ends_at, 0.0) / 3600 * vm.hourly for vm in state.living)
+    return round(bill(state, now).total - minutes + spec.most_hourly * max(left, 0.0) / 3600 + later, 6)
+
+
+def _cost(name: str, lines: Mapping[str, float], *, over: bool) -> Cost:
+    return Cost(subject=name, total=sum(lines.values()), lines=dict(lines), over=over)
+
+
+def _add(lines: Lines, more: Mapping[str, float]) -> None:
+    for name, dollars in more.items():
+        lines[name] += dollars
+
+
+def _transfer_hourly(state: ClusterState, vm: VmState) -> float:
+    return vm.traffic_rate * 3600 * state.byte_price(vm)
+
+
+def _lines(state: ClusterState, now: float) -> dict[str, float]:
+    """A cluster's bill by work, and what is none's. Runs of studies and Dask clusters of bags are in theirs."""
+    parts, rest = divided(state, now)
+    whole = {run: study.name for study in state.studies.values() for run in study.runs}
+    whole |= {dask: bag.name for bag in state.bags.values() for dask in bag.dasks}
+    lines = Lines(float)
+    for name, of in parts.items():
+        lines[whole.get(name, name)] += sum(of.values())
+    _add(lines, {**rest, MOVED: state.transferred_dollars, FORGOTTEN: state.forgotten_dollars})
+    return {name: dollars for name, dollars in lines.items() if dollars}

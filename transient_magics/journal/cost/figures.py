@@ -1,0 +1,87 @@
+"""What is said of a cost: Projection, Cost and Bill."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...spec import render_money
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What work will have cost at its end, in US dollars: the mean, and the ends of the interval of 90 %."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        low, high = render_money(self.low), render_money(self.high)
+        between = f" ({low} to {high})" if low != high else ""
+        return f"{render_money(self.mean)} at its end{between}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Cost:
+    """What a run, study, job, bag, Dask cluster or cluster has cost.
+
+    Attributes
+    ----------
+    subject : str
+        Its name.
+    total : float
+        US dollars until now; its final cost where it is `over`.
+    lines : Mapping[str, float]
+        What `total` consists of, in US dollars: they sum to it.
+    over : bool
+        Whether it has ended.
+    projected : Projection or None
+        What it will have cost at its end; None where it is over, or no forecast can be made.
+    """
+
+    subject: str
+    total: float
+    lines: Mapping[str, float] = field(default_factory=dict[str, float])
+    over: bool = False
+    projected: Projection | None = None
+
+    @property
+    def words(self) -> str:
+        """`$0.05 so far, $0.42 at its end ($0.38 to $0.46)`, or `$1.07` once it is over."""
+        total = render_money(self.total)
+        if self.over:
+            return total
+        return f"{total} so far, {self.projected}" if self.projected else f"{total} so far"
+
+    def __repr__(self) -> str:
+        return f"{self.subject}: {self.words}"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{render_money(dollars)}</td></tr>"
+            for name, dollars in self.lines.items()
+        )
+        return f"<div><b>{html.escape(self.subject)}</b>: {html.escape(self.words)}</div><table>{rows}</table>"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Bill(Cost):
+    """What a cluster has cost, costs per hour at this moment, and would have cost at on-demand prices.
+
+    `by_vm` in US dollars. `transfer` and `transfer_hourly`: what of these is data transfer between zones; hours are
+    those of the emulated clock, but for transfer.
+    """
+
+    hourly: float = 0.0
+    on_demand: float = 0.0
+    by_vm: Mapping[str, float] = field(default_factory=dict[str, float])
+    source: str = ""
+    transfer: float = 0.0
+    transfer_hourly: float = 0.0
+
+    @property
+    def saved(self) -> float:
+        """The share of the on-demand cost that was saved, 0 to 1."""
+        return 1 - self.total / self.on_demand if self.on_demand > 0 else 0.0
