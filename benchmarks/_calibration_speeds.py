@@ -134,8 +134,8 @@ def learnt(records: Mapping[str, Record]) -> Workload:
     """What the store makes of these runs."""
     with TemporaryDirectory() as folder:
         store = ModelStore("model", "problem", directory=Path(folder))
-        for name, record in records.items():
-            store.learn(name, record)
+        for moment, (name, record) in enumerate(records.items()):
+            store.learn(f"{name}@{moment}", record)
         return store.workload("run", "own")
 
 

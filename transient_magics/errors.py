@@ -73,6 +73,10 @@ class PlanError(TransientError):
     """What is known does not carry a plan, or what planning needs is not installed."""
 
 
+class StoreError(PlanError):
+    """The file with what earlier runs of a model measured cannot be read; `where` names it."""
+
+
 class CloudError(TransientError):
     """Compute Engine refused or failed."""
 

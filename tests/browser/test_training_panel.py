@@ -93,7 +93,7 @@ def test_hours_of_training_are_curves_with_their_marks(lab: Lab, tmp_path: Path,
     assert picture.value.path().read_bytes()[:4] == b"\x89PNG"
 
 
-FORESEEN = "ends about 14:32 (14:20 to 14:55), for $0.610 ($0.553 to $0.704)"
+FORESEEN = "ends about 14:32 (14:20 to 14:55); this run $0.610 at its end ($0.553 to $0.704)"
 
 
 def test_how_the_run_ends_stands_under_its_progress(lab: Lab, tmp_path: Path, shots: Path) -> None:

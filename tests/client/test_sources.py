@@ -4,6 +4,7 @@ the two."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 import transient_magics as tm
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
+from tests.planner.test_stall_terms import terms
+from tests.planner.test_stalls import one, step, told
 from transient_magics import places
 from transient_magics.client.configurations import Part, StudyPreview
 from transient_magics.client.planning.deadlines import _needed
 from transient_magics.client.planning.servers import bound_words
-from transient_magics.errors import PlanError
+from transient_magics.errors import PlanError, StoreError
 from transient_magics.journal import Journal
 from transient_magics.planner.measured import CROSSING, Observation, Record
 from transient_magics.planner.plan import Plan
@@ -143,3 +146,34 @@ def test_dry_runs_deadlines_and_what_holds_back_take_the_seconds_that_fit_the_cl
     quick, slow = hours(emulated), hours(real)
     assert quick is not None
     assert slow == pytest.approx(4 * quick, rel=0.1)
+
+
+def test_the_newest_source_is_that_of_the_run_that_was_declared_last(tmp_path: Path) -> None:
+    """Runs are learnt again while they go on, in any order, and measures of stalls are kept apart from them."""
+    store = ModelStore("resnet", "image_digits", directory=tmp_path)
+    assert store.newest_source is None
+    emulated = Record(**FULL)
+    own = replace(emulated, source="own", settings="newest")
+    stalls = {"k80": replace(terms(one(told([step()] * 5))), source="emulated")}
+    store.keep_stalls("demo/stalls-1@10", stalls)
+    store.learn("real/run-2@30", own)
+    store.learn("demo/run-1@20", emulated)
+    assert store.newest_source == "own"
+    assert list(store.records("own").values())[-1].settings == "newest"
+    store.keep_stalls("demo/stalls-2@40", stalls)
+    assert store.newest_source == "emulated"
+    store.learn("real/run-2@30", own)
+    assert store.newest_source == "emulated", "the run is not newer because it was learnt again"
+
+
+def test_a_file_of_another_version_is_not_read_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
+    store = ModelStore("resnet", "image_digits", directory=tmp_path)
+    store.learn("real/run-1@1", Record(**FULL))
+    kept = json.loads(store.path.read_text(encoding="utf-8"))
+    del kept["runs"]["real/run-1@1"]["source"]
+    for text in (json.dumps(kept), "{", '{"runs": {"run-1": {}}}', '{"runs": ["a@1"]}', '{"runs": null}'):
+        store.path.write_text(text, encoding="utf-8")
+        with pytest.raises(StoreError, match=rf"{re.escape(store.path.name)}\)\. Delete that file\."):
+            _ = store.newest_source
+    store.path.rename(store.path.with_name(re.sub(r"\.v\d+", "", store.path.name)))
+    assert store.newest_source is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.market import Market
+from transient_magics.deadlines.outlook import band, course
 from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, zones_for
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.deadlines.world import World
@@ -231,6 +233,17 @@ def test_what_is_made_is_saved_before_anything_is_rented_for_it() -> None:
     assert not any(terms == ON_DEMAND for _, terms in verdict.workers)
 
 
+def test_a_band_has_the_starts_of_those_who_take_over_and_of_a_late_run_it_lies_behind_the_deadline() -> None:
+    chance = random.Random(1)
+    closed = sight(market=Market(False, age=60.0), working={}, deadline=9000.0, train_steps=20_000)
+    share, (low, high) = band([course(closed, chance) for _ in range(20)], closed.deadline)
+    assert share > 0.9
+    assert 20_000 / closed.speeds.mean({"cpu": 4}) < low < high <= 9000
+    share, (low, high) = band([course(replace(closed, deadline=600.0), chance) for _ in range(20)], 600.0)
+    assert share == 0
+    assert 2500 < low < high < 60_000
+
+
 def trained(speed: Callable[[float], float], hours: float, vms: int = 1) -> Speeds:
     """What a run of so many hours shows; `speed`: steps per second by the hour."""
     known = DeadlineState()
@@ -266,6 +279,29 @@ def test_a_lasting_drop_is_noticed_within_a_quarter_of_an_hour() -> None:
             lambda hour: 1000 * (1 - drop if hour > 3 else 1) * (1.02 if hour * 60 % 1 < 0.5 else 0.98), hours
         )
         assert later.mean({"cpu": 1}) == pytest.approx(1000 * (1 - drop), rel=0.015)
+
+
+def test_ten_minutes_without_a_step_lower_the_bound_and_an_hour_after_them_it_is_back() -> None:
+    def speed(hour: float) -> float:
+        return 0.0 if 2 < hour <= 2 + 1 / 6 else 1000.0
+
+    before, stalled, after = (trained(speed, hours) for hours in (2.0, 2 + 1 / 6, 3.5))
+    assert stalled.least({"cpu": 1}) < 0.7 * before.least({"cpu": 1})
+    assert stalled.mean({"cpu": 1}) < 0.7 * before.mean({"cpu": 1})
+    assert after.mean({"cpu": 1}) > 0.9 * before.mean({"cpu": 1})
+
+
+@pytest.mark.parametrize("days", [0.01, 60.0])
+def test_a_clock_that_is_set_back_takes_nothing_from_what_was_measured(days: float) -> None:
+    known, step, at = DeadlineState().joined("worker-0", 60.0), 0, 1e9
+    for report in range(120):
+        at -= days * 86_400 if report == 60 else 0.0
+        known = known.told(at + 60 * report, step, "cpux1")
+        step += 60 * 10
+    assert sum(block.seconds for block in known.blocks) == pytest.approx(118 * 60)
+    ends = [block.at for block in known.blocks]
+    assert ends == sorted(ends)
+    assert Speeds(known.blocks, 0.95).mean({"cpu": 1}) == pytest.approx(10.0)
 
 
 def test_what_other_numbers_of_workers_made_before_a_drop_counts_with_it() -> None:

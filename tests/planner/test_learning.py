@@ -303,6 +303,26 @@ def test_one_stretch_tells_less_of_a_speed_than_many() -> None:
     assert more / foretold(250).seconds < few / foretold(60).seconds
 
 
+@pytest.mark.parametrize("until", [60, 110, 150, 200])
+def test_what_a_run_costs_in_the_end_lies_within_what_was_foretold_of_it(until: float) -> None:
+    """One of its workers is revoked at second 120, and the cluster idles for an hour after its end."""
+    history, rows = story(1700)
+    last = next(row["time"] / 1e9 for row in rows if row["step"] >= 1700)
+    ended = [event for event in history if event.at <= last]
+    over = _at(events.TrainFinished(run="run-1", step=1700), last + CLOSING_SECONDS, len(ended) + 1)
+    final = costs(replay([*ended, over]), last + 3600)["run-1"]
+    assert final.over
+    now, past = BEGAN + until, [event for event in history if event.at <= BEGAN + until]
+    state = replay(past)
+    seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
+    found = forecast(state, now, state.runs["run-1"], seen, immortal)
+    low, high = found.interval("dollars")
+    assert low <= final.total <= high
+    assert (found.cost.mean, found.cost.low, found.cost.high) == (found.dollars, low, high)
+    if until >= 110:
+        assert found.dollars == pytest.approx(final.total, rel=0.08)
+
+
 def test_an_interval_whose_ends_read_the_same_is_left_out() -> None:
     sure: Any = SimpleNamespace(
         seconds=180.0, cost=Projection(0.0571, 0.0571, 0.0571), at=0.0, finishes_at=180.0, finished=1.0, guess="",

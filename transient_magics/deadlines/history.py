@@ -38,7 +38,7 @@ def history(blocks: Sequence[Block], rate: float = 1.0) -> tuple[list[Point], No
 
     The cloud's clock outpaces that of the blocks `rate` times: hours and minutes are those of the cloud.
     """
-    blocks = [block for block in blocks if block.steps > 0]
+    blocks = [block for block in blocks if block.steps > 0]  # else these workers have made no step yet
     if not blocks:
         return [], measured((), ())
     last = blocks[-1].at
@@ -81,7 +81,7 @@ class _Split(NamedTuple):
 
 def _split(old: tuple[Block, ...], new: Sequence[Block], last: float, rate: float) -> _Split:
     noise, sizes, level, seconds = _before(old, rate)
-    seconds *= 2 ** ((old[-1].at - last) * rate / _HALF_LIFE) if old else 1.0
+    seconds *= _weight(old[-1].at, last, rate) if old else 1.0
     recent, recent_seconds = _level(new, sizes, last, rate)
     chance = 0.0
     if recent_seconds * rate >= _RECENT / 2:
@@ -110,12 +110,17 @@ def _sizes(blocks: Sequence[Block]) -> dict[str, Point]:
     return found
 
 
+def _weight(at: float, last: float, rate: float) -> float:
+    """How much a second of a block that ended at this moment counts, beside one of the last block."""
+    return 2 ** min((at - last) * rate / _HALF_LIFE, 0.0)
+
+
 def _level(blocks: Sequence[Block], sizes: Mapping[str, Point], last: float, rate: float) -> tuple[float, float]:
     """The mean deviation of these blocks, and of how many seconds it is; what is older counts less."""
     seconds = deviations = 0.0
     for block in blocks:
         if block.machines in sizes:
-            counts = block.seconds * 2 ** ((block.at - last) * rate / _HALF_LIFE)
+            counts = block.seconds * _weight(block.at, last, rate)
             seconds += counts
             deviations += counts * _deviation(block, sizes)
     return (deviations / seconds if seconds else 0.0), seconds

@@ -15,19 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from ..journal.deadlines import DeadlineState
 from .decisions import Verdict, decide
 from .market import LASTS, Market
-from .seen import ON_DEMAND, SPOT, Seen
+from .seen import ON_DEMAND, SPOT, Seen, seconds_of
 from .world import Capacity, Vm, World
 
 COURSES = 200
 """How many make a band."""
 _DECISIONS = 120  # in what is left: a controller decides far more often
 _SURE, _TAIL = 0.99, 0.05  # nothing is told as surer; the share of courses that end on either side of a band
+_LATEST = 4.0  # times as long as it may take: a course that is not done by then ends at `_FAR`
 _FAR = 1e11
 
 
 def course(seen: Seen, chance: random.Random) -> float:
     """When the run ends, in one course that may come of this."""
-    left = seen.deadline - seen.now
+    span = _span(seen)
     luck = math.exp(seen.speeds.drift * chance.gauss(0, 1))
     speeds = seen.speeds.scaled(luck)
 
@@ -38,7 +39,7 @@ def course(seen: Seen, chance: random.Random) -> float:
         return Verdict(later.workers)
 
     done = World(
-        capacity=_capacity(seen, chance),
+        capacity=_capacity(seen, span, chance),
         deadline=seen.deadline,
         work=seen.steps,
         speed=speed,
@@ -48,7 +49,7 @@ def course(seen: Seen, chance: random.Random) -> float:
         kept=seen.kept,
         begin=seen.begin,
         save=seen.end / 2,
-        period=max(left / _DECISIONS, seen.period),
+        period=max(span / _DECISIONS, seen.period),
         money=seen.money,
         rate=LASTS / seen.life,
         varies=0.0,
@@ -58,6 +59,7 @@ def course(seen: Seen, chance: random.Random) -> float:
         seed=chance.getrandbits(32),
         decide=decide if seen.acts else unchanged,
         now=seen.now,
+        latest=seen.now + _LATEST * span,
         step=seen.unsaved,
         since=seen.since,
         vms=_vms(seen),
@@ -74,6 +76,12 @@ def band(ends: Sequence[float], deadline: float) -> tuple[float, tuple[float, fl
     return min(sum(end <= deadline for end in ordered) / len(ordered), _SURE), (low, high)
 
 
+def _span(seen: Seen) -> float:
+    """Seconds until the deadline, or for all that is left to make where that is longer."""
+    fastest = max(seen.speeds.mean({kind.gpu: seen.most}) for kind in seen.kinds)
+    return max(seen.deadline - seen.now, seen.begin + seconds_of(seen.steps, fastest))
+
+
 def _vms(seen: Seen) -> list[Vm]:
     """The VMs that are there, and those that come."""
     found: list[Vm] = []
@@ -87,13 +95,13 @@ def _vms(seen: Seen) -> list[Vm]:
     return found
 
 
-def _capacity(seen: Seen, chance: random.Random) -> Capacity:
+def _capacity(seen: Seen, span: float, chance: random.Random) -> Capacity:
     """Spot capacity from now on."""
     market, at, opened = seen.market, seen.now, seen.market.open
     lasts = market.lasts * market.spells[0] / chance.gammavariate(market.spells[0] + 1, 1.0)
     lacks = market.lacks * market.spells[1] / chance.gammavariate(market.spells[1] + 1, 1.0)
     changes: list[float] = []
-    until, age = seen.now + 3 * (seen.deadline - seen.now), market.age
+    until, age = seen.now + _LATEST * span, market.age
     while at < until:
         at += chance.expovariate(1 / lasts) if opened else _lacking(lacks, age, chance)
         changes.append(at)

@@ -82,6 +82,8 @@ class World:
     step: float = 0.0
     saved: float = 0.0
     cost: float = 0.0
+    latest: float = 0.0
+    """When a run that is not done is given up; 0: after three times the time until the deadline."""
     since: float = math.inf
     """For how long the workers are asked for already."""
     vms: list[Vm] = field(default_factory=list[Vm])
@@ -109,7 +111,8 @@ class World:
         prices |= {(kind.gpu, ON_DEMAND): kind.on_demand or 0.0 for kind in self.kinds}
         varies = self.varies / math.sqrt(max(self.period / PERIOD, 1.0))  # each stretch by itself
         begin = math.ceil(self.begin / self.period) * self.period  # a VM works from a period's beginning on
-        while self.step < self.work and self.now - began < _LATEST * (self.deadline - began):
+        latest = self.latest or began + _LATEST * (self.deadline - began)
+        while self.step < self.work and self.now < latest:
             there = self.capacity(self.now)
             self.vms = self._left(workers, there)
             if any(terms == SPOT for _, terms in workers):  # nothing else tells of capacity

@@ -62,11 +62,17 @@ class DeadlineState:
 
     def told(self, at: float, step: int, machines: str, rate: float = 1.0) -> Self:
         """With one more report of progress, of these workers; the cloud's clock outpaces this one `rate` times."""
+        back = self.blocks[-1].at - at if self.blocks else 0.0
+        if back > 0:  # the clock was set back, and ages of blocks are counted from the latest report
+            earlier = tuple(block._replace(at=block.at - back) for block in self.blocks)
+            return replace(self, blocks=earlier, mark=(at, step))
         if not (self.mark and machines and at > self.mark[0] and step >= self.mark[1]):
             return replace(self, mark=(at, step))
         seconds, steps = at - self.mark[0], float(step - self.mark[1])
         last = self.blocks[-1] if self.blocks else None
-        if self.fresh is None and last and last.machines == machines and last.seconds < BLOCK_SECONDS / rate:
+        # A stall is a part of the block before it: a block without a step has no logarithm.
+        short = last is not None and (last.seconds < BLOCK_SECONDS / rate or not steps or not last.steps)
+        if self.fresh is None and last and last.machines == machines and short:
             longer = Block(at, last.seconds + seconds, last.steps + steps, machines, last.fresh)
             return replace(self, blocks=(*self.blocks[:-1], longer), mark=(at, step))
         blocks = (*self.blocks, Block(at, seconds, steps, machines, self.fresh or 0))
@@ -93,5 +99,5 @@ class DeadlineState:
     def remade(self) -> Self:
         """With a worker on another machine from now on: what was measured before is worth little."""
         latest = {block.machines: block for block in self.blocks}
-        short = (block._replace(seconds=1.0, steps=block.steps / block.seconds) for block in latest.values())
-        return replace(self.changed(), blocks=tuple(short))
+        short = [block._replace(seconds=1.0, steps=block.steps / block.seconds) for block in latest.values()]
+        return replace(self.changed(), blocks=tuple(sorted(short)))

@@ -1,7 +1,8 @@
 """What was learnt of models by running them, one file per model and problem, which grows with every run.
 
-The files lie in `models/` of the user's data directory and outlive the clusters. A workload is fitted anew from all
-runs of its file whenever it is asked for.
+The files lie in `models/` of the user's data directory and outlive the clusters. Their names end with the version of
+what they hold; files of other versions are not read. A workload is fitted anew from all runs of its file whenever it is
+asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from .. import places
-from ..errors import PlanError
+from ..errors import PlanError, StoreError
 from ..files import write_atomically
 from ..protocol.run import RunSpec
 from ..spec import Source
@@ -27,6 +28,8 @@ from .speeds.speed import SERVICE_ERROR, service_by_size
 from .speeds.workloads import BY_PEAK_ERROR, PLACES, Estimate, Workload
 from .stalls.terms import Terms
 
+_VERSION = 2
+"""Version of what the files hold. Increase it with every change after which earlier files cannot be read."""
 _OWN = "cell-"
 """Begins the name of a model that a cell defines itself; its text's digest follows."""
 _EMULATED = (
@@ -47,7 +50,7 @@ class ModelStore:
         self.key = {"model": model, "problem": problem, "hparams_set": hparams_set}
         name = re.sub(r"[^a-z0-9_.]+", "-", "-".join(filter(None, self.key.values())).lower())[:80]
         digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:8]
-        self.path = (directory or places.home() / "models") / f"{name}-{digest}.json"
+        self.path = (directory or places.home() / "models") / f"{name}-{digest}.v{_VERSION}.json"
 
     @classmethod
     def of(cls, spec: RunSpec, cell: bytes) -> Self:
@@ -64,24 +67,27 @@ class ModelStore:
     def records(self, source: Source) -> dict[str, Record]:
         """Return the records by run (`cluster/run@moment of its declaration`), with the seconds of one source only.
 
-        Runs of other sources keep what holds anywhere (`measured.CROSSING`). Raises PlanError for a broken file.
+        The run that was declared last comes last. Runs of other sources keep what holds anywhere (`measured.CROSSING`).
+        Raises StoreError for a broken file.
         """
         return {name: record.of(source) for name, record in self._records().items()}
 
     def record(self, run: str) -> Record | None:
-        """Return what was kept of a run, whatever its source; None: nothing. Raises PlanError for a broken file."""
+        """Return what was kept of a run, whatever its source; None: nothing. Raises StoreError for a broken file."""
         return self._records().get(run)
 
     @property
     def newest_source(self) -> Source | None:
-        """The source of the run that was learnt last; None where none was. Raises PlanError for a broken file."""
-        terms = (each for kinds in self._all_stalls().values() for each in kinds.values())
-        newest = [*self._records().values(), *terms][-1:]
-        return newest[0].source if newest else None
+        """The source of the run that was declared last, of those that trained and those that measured stalls; None
+        where there is none. Raises StoreError for a broken file."""
+        runs: dict[str, Source] = {run: record.source for run, record in self._records().items()}
+        runs |= {run: terms.source for run, measured in self._all_stalls().items() for terms in measured.values()}
+        newest = sorted(runs, key=_declared_at)[-1:]
+        return runs[newest[0]] if newest else None
 
     def stalls(self, source: Source) -> Mapping[str, Mapping[str, Terms]]:
-        """Return the measures of stalls on VMs of that source, by run and kind of worker. Raises PlanError for a broken
-        file."""
+        """Return the measures of stalls on VMs of that source, by run and kind of worker, the latest run last. Raises
+        StoreError for a broken file."""
         return {
             run: found for run, kinds in self._all_stalls().items()
             if (found := {kind: terms for kind, terms in kinds.items() if terms.source == source})
@@ -92,17 +98,18 @@ class ModelStore:
         return any(each.observations for each in self.records(source).values()) or bool(self.stalls(source))
 
     def _records(self) -> dict[str, Record]:
+        kept = self._read().get("runs", {})
         try:
-            return {name: Record.from_dict(values) for name, values in self._read().get("runs", {}).items()}
-        except (KeyError, TypeError, ValueError) as error:
+            return {run: Record.from_dict(kept[run]) for run in sorted(kept, key=_declared_at)}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._broken(error) from error
 
     def _all_stalls(self) -> Mapping[str, Mapping[str, Terms]]:
         kept = self._read().get("stalls", {})
         try:
             return {
-                run: {kind: Terms.from_dict(_called(run), told) for kind, told in kinds.items() if "repeats" in told}
-                for run, kinds in kept.items()
+                run: {kind: Terms.from_dict(_called(run), terms) for kind, terms in kept[run].items()}
+                for run in sorted(kept, key=_declared_at)
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._broken(error) from error
@@ -188,12 +195,13 @@ class ModelStore:
             known = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise self._broken(error) from error
         return known if isinstance(known, Mapping) else {}  # type: ignore[return-value]
 
-    def _broken(self, error: Exception) -> PlanError:
-        return PlanError(f"What was learnt cannot be read: {error}", where=str(self.path), fix="Delete that file.")
+    def _broken(self, error: Exception) -> StoreError:
+        what = f"What earlier runs measured cannot be read: {type(error).__name__}: {error}"
+        return StoreError(what, where=str(self.path), fix="Delete that file.")
 
 
 def _observed(kind: str, terms: Terms) -> Observation:
@@ -204,6 +212,11 @@ def _observed(kind: str, terms: Terms) -> Observation:
 def _called(run: str) -> str:
     """The name of a run by what it is kept under."""
     return run.rpartition("/")[2].partition("@")[0]
+
+
+def _declared_at(run: str) -> float:
+    """When a run was declared, in seconds since 1970, by what it is kept under. Raises ValueError."""
+    return float(run.rpartition("@")[2])
 
 
 def family_of(model: str) -> str:

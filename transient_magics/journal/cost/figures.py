@@ -60,10 +60,10 @@ class Cost:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{render_money(dollars)}</td></tr>"
+            f"<tr><td>{_text(name)}</td><td style='text-align:right'>{_text(render_money(dollars))}</td></tr>"
             for name, dollars in self.lines.items()
         )
-        return f"<div><b>{html.escape(self.subject)}</b>: {html.escape(self.words)}</div><table>{rows}</table>"
+        return f"<div><b>{_text(self.subject)}</b>: {_text(self.words)}</div><table>{rows}</table>"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -85,3 +85,8 @@ class Bill(Cost):
     def saved(self) -> float:
         """The share of the on-demand cost that was saved, 0 to 1."""
         return 1 - self.total / self.on_demand if self.on_demand > 0 else 0.0
+
+
+def _text(words: str) -> str:
+    """As text in HTML. JupyterLab reads what stands between two dollar signs as a formula, unless tags part them."""
+    return html.escape(words).replace("$", "<span>$</span>")

@@ -66,6 +66,9 @@ def spans(state: ClusterState, vm: VmState, now: float) -> Iterator[Span]:
     begins = [clock.at(stretch.since) for stretch in stretches]
     ends = [*begins[1:], begins[-1] + uptime(state, vm, now)]
     noticed = clock.at(vm.noticed_at) if vm.noticed_at else math.inf
+    if 0 < vm.stopping_at < vm.noticed_at:
+        # Compute Engine's time of the notice, a moment before ours, comes with the VM's end, when work may be over.
+        ends[-1] = max(ends[-1], noticed)
     arrived = math.inf if vm.coming else clock.at(vm.arrived_at)
     left = clock.at(vm.left_at) if vm.left_at else math.inf
     for stretch, begin, end in zip(stretches, begins, ends, strict=True):

@@ -216,7 +216,9 @@ def _markets(
         for trace in some if trace.end > seconds
         for begin in np.arange(0.0, trace.end - seconds, room / _RUNS)
     ]  # fmt: skip
-    markets = [_replayed(trace, float(begin), workers) for trace, begin in begins]
+    # In any order: the first ones, on which deadlines are compared, are of all traces.
+    order = np.random.default_rng(seed).permutation(len(begins))
+    markets = [_replayed(begins[place][0], float(begins[place][1]), workers) for place in order]
     return markets, f"as {name} says of {workers} VMs{fewer}"
 
 

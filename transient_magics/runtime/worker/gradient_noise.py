@@ -12,21 +12,22 @@ training alike, also with a single worker. The gradients that it does apply woul
 the last one's step, which has turned its noise around, so their product is too small by the learning rate times
 g' H g (H: the Hessian); once a run fluctuates around its minimum it is even negative.
 
-All gradients of an estimate are of the same variables, which the worker reads once. Steps between two of them, its own
-or other workers', would turn G away: at a learning rate of half the inverse of the largest curvature, with 8 workers,
-their mean has a fifth of the squared norm. Rows of embeddings are the exception: which of them a mini-batch needs is
-seen with it, so they are read for each gradient, and other workers' steps on them count.
+All gradients of an estimate are of the same variables, which the worker reads once and keeps until the last of them,
+while steps go on between them. Those steps, its own and other workers', would turn G away: at a learning rate of half
+the inverse of the largest curvature, with 8 workers, the mean of eight successive gradients has a fifth of the squared
+norm. Rows of embeddings are the exception: which of them a mini-batch needs is seen with it, so they are read for each
+gradient, and steps on them count.
 
-An estimate takes COUNT forward and backward passes, one reading of the variables and COUNT mini-batches of examples. It
-begins only when it fits into a share of the worker's time so far, by what a step takes and all estimates took; at other
-times nothing is done, for the graph of a step is as it was. Nothing is sent to the parameter servers.
+Each gradient takes a forward and a backward pass and a mini-batch of examples that no step has had. An estimate begins
+only when it fits into a share of the worker's time so far, by what a step takes and all estimates took; at other times
+nothing is done, for the graph of a step is as it was. Nothing is sent to the parameter servers.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,59 +71,47 @@ class NoiseProbe:
         self.spent = 0.0
         """Seconds that it has taken so far."""
         self._cost = 0.0
+        self._session: Any = None
+        self._values: dict[Any, Any] = {}
+        """The variables of the present estimate."""
+        self._norms: list[float] = []
+        self._shares: list[float] = []
 
     def begin(self, seconds: float) -> None:
         """The first step is done and took so long, most of which TensorFlow prepares its graph."""
         self._began, self._cost = time.monotonic(), seconds
 
     def due(self, usual: float, others: int = 0) -> bool:
-        """Whether to make the next estimate now. `usual`: seconds of a step; `others` wait while this measures."""
+        """Whether to compute the next gradient now. `usual`: seconds of a step; `others` wait while this measures."""
         if not self._began or not self._share:
             return False
+        if self._norms:
+            return True
         left = self._share / (1 + others) * (time.monotonic() - self._began) - self.spent
         return left >= self._cost + COUNT * usual
 
-    def measure(
-        self, session: Any, feeds: Callable[[], Mapping[Any, Any]], proceed: Callable[[], bool]
-    ) -> Gradients | None:
-        """Compute COUNT gradients on the variables as they are now.
+    def look(self, session: Any, feeds: Mapping[Any, Any]) -> Gradients | None:
+        """Compute one gradient, the first of an estimate on the variables as they are now, the others on the same.
 
-        Parameters
-        ----------
-        feeds : callable
-            Returns what the next mini-batch is fed with.
-        proceed : callable
-            Returns whether there is time for one more gradient; it is called before each.
-
-        Returns
-        -------
-        Gradients or None
-            The estimate; None where it was given up, or is not finite.
+        Returns the estimate if it was the last one that it takes. `feeds`: what the mini-batch is fed with.
         """
         began = time.monotonic()
-        try:
-            return self._estimate(session, feeds, proceed)
-        finally:
-            self.spent += time.monotonic() - began
-            self._cost = 0.0
-
-    def _estimate(
-        self, session: Any, feeds: Callable[[], Mapping[Any, Any]], proceed: Callable[[], bool]
-    ) -> Gradients | None:
-        _, values = session.run([self._cleared, list(self._variables)])
-        variables = dict(zip(self._variables, values, strict=True))
-        norms: list[float] = []
-        shares: list[float] = []
-        summed = 0.0
-        for _ in range(COUNT):
-            if not proceed():
-                return None
-            squared, summed, examples = session.run(self._fetches, {**feeds(), **variables})
-            norms.append(float(squared))
-            shares.append(1 / max(int(examples), 1))
-        found = estimate(sum(norms) / COUNT, float(summed) / COUNT**2, COUNT / sum(shares), COUNT)
+        if session is not self._session or not self._norms:
+            _, values = session.run([self._cleared, list(self._variables)])
+            self._values = dict(zip(self._variables, values, strict=True))
+            self._session, self._norms, self._shares = session, [], []
+        squared, summed, examples = session.run(self._fetches, {**feeds, **self._values})
+        self._norms.append(float(squared))
+        self._shares.append(1 / max(int(examples), 1))
+        self.spent += time.monotonic() - began
+        self._cost = 0.0
+        if len(self._norms) < COUNT:
+            return None
+        local, batch = sum(self._norms) / COUNT, COUNT / sum(self._shares)
+        self._norms, self._values = [], {}
+        found = estimate(local, float(summed) / COUNT**2, batch, COUNT)
         return found if math.isfinite(found.noise) and math.isfinite(found.signal) else None
 
     def give_up(self) -> None:
         """Measure no more."""
-        self._share = 0.0
+        self._share, self._norms, self._values = 0.0, [], {}

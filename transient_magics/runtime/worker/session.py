@@ -276,18 +276,13 @@ class Training:
         self._moved()
 
     def _measure_noise(self, session: Any, size: int, share: float) -> float:
-        """Estimate the noise of the gradients if it is time to; the seconds of it, which are no part of a step."""
+        """Compute one more gradient of such a mini-batch if it is time to; its seconds, which are no part of a step."""
         others = self._link.active - 1 if self._turn else 0
         if not self._noise.due(self.meter.usual, others):
             return 0.0
-
-        def proceed() -> bool:
-            self._moved()
-            return not self.stop.is_set() and time.monotonic() + 2 * self.meter.usual <= self.leave_at
-
         began = time.monotonic()
         try:
-            if found := self._noise.measure(session, lambda: self._feeds(size, share), proceed):
+            if found := self._noise.look(session, self._feeds(size, share)):
                 self.meter.measured(found)
         except tensorflow().errors.ResourceExhaustedError:
             log("the noise of the gradients is not measured: it does not fit into memory")

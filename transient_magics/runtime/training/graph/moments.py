@@ -54,11 +54,17 @@ def observe(
     return Moments(behind("fed", [held]), behind("pulled", pulled), behind("forward", [loss]), behind("backward", sent))
 
 
-def shared_values(ends: Iterable[Any], arrived: Collection[Any], features: Mapping[str, Any]) -> list[Any]:
-    """Those values that have `arrived` that these operations need whatever the mini-batch is: whole variables, but not
-    the rows of an embedding that its examples take."""
+def reads(graph: Any) -> list[Any]:
+    """All values of variables that are read in a graph as soon as it runs."""
+    operations = graph.get_operations()
+    return [each.outputs[0] for each in operations if each.type == "ReadVariableOp" and not each.control_inputs]
+
+
+def shared_values(end: Any, values: Iterable[Any], features: Mapping[str, Any]) -> list[Any]:
+    """Those of the variables' `values` that the operation `end` needs whatever the mini-batch is: whole variables, but
+    not the rows of an embedding that its examples take."""
     batch = {feature.op for feature in features.values()}
-    return [value for value in _consumed(arrived, _needed(ends)) if batch.isdisjoint(_needed([value.op]))]
+    return [value for value in _consumed(values, _needed([end])) if batch.isdisjoint(_needed([value.op]))]
 
 
 def _consumed(values: Iterable[Any], needed: Collection[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from ...tf import placement
 from ...tf.graph_mode import tensorflow
 from ..trainable import Trainable
 from .copies import copies
-from .moments import observe, shared_values
+from .moments import observe, reads, shared_values
 from .noise import gradient_sum
 from .state import parts
 from .training import training_graph
@@ -79,7 +79,7 @@ def build(trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, devi
         saving = tuple(map(graph.as_graph_element, (saver.filename_tensor_name, saver.save_tensor_name)))
     states = [part.handle for state in built.states for part, _ in parts(state.variable, state.new)]
     arrived = cross_once(graph, device, wire, exact=states)
-    variables = shared_values([squared.op, summed.op], arrived, features)
+    variables = shared_values(squared.op, arrived or reads(graph), features)
     with tf.device(f"{device}/cpu:0"):
         loss = tf.identity(built.objective.loss)
     kept = [gradient for gradient, _ in built.objective.pairs] if alone else []
