@@ -17,7 +17,7 @@ from _calibration import Gaussian, Row, Trial, World, mean_correlation, predicti
 
 from transient_magics.deadlines import world as simulation
 from transient_magics.deadlines.decisions import Verdict, decide
-from transient_magics.deadlines.outlook import band, course
+from transient_magics.deadlines.outlook import band, end
 from transient_magics.deadlines.seen import SPOT, Kind, Seen
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.journal.deadlines import DeadlineState
@@ -116,7 +116,7 @@ def ends(vms: int, deadline: float, share: float, rng: np.random.Generator) -> T
     if not seen:
         return None
     chance = random.Random(int(rng.integers(2**31)))
-    _, (low, high) = band([course(seen[0], chance) for _ in range(COURSES)], seen[0].deadline)
+    _, (low, high) = band([end(seen[0], chance) for _ in range(COURSES)], seen[0].deadline)
     return Trial((low - seen[0].now) / HOUR, (high - seen[0].now) / HOUR, (made.now - seen[0].now) / HOUR)
 
 

@@ -7,15 +7,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.deadlines.test_deadline_decisions import story
 from transient_magics.client import text
+from transient_magics.client.text.deadlines import moment
 from transient_magics.controller.deadlines import conduct
 from transient_magics.controller.deadlines.conduct import Deadlines
 from transient_magics.controller.record import Recorder
+from transient_magics.deadlines import outlook
+from transient_magics.deadlines.decisions import Verdict, decide
+from transient_magics.deadlines.outlook import FAR
+from transient_magics.deadlines.seen import Seen
 from transient_magics.errors import ClusterError
 from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.panels import html, view
@@ -125,6 +131,28 @@ def test_off_it_only_tells(opened: Open) -> None:
     assert (known.acted, known.proposed) == (None, None)
 
 
+def test_courses_of_many_workers_are_simulated_little_by_little(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A period that takes 10 ms of a controller's time is followed by other work after three."""
+    periods = 0
+
+    def counted(sight: Seen) -> Verdict:
+        nonlocal periods
+        periods += 1
+        return decide(sight)
+
+    recorder, deadlines, _ = opened()
+    monkeypatch.setattr(outlook, "decide", counted)
+    clock = SimpleNamespace(monotonic=lambda: 0.01 * periods)
+    monkeypatch.setattr(conduct, "time", clock)
+    lasted = list[int]()
+    while (known := recorder.state.runs["run-1"].deadline) and known.outlook is None and len(lasted) < 100:
+        before = periods
+        deadlines.look(time.time())
+        lasted.append(periods - before)
+    assert max(lasted) <= 4
+    assert 10 < len(lasted) < 100, "a course lasts several looks"
+
+
 def test_late_is_told_once_and_money_that_is_spent_ends_it(opened: Open) -> None:
     recorder, deadlines, desk = opened(train_steps=400_000, max_cost=0.001)
     for second in range(3):
@@ -132,6 +160,17 @@ def test_late_is_told_once_and_money_that_is_spent_ends_it(opened: Open) -> None
     assert [each.kind for each in recorder.state.recent].count("deadline.late") == 1
     assert set(desk.stopped) == {"run-1"}
     assert "its limit of $0.0010 is reached" in recorder.trouble
+
+
+def test_an_end_that_no_simulation_reaches_is_later_than_what_it_does(opened: Open) -> None:
+    recorder, _, _ = opened()
+    due, now = recorder.state.runs["run-1"].spec.finish_by, time.time()
+    for low, high, later in ((now + 3600, FAR, now + 3600), (FAR, FAR, due)):
+        recorder.record(
+            events.DeadlineOutlook(run="run-1", chance=0.0, low=low, high=high, worth=0.1, price=0.1, gpu="cpu")
+        )
+        ends = dict(text.outlook_facts(recorder.state.runs["run-1"], now))["ends"]
+        assert ends == f"later than {moment(later, now)}"
 
 
 def test_the_page_agrees_to_the_proposal_that_it_shows() -> None:

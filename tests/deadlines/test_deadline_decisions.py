@@ -19,7 +19,7 @@ from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.market import Market
-from transient_magics.deadlines.outlook import band, course
+from transient_magics.deadlines.outlook import band, end
 from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, zones_for
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.deadlines.world import World
@@ -236,10 +236,10 @@ def test_what_is_made_is_saved_before_anything_is_rented_for_it() -> None:
 def test_a_band_has_the_starts_of_those_who_take_over_and_of_a_late_run_it_lies_behind_the_deadline() -> None:
     chance = random.Random(1)
     closed = sight(market=Market(False, age=60.0), working={}, deadline=9000.0, train_steps=20_000)
-    share, (low, high) = band([course(closed, chance) for _ in range(20)], closed.deadline)
+    share, (low, high) = band([end(closed, chance) for _ in range(20)], closed.deadline)
     assert share > 0.9
     assert 20_000 / closed.speeds.mean({"cpu": 4}) < low < high <= 9000
-    share, (low, high) = band([course(replace(closed, deadline=600.0), chance) for _ in range(20)], 600.0)
+    share, (low, high) = band([end(replace(closed, deadline=600.0), chance) for _ in range(20)], 600.0)
     assert share == 0
     assert 2500 < low < high < 60_000
 

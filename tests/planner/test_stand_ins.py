@@ -9,22 +9,28 @@ import pytest
 
 import transient_magics as tm
 from tests.panels import stories
+from tests.planner.test_learning import BEGAN, story
 from transient_magics.catalog import ACCELERATORS, ZONES
 from transient_magics.catalog.published import LAST_HOUR, stand_in_tables, stand_in_words, tables
 from transient_magics.client.declaring.dry_run import Preview
+from transient_magics.journal import events, replay
 from transient_magics.panels.offer import _risk
 from transient_magics.planner.choices import Choice
+from transient_magics.planner.forecast import forecast
 from transient_magics.planner.lifetimes.beyond import Capped
 from transient_magics.planner.lifetimes.published import published_lifetimes, stand_in
 from transient_magics.planner.lifetimes.resampling import BLOCKS, resampled
+from transient_magics.planner.measured import record
 from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.speeds.workloads import PUBLISHED
+from transient_magics.planner.words import ending_words
 from transient_magics.spec import parse_groups
 
 T4 = (
     "No lifetimes of the T4 were published. Of 396 preemptible VMs with K80, P100 or V100 were revoked: 23% within 1 h "
     "(0% to 67% by region)"
 )
+SHORT = "no lifetimes of the T4 were published: those of 396 preemptible VMs with K80, P100 or V100 stand in"
 
 
 def planned(spec: str, provisioning: str = "spot") -> Plan:
@@ -73,3 +79,25 @@ def test_dry_runs_the_declare_panel_and_bag_plans_name_it_too() -> None:
     bag = tm.plan("cpux2", bag=True, jobs=4, job_time="1h", zone=("us-central1-a",))
     assert "No lifetimes of VMs without a GPU in us-central1 were published." in " ".join(str(bag).split())
     assert stand_in(None) == stand_in(Capped(published_lifetimes("cpu", "us-east1"), 24.0)) == ""
+
+
+@pytest.mark.parametrize(("gpu", "provisioning", "said"), [
+    ("t4", "spot", f"; {SHORT}"),
+    ("t4", "standard", ""), ("k80", "spot", ""),
+])  # fmt: skip
+def test_the_forecast_of_a_run_names_it_in_a_clause(gpu: str, provisioning: str, said: str) -> None:
+    history, rows = story(revoked=False)
+    now = BEGAN + 110
+    past = [
+        replace(event, accelerator=gpu, provisioning_model=provisioning)
+        if isinstance(event, events.VmRequested) and event.role == "worker"
+        else event
+        for event in history
+        if event.at <= now
+    ]
+    state = replay(past)
+    seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
+    found = forecast(state, now, state.runs["run-1"], seen, published_lifetimes)
+    for words in (str(found), ending_words(found)):
+        assert words.count("lifetimes") == bool(said)
+        assert said in words

@@ -200,8 +200,11 @@ def stand_in_tables(gpu: str, region: str) -> list[Lifetimes]:
     return [table for table in tables() if (table.gpu == "cpu") == (gpu == "cpu")]
 
 
-def stand_in_words(gpu: str, region: str) -> str:
-    """Return a sentence about what stands in for lifetimes that nobody published; empty where somebody did."""
+def stand_in_words(gpu: str, region: str, *, short: bool = False) -> str:
+    """Return what stands in for lifetimes that nobody published; empty where somebody did.
+
+    In sentences, with the shares that were revoked; `short`: a clause without them.
+    """
     used = stand_in_tables(gpu, region)
     if not used:
         return ""
@@ -209,9 +212,11 @@ def stand_in_words(gpu: str, region: str) -> str:
     where = f" in {region}" if any(name == gpu for name, _ in _REVOKED) else ""
     kinds = list(dict.fromkeys(table.gpu.upper() for table in used if table.gpu != "cpu"))
     of = f"with {', '.join(kinds[:-1])} or {kinds[-1]}" if kinds else f"in {used[0].region}"
-    launched = sum(table.launched for table in used)
+    pool = f"{sum(table.launched for table in used)} preemptible VMs {of}"
+    if short:
+        return f"no lifetimes of {vms}{where} were published: those of {pool} stand in"
     revoked = ", ".join(_revoked_within(used, hours) for hours in (1, 8, LAST_HOUR))
-    return f"No lifetimes of {vms}{where} were published. Of {launched} preemptible VMs {of} were revoked: {revoked}."
+    return f"No lifetimes of {vms}{where} were published. Of {pool} were revoked: {revoked}."
 
 
 def _revoked_within(used: list[Lifetimes], hours: int) -> str:

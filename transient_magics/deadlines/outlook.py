@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..journal.deadlines import DeadlineState
 from .decisions import Verdict, decide
@@ -22,12 +22,21 @@ COURSES = 200
 """How many make a band."""
 _DECISIONS = 120  # in what is left: a controller decides far more often
 _SURE, _TAIL = 0.99, 0.05  # nothing is told as surer; the share of courses that end on either side of a band
-_LATEST = 4.0  # times as long as it may take: a course that is not done by then ends at `_FAR`
-_FAR = 1e11
+_LATEST = 4.0  # times as long as it may take: a course that is not done by then ends at `FAR`
+FAR = 1e11
+"""When a course ends whose end is not simulated: seconds since 1970."""
 
 
-def course(seen: Seen, chance: random.Random) -> float:
+def end(seen: Seen, chance: random.Random) -> float:
     """When the run ends, in one course that may come of this."""
+    return next(moment for moment in course(seen, chance) if moment is not None)
+
+
+def course(seen: Seen, chance: random.Random) -> Iterator[float | None]:
+    """The same, period by period: None after each, and at last the end.
+
+    A course of many workers takes longer than a controller may be busy with it at once.
+    """
     span = _span(seen)
     luck = math.exp(seen.speeds.drift * chance.gauss(0, 1))
     speeds = seen.speeds.scaled(luck)
@@ -38,7 +47,7 @@ def course(seen: Seen, chance: random.Random) -> float:
     def unchanged(later: Seen) -> Verdict:
         return Verdict(later.workers)
 
-    done = World(
+    world = World(
         capacity=_capacity(seen, span, chance),
         deadline=seen.deadline,
         work=seen.steps,
@@ -65,15 +74,18 @@ def course(seen: Seen, chance: random.Random) -> float:
         vms=_vms(seen),
         market=seen.market,
         known=DeadlineState(began=(seen.began, seen.steps - seen.train_steps)),
-    ).run()
-    return done.now if done.step >= done.work else _FAR
+    )
+    yield from world.periods()
+    yield world.now if world.step >= world.work else FAR
 
 
 def band(ends: Sequence[float], deadline: float) -> tuple[float, tuple[float, float]]:
     """How many of these courses are in time, as a share, and between which moments nine of ten end."""
     ordered = sorted(ends)
-    low, high = (ordered[round(share * (len(ordered) - 1))] for share in (_TAIL, 1 - _TAIL))
-    return min(sum(end <= deadline for end in ordered) / len(ordered), _SURE), (low, high)
+    # One more of n lies between the k-th and the k-th last with the probability (n + 1 - 2 k) / (n + 1).
+    outer = max(round(_TAIL * (len(ordered) + 1)), 1)
+    in_time = sum(end <= deadline for end in ordered) / len(ordered)
+    return min(in_time, _SURE), (ordered[outer - 1], ordered[-outer])
 
 
 def _span(seen: Seen) -> float:

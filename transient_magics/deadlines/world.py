@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..journal.deadlines import DeadlineState
@@ -96,6 +96,12 @@ class World:
 
     def run(self) -> World:
         """To the end of its work, saved."""
+        for _ in self.periods():
+            pass
+        return self
+
+    def periods(self) -> Iterator[None]:
+        """The same, period by period: a process that has other work, too, does some between two."""
         chance, began = random.Random(self.seed), self.now
         market = self.market or Market(True, LASTS / self.rate, LACKS / self.rate, (PRIOR_SPELLS, PRIOR_SPELLS))
         workers = {key: count for key, count in self.declared.items() if count}
@@ -174,7 +180,7 @@ class World:
                 break
             if int(self.now / self.save_every) > int((self.now - self.period) / self.save_every):
                 self.saved = self.step
-        return self
+            yield
 
     def _changed(self, names: list[str]) -> None:
         """Other VMs work from now on."""

@@ -23,6 +23,7 @@ from ..journal.cost import hourly_of
 from ..journal.power import MachineChange, Stretch
 from .choices import Lifetimes
 from .expected import Behind
+from .lifetimes.published import stand_in
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import Cell, fit, spread, tell
@@ -51,6 +52,8 @@ class Forecast:
     risk: str
     guess: str = ""
     """Why its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
+    stand_in: str = ""
+    """What stands in for lifetimes of its VMs that nobody published, in words; empty where nothing does."""
     behind: Behind | None = None
     """Where it is slower than earlier runs of its model lead to expect."""
 
@@ -138,7 +141,9 @@ def forecast(
     outcome = replace(outcome, hours=outcome.hours + late / 3600, dollars=outcome.dollars + late / 3600 * hourly)
     if not outcome.finished:
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
-    return Forecast(run.name, now, left, outcome, risk, speeds.guess([kind for kind, *_ in offers]))
+    stand_ins = dict.fromkeys(stand_in(group.lifetimes, short=True) for group in course.groups)
+    guess = speeds.guess([kind for kind, *_ in offers])
+    return Forecast(run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)))
 
 
 def _kind(vm: VmState) -> str:

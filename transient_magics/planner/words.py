@@ -226,12 +226,13 @@ def _range(low: str, high: str) -> str:
 
 
 def _but(forecast: Forecast) -> str:
-    """What else must be known of it: how sure it is that the run ends, whether the intervals are measured, and whether
-    it is slower than was to be expected."""
+    """What else must be known of it: how sure it is that the run ends, whether the intervals are measured, whose
+    lifetimes stand in, and whether it is slower than was to be expected."""
     lost = 1 - forecast.finished
     unless = f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
-    guess = f"; a guess: {forecast.guess}" if forecast.guess else ""
-    return f"{unless}{guess}{f'; {forecast.behind}' if forecast.behind else ''}"
+    guess = f"a guess: {forecast.guess}" if forecast.guess else ""
+    behind = str(forecast.behind) if forecast.behind else ""
+    return unless + "".join(f"; {each}" for each in (guess, forecast.stand_in, behind) if each)
 
 
 def ending_words(forecast: Forecast) -> str:

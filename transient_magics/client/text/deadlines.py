@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ...deadlines.outlook import FAR
 from ...journal import Event, RunState, events
 from ...protocol.run import RunSpec
 from ...spec import render_duration, render_money, render_small_money, render_workers
@@ -43,13 +44,20 @@ def outlook_facts(run: RunState, now: float) -> list[tuple[str, str]]:
         sure = "about " if told.chance >= 0.99 else ""
         agreed = " if agreed" if known.proposed and now <= known.proposed.until else ""
         facts.append((f"chance{agreed}", "late" if known.late else f"{sure}{told.chance:.0%}"))
-        facts.append((f"ends{agreed}", f"{moment(told.low, now)} to {moment(told.high, now)}"))
+        facts.append((f"ends{agreed}", _band(run, told, now)))
     if known.acted:
         facts.append(("planned", render_workers(known.acted.machines)))
     if known.outlook:
         worth, price = render_small_money(known.outlook.worth), render_small_money(known.outlook.price)
         facts.append(("a step", f"worth {worth}, a Spot {known.outlook.gpu.upper()} makes one for {price}"))
     return facts
+
+
+def _band(run: RunState, told: events.DeadlineOutlook, now: float) -> str:
+    """When it ends: later than what is simulated, where too few courses end within that."""
+    if told.high < FAR:
+        return f"{moment(told.low, now)} to {moment(told.high, now)}"
+    return f"later than {moment(told.low if told.low < FAR else max(run.spec.finish_by, told.at), now)}"
 
 
 def deadline_event_words(event: Event) -> str:

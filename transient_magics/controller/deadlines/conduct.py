@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ...deadlines.decisions import Verdict, decide
 from ...deadlines.outlook import COURSES, band, course
@@ -25,8 +25,8 @@ _LAST_SECONDS = 20.0
 """So many seconds' cost before its money is spent a run is ended, for its last checkpoint."""
 _SAFE_AGAIN = 0.9
 _COURSES, _COURSES_SECONDS, _LEAST_COURSES = 4, 0.03, 20
-"""Simulated at each look: so many, or until that time is spent, so that nothing else of the controller waits. An
-outlook is that of the latest ones, so many at least."""
+"""Simulated at each look: so many, or until that time is spent, so that nothing else of the controller waits; the next
+look continues. An outlook is that of the latest ones, so many at least."""
 
 
 class Deadlines:
@@ -36,6 +36,7 @@ class Deadlines:
         self._recorder, self._save, self._stop = recorder, save, stop
         self._looked, self._saved = -math.inf, -math.inf
         self._ends: deque[float] = deque(maxlen=COURSES)
+        self._course: Iterator[float | None] | None = None
         self._chance = random.Random()
         self._simulated = ""
 
@@ -100,12 +101,9 @@ class Deadlines:
         last, late = run.deadline.outlook, run.deadline.late
         if self._simulated != run.name:
             self._ends.clear()
+            self._course = None
             self._simulated = run.name
-        began = time.monotonic()
-        for _ in range(_COURSES):
-            self._ends.append(course(sight, self._chance))
-            if time.monotonic() - began > _COURSES_SECONDS:
-                break
+        self._simulate(sight)
         if verdict.late and not late:
             why = f"{machines(verdict.workers)} make its {sight.steps - sight.unsaved:,} steps no sooner"
             self._recorder.record(events.DeadlineLate(run=run.name, ends=verdict.late, reason=why))
@@ -121,6 +119,17 @@ class Deadlines:
                     worth=verdict.worth, price=verdict.price, gpu=verdict.gpu,
                 )
             )  # fmt: skip
+
+    def _simulate(self, sight: Seen) -> None:
+        """Continue the course that was begun, and begin others from what is seen now."""
+        began, ended = time.monotonic(), 0
+        while ended < _COURSES and time.monotonic() - began < _COURSES_SECONDS:
+            self._course = self._course or course(sight, self._chance)
+            end = next(self._course)
+            if end is not None:
+                self._ends.append(end)
+                self._course = None
+                ended += 1
 
 
 def _as_event(workers: Mapping[tuple[str, str], int]) -> events.Machines:

@@ -43,15 +43,17 @@ class Pooled:
     """
 
     words: str
-    """What stands in, as a sentence."""
+    """What stands in, in sentences."""
     tables: tuple[Continued, ...]
     together: Continued
+    clause: str = ""
+    """What stands in, shortly."""
 
     @classmethod
-    def of(cls, used: Sequence[Lifetimes], words: str = "") -> Self:
+    def of(cls, used: Sequence[Lifetimes], words: str = "", clause: str = "") -> Self:
         """Pool the VMs of the tables `used`."""
         together = continued(KaplanMeier(_every(used)), LAST_HOUR)
-        return cls(words, tuple(_continued(table, used) for table in used), together)
+        return cls(words, tuple(_continued(table, used) for table in used), together, clause)
 
     @property
     def name(self) -> str:
@@ -80,14 +82,16 @@ def published_lifetimes(gpu: str, region: str) -> LifetimeModel:
     """Return how VMs with a GPU lived in a region, `Pooled` where nobody published that."""
     used = stand_in_tables(gpu, region)
     if used:
-        return Pooled.of(used, stand_in_words(gpu, region))
+        return Pooled.of(used, stand_in_words(gpu, region), stand_in_words(gpu, region, short=True))
     return _continued(lifetimes(gpu, region), [table for table in tables() if table.gpu == gpu])
 
 
-def stand_in(model: LifetimeModel | None) -> str:
-    """Return a sentence about what stands in for lifetimes that nobody published; empty where nothing does."""
+def stand_in(model: LifetimeModel | None, *, short: bool = False) -> str:
+    """Return what stands in for lifetimes that nobody published, in sentences or `short`; empty where nothing does."""
     inner = model.model if isinstance(model, Capped) else model
-    return inner.words if isinstance(inner, Pooled) else ""
+    if not isinstance(inner, Pooled):
+        return ""
+    return inner.clause if short else inner.words
 
 
 def _continued(table: Lifetimes, kind: Sequence[Lifetimes]) -> Continued:
