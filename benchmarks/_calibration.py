@@ -92,7 +92,7 @@ class Result:
         """Whether the goals are met; None where they do not apply."""
         if not self.target or not self.shown:
             return None
-        covers = COVERAGE[0] <= self.coverage <= COVERAGE[1]
+        covers = COVERAGE[0] <= round(self.coverage, 6) <= COVERAGE[1]
         return covers and (self.ratio is None or self.ratio <= MOST_WIDTH)
 
     def to_dict(self) -> dict[str, object]:
@@ -102,21 +102,30 @@ class Result:
         name = f"{self.interval}: {self.measured}"
         if not self.shown:
             return f"{name:76} no interval shown"
+        best = "" if self.best_coverage is None else f"best holds {self.best_coverage:.0%}"
         ratio = "    -" if self.ratio is None else f"{self.ratio:5.2f}"
         verdict = {True: "holds", False: "MISSES", None: "no target"}[self.holds]
         shown = f"{self.shown / self.trials:4.0%}"
         return (
             f"{name:76} {self.coverage:6.1%} ± {self.error:4.1%} (below {self.below:5.1%}, above {self.above:5.1%})  "
-            f"width {self.width:8.3g}  ratio {ratio}  shown {shown}  {verdict}"
+            f"width {self.width:8.3g}  ratio {ratio}  shown {shown}  {verdict:9}  {best}".rstrip()
         )
 
 
 def run(row: Row, trials: int | None = None) -> Result:
     """All trials of a row, or fewer."""
-    count = trials or row.trials
+    return summary(row, drawn(row, 0, trials or row.trials))
+
+
+def drawn(row: Row, first: int, end: int) -> list[Trial | None]:
+    """The trials of a row with the numbers from `first` to before `end`."""
     seed = crc32(row.name.encode())
-    drawn = (row.trial(np.random.default_rng([seed, number])) for number in range(count))
-    shown = [trial for trial in drawn if trial is not None]
+    return [row.trial(np.random.default_rng([seed, number])) for number in range(first, end)]
+
+
+def summary(row: Row, trials: Sequence[Trial | None]) -> Result:
+    """What these trials of a row come to."""
+    count, shown = len(trials), [trial for trial in trials if trial is not None]
     low, high, came = (np.array([getattr(trial, name) for trial in shown]) for name in ("low", "high", "came"))
     best = np.array([trial.best for trial in shown if trial.best is not None]).reshape(-1, 2)
     known = np.array([trial.came for trial in shown if trial.best is not None])
@@ -144,9 +153,9 @@ def rows() -> Iterator[tuple[str, int, Row]]:
             yield module, place, row
 
 
-def run_of(module: str, place: int, trials: int | None) -> Result:
-    """The row at that place of a module: what another process can be asked for."""
-    return run(importlib.import_module(module).ROWS[place], trials)
+def drawn_of(module: str, place: int, first: int, end: int) -> list[Trial | None]:
+    """These trials of the row at that place of a module: what another process can be asked for."""
+    return drawn(importlib.import_module(module).ROWS[place], first, end)
 
 
 @dataclass(frozen=True)
@@ -256,29 +265,29 @@ def predictive(
     `covariances(world)[b]`, the coefficients have a flat prior. `target(world)`: the number's own row of the design,
     its variance, and its covariance with each block.
     """
-    weights, means, deviations = list[float](), list[float](), list[float]()
-    for world in worlds():
-        row, variance, crosses = target(world)
-        information = np.zeros((len(row), len(row)))
-        pulled, gain, known = np.zeros(len(row)), row.astype(float).copy(), 0.0
-        logs, square = 0.0, 0.0
-        parts = list[Array]()
-        for block, (y, x, covariance) in enumerate(zip(measured, design, covariances(world), strict=True)):
-            factor = np.linalg.cholesky(covariance)
-            solved = np.linalg.solve(factor, np.column_stack([y, x, crosses[block]]))
-            white, tall, cross = solved[:, 0], solved[:, 1:-1], solved[:, -1]
-            information += tall.T @ tall
-            pulled += tall.T @ white
-            gain -= cross @ tall
-            known += cross @ cross
-            parts.append(np.array([cross @ white]))
-            square += white @ white
-            logs += float(np.log(np.diag(factor)).sum())
-        coefficients = np.linalg.solve(information, pulled)
-        square -= pulled @ coefficients
-        logs += 0.5 * float(np.linalg.slogdet(information)[1])
-        weights.append(-logs - 0.5 * square)
-        means.append(float(gain @ coefficients + sum(part[0] for part in parts)))
-        deviations.append(math.sqrt(max(variance - known + gain @ np.linalg.solve(information, gain), 1e-12)))
-    likely = np.exp(np.array(weights) - max(weights))
-    return Gaussian(likely / likely.sum(), np.array(means), np.array(deviations))
+    targets = [target(world) for world in worlds()]
+    stacked = [np.stack(block) for block in zip(*(covariances(world) for world in worlds()), strict=True)]
+    row = targets[0][0].astype(float)
+    many, size = len(targets), len(row)
+    information, pulled, gain = np.zeros((many, size, size)), np.zeros((many, size)), np.tile(row, (many, 1))
+    logs, square, mean, known = np.zeros(many), np.zeros(many), np.zeros(many), np.zeros(many)
+    for block, (y, x, covariance) in enumerate(zip(measured, design, stacked, strict=True)):
+        factor = np.linalg.cholesky(covariance)
+        crosses = np.stack([each[2][block] for each in targets])[:, :, np.newaxis]
+        same = np.broadcast_to(np.column_stack([y, x]), (many, len(y), 1 + size))
+        solved = np.linalg.solve(factor, np.concatenate([same, crosses], axis=2))
+        white, tall, cross = solved[:, :, 0], solved[:, :, 1:-1], solved[:, :, -1]
+        information += np.einsum("wni,wnj->wij", tall, tall)
+        pulled += np.einsum("wni,wn->wi", tall, white)
+        gain -= np.einsum("wni,wn->wi", tall, cross)
+        mean += (cross * white).sum(axis=1)
+        known += (cross**2).sum(axis=1)
+        square += (white**2).sum(axis=1)
+        logs += np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+    both = np.linalg.solve(information, np.stack([pulled, gain], axis=2))
+    logs += np.linalg.slogdet(information)[1] / 2
+    fitted = -logs - (square - (pulled * both[:, :, 0]).sum(axis=1)) / 2
+    mean += (gain * both[:, :, 0]).sum(axis=1)
+    variance = np.array([each[1] for each in targets]) - known + (gain * both[:, :, 1]).sum(axis=1)
+    likely = np.exp(fitted - fitted.max())
+    return Gaussian(likely / likely.sum(), mean, np.sqrt(np.maximum(variance, 1e-12)))

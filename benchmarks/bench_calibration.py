@@ -17,8 +17,11 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from _calibration import Result, rows, run_of
+from _calibration import Result, drawn_of, rows, summary
 from _common import say
+
+PART = 50
+"""Trials that one process makes at a time."""
 
 
 def main() -> None:
@@ -31,12 +34,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
     asked = parser.parse_args()
     trials = 40 if asked.quick else asked.trials
-    chosen = [(module, place) for module, place, row in rows() if asked.only in row.name]
+    chosen = [(module, place, row) for module, place, row in rows() if asked.only in row.name]
     results = list[Result]()
     began = time.perf_counter()
     with ProcessPoolExecutor(asked.jobs or os.cpu_count()) as pool:
-        for future in [pool.submit(run_of, module, place, trials) for module, place in chosen]:
-            results.append(future.result())
+        parts = [
+            [
+                pool.submit(drawn_of, module, place, first, min(first + PART, trials or row.trials))
+                for first in range(0, trials or row.trials, PART)
+            ]
+            for module, place, row in chosen
+        ]
+        for (_, _, row), part in zip(chosen, parts, strict=True):
+            results.append(summary(row, [trial for future in part for trial in future.result()]))
             print(results[-1], flush=True)
     asserted = [result.holds for result in results if result.holds is not None]
     say("rows that hold, of those with a goal", sum(asserted), f"of {len(asserted)}")

@@ -150,7 +150,7 @@ def test_a_studys_dry_run_says_hours_and_dollars_where_runs_of_its_model_were_me
     (longer,) = preview(80_000).rows
     assert longer["hours"] / row["hours"] == pytest.approx(2, rel=0.1)
     said = str(preview(40_000))
-    assert re.search(r"; about \d+ h( \d+ min)? \(\d+ h.* to \d+ h.*\), \$\d+\.\d+", said), said
+    assert re.search(r"; about \d+ h( \d+ min)? \(\d+ h.* to \d+ h.*\), \$\d+\.\d+ \(\$\d.* to \$\d.*\)", said), said
     assert "Hours are by what this model's runs were measured at" in said
     unknown = preview(40_000, model="another")
     assert unknown.rows[0]["hours"] is None

@@ -18,8 +18,13 @@ from tests.planner.test_stall_terms import terms
 from tests.planner.test_stalls import one, step, told
 from transient_magics import places
 from transient_magics.client.configurations import Part, StudyPreview
+from transient_magics.client.declaring import Preview
+from transient_magics.client.folders import known_runs
+from transient_magics.client.forecaster import _words
 from transient_magics.client.planning.deadlines import _needed
-from transient_magics.client.planning.servers import bound_words
+from transient_magics.client.planning.forecasts import forecast_line
+from transient_magics.client.planning.learning import learn, store_of
+from transient_magics.client.planning.servers import bound_words, foreseen
 from transient_magics.errors import PlanError, StoreError
 from transient_magics.journal import Journal
 from transient_magics.planner.measured import CROSSING, Observation, Record
@@ -39,6 +44,9 @@ FULL: dict[str, Any] = {
     "gradients": ((50, 1.0, 2.0),), "mode": "async", "waits": {"k80": Waits(1.0, 10.0, 20)}, "settings": "units=64",
 }  # fmt: skip
 """A record with something in every field."""
+
+
+NEXT = RunSpec.from_dict({**stories.TRAIN, "name": "next", "train_steps": 7200})
 
 
 @pytest.fixture
@@ -63,6 +71,14 @@ def trained(name: str, project: str | None, times: float = 1.0) -> None:
     with Journal(folder / "journal.jsonl") as journal:
         for event in history:
             journal.append(event)
+
+
+def searched(spec: Any) -> StudyPreview:
+    study = StudySpec.from_dict({
+        "name": "search", "run": NEXT.without_token(), "objective": "max accuracy", "trials": 2, "sampler": "grid",
+        "space": [asdict(each) for each in parse_space("learning_rate=1e-1,1e-2")],
+    })  # fmt: skip
+    return StudyPreview(study, (Part(spec, (), own=False),), "")
 
 
 def planned(spec: str, **more: Any) -> Plan:
@@ -127,20 +143,15 @@ def test_a_plan_says_where_its_seconds_were_measured_and_takes_no_others(home: P
 def test_dry_runs_deadlines_and_what_holds_back_take_the_seconds_that_fit_the_cluster(home: Path) -> None:
     trained("emu", None)
     emulated, real = (stories.declaration("new", 40, project=project) for project in (None, "my-project"))
-    run = RunSpec.from_dict({**stories.TRAIN, "name": "next", "train_steps": 7200})
-    study = StudySpec.from_dict({
-        "name": "search", "run": run.without_token(), "objective": "max accuracy", "trials": 2, "sampler": "grid",
-        "space": [asdict(each) for each in parse_space("learning_rate=1e-1,1e-2")],
-    })  # fmt: skip
 
     def hours(spec: Any) -> float | None:
-        return StudyPreview(study, (Part(spec, (), own=False),), "").rows[0]["hours"]
+        return searched(spec).rows[0]["hours"]
 
     assert "of run-emu: The parameter server holds the workers back" in bound_words(emulated)
-    assert _needed(emulated, run, "", 7200) is not None
+    assert _needed(emulated, NEXT, "", 7200) is not None
     assert hours(emulated) is not None
     assert bound_words(real) == ""
-    assert _needed(real, run, "", 7200) is None
+    assert _needed(real, NEXT, "", 7200) is None
     assert hours(real) is None
     trained("real", "my-project", 0.25)
     quick, slow = hours(emulated), hours(real)
@@ -177,3 +188,21 @@ def test_a_file_of_another_version_is_not_read_and_a_broken_one_is_an_error(tmp_
             _ = store.newest_source
     store.path.rename(store.path.with_name(re.sub(r"\.v\d+", "", store.path.name)))
     assert store.newest_source is None
+
+
+def test_where_a_broken_file_leaves_out_a_figure_its_error_takes_the_place(home: Path) -> None:
+    trained("real", "my-project")
+    (known,) = known_runs()
+    store = store_of(known)
+    learn(store, known)
+    store.path.write_text('{"runs": {"demo/run-1@1": {}}}', encoding="utf-8")
+    error = f"What earlier runs measured cannot be read: KeyError: 'observations' ({store.path}). Delete that file."
+    spec = stories.declaration("new", 40, project="my-project")
+    assert error in str(foreseen(Preview(spec)))
+    assert f"How long it takes is not known. {error}" in str(searched(spec))
+    with pytest.raises(StoreError, match="Delete that file"):
+        _needed(spec, NEXT, "", 7200)
+    run = tm.cluster("real").run("run-real")
+    assert repr(run.cost()).endswith(f" so far, no forecast: {error}")
+    assert forecast_line(run) == f"run-real: no forecast: {error}"
+    assert _words("real", "run-real") == f"no forecast: {error}"

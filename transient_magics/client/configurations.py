@@ -141,23 +141,26 @@ class StudyPreview:
     def rows(self) -> list[dict[str, Any]]:
         """One dict per configuration: on (None: any workers), cluster, own, zone, workers, trials, runs, at_once (how
         many of these runs train at the same time), hourly (US dollars of the whole cluster); and what its runs take if
-        each is trained to its end: hours, low, high, dollars (None where no run of the model tells it, or runs are
-        chosen as they come)."""
+        each is trained to its end: hours, low, high, dollars, least, most (None where no run of the model tells it, or
+        runs are chosen as they come)."""
         spec, rows = self.spec, []
-        expectations = Expectations(spec, self.source)
         for part in self.parts:
             for each in part.configurations or (None,):
                 workers = spec.workers_of(each or "")
                 trials = max(1, count_points(spec.space)) if each and spec.sampler == "grid" else spec.trials
                 runs, at_once = trials * spec.repeat, _at_once(part.spec, each, workers, spec.per_vm)
                 unknown = (each and self._chosen) or spec.per_vm > 1
-                takes = None if unknown else expectations.of(part.spec, each, workers, runs, at_once)
+                takes = None if unknown else self._expectations.of(part.spec, each, workers, runs, at_once)
                 rows.append({
                     "on": each, "cluster": part.spec.name, "own": part.own, "zone": part.spec.home_zone,
                     "workers": workers, "trials": trials, "runs": runs, "at_once": at_once, "hourly": part.hourly,
                     **(asdict(takes) if takes else dict.fromkeys(_TAKES)),
                 })  # fmt: skip
         return rows
+
+    @cached_property
+    def _expectations(self) -> Expectations:
+        return Expectations(self.spec, self.source)
 
     @property
     def _chosen(self) -> bool:
@@ -195,6 +198,8 @@ class StudyPreview:
             return "How long it takes is not known: how many runs a configuration has is chosen as they come."
         if self.spec.per_vm > 1:
             return "How long it takes is not known: runs that share a VM slow each other down."
+        if any(row["hours"] is None for row in self.rows) and self._expectations.unread:
+            return f"How long it takes is not known. {self._expectations.unread}"
         if any(row["hours"] is None for row in self.rows):
             return "How long it takes is not known where it is not said: no run of this model here tells it."
         pruned = "; pruned runs take less" if self.spec.pruner != "none" else ""
@@ -224,12 +229,13 @@ class StudyPreview:
 
 
 def _takes(row: Mapping[str, Any]) -> str:
-    """`, about 2 h (1.5 to 3 h), $1.20`, where it is known."""
+    """`; about 2 h (1.5 to 3 h), $1.20 ($0.90 to $1.80)`, where it is known."""
     if row["hours"] is None:
         return ""
     low, high = (render_duration(_rough(3600 * row[each])) for each in ("low", "high"))
     about = render_duration(_rough(3600 * row["hours"]))
-    return f"; about {about} ({low} to {high}), {text.money(row['dollars'])}"
+    dollars, least, most = (text.money(row[each]) for each in ("dollars", "least", "most"))
+    return f"; about {about} ({low} to {high}), {dollars} ({least} to {most})"
 
 
 def _rough(seconds: float) -> float:

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .. import places
-from ..errors import TransientError
+from ..errors import StoreError, TransientError
 
 _NEEDED = ("numpy", "scipy")
 _IDLE_SECONDS = 120.0
@@ -35,7 +35,8 @@ class Forecaster:
 
     def words(self, cluster: str, run: str) -> str:
         """`ends about 14:32 (14:20 to 14:55), ...`; nothing where that cannot be told: the run is young or over, or
-        NumPy or SciPy is not installed. Takes a moment, the first time a second."""
+        NumPy or SciPy is not installed. `no forecast: ...` where a file has to be deleted first. Takes a moment, the
+        first time a second."""
         if not all(map(find_spec, _NEEDED)):
             return ""
         with self._lock:
@@ -91,12 +92,14 @@ def ending(cluster: str, run: str) -> str:
 
 def _words(cluster: str, run: str) -> str:
     from .finding import cluster as find
-    from .planning.forecasts import forecast
+    from .planning.forecasts import forecast, no_forecast
 
     try:
         from ..planner.words import ending_words
 
         return ending_words(forecast(find(cluster).run(run)))
+    except StoreError as error:
+        return no_forecast(error)
     except TransientError:
         return ""
 

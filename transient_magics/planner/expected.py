@@ -59,7 +59,7 @@ def expected(workload: Workload, choice: Choice) -> Expected | None:
         return None
     speed = choice.steps_per_second(workload)
     of_steps = max(choice.step(workload, group).error for group in choice.placed)
-    wide = math.exp(_NORMAL * math.hypot(workload.speed_error, of_steps))
+    wide = math.exp(_NORMAL * math.hypot(workload.speed_error, of_steps, choice.speed_error(workload)))
     return Expected(speed, speed / wide, speed * wide)
 
 

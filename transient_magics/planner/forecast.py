@@ -26,13 +26,13 @@ from .expected import Behind
 from .lifetimes.published import stand_in
 from .measured import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
-from .speeds.fitting import Cell, fit, spread, tell
+from .speeds.fitting import YOUNG_SECONDS, Cell, fit, rest_error
 from .speeds.preparation import gpu_of, kind_of
 from .speeds.speed import SCALING
 from .speeds.workloads import Estimate, by_peak
 
 _RUNS = 4000
-_YOUNG_ERROR = 0.1  # first quarters of CM-DARE's runs differ from the others by 8 %
+_YOUNG_ERROR = 0.18  # first quarters of CM-DARE's runs differ from the others by 8 %, few times by twice as much
 _UNKNOWN_ERROR = 1.0  # of the seconds of a step without a GPU, where only GPUs have trained
 _JOIN_SECONDS = 15.0
 _STALE_SECONDS = 60.0
@@ -112,8 +112,8 @@ def forecast(
     """
     if run.over:
         raise PlanError(f"{run.name} {'has' if run.phase == 'failed' else 'is'} {run.phase} already")
-    speeds = _speeds(state, run, record)
     left = max(run.train_steps - _steps_by(now, run, record), 1)
+    speeds = _speeds(state, run, record, left)
     own = [vm for vm in state.living if _is_of(state, run, vm)]
     vms = [_as_it_will_be(vm) for vm in own if vm.state != "leaving"]
     vms += _to_come(state, run, vms)
@@ -245,7 +245,7 @@ class _Speeds:
         return f"it has not trained for long yet{f', and not at all {where}' if new else ''}"
 
 
-def _speeds(state: ClusterState, run: RunState, record: Record) -> _Speeds:
+def _speeds(state: ClusterState, run: RunState, record: Record, left: int) -> _Speeds:
     seen, emulated = list(record.observations), bool(state.spec and state.spec.emulated)
     least = 0.0
     if not seen:
@@ -253,18 +253,21 @@ def _speeds(state: ClusterState, run: RunState, record: Record) -> _Speeds:
             raise PlanError(f"{run.name} has made too few steps to tell", fix="Ask again in some seconds.")
         kinds = [_kind(state.vms[name]) for name in run.workers if name in state.vms]
         seen = [Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)]
-        least = spread([0.0], 1, [1.0], _YOUNG_ERROR)
-    if _synchronous(run):  # nobody is faster than all: each of them as fast as they were together last
+        least = _YOUNG_ERROR
+    lasted = [each.seconds for each in seen]
+    rest = left / seen[-1].steps_per_second
+    guessed = sum(lasted) < YOUNG_SECONDS
+    if _synchronous(run):  # each of them is as fast as they were together last
         alike = [each for each in seen if each.workers == seen[-1].workers]
         lasted = [each.seconds for each in alike]
         speed = float(np.average([each.steps_per_second for each in alike], weights=lasted))
-        error = max(least, spread([speed / each.steps_per_second - 1 for each in alike], 1, lasted))
-        return _Speeds({"": 1 / speed}, 0.0, SCALING, error, not tell(1, lasted), emulated)
+        error = rest_error([speed / each.steps_per_second - 1 for each in alike], lasted, 1, rest)
+        return _Speeds({"": 1 / speed}, 0.0, SCALING, max(least, error), sum(lasted) < YOUNG_SECONDS, emulated)
     # The forecast is for the servers that there are: however many, they are one to this fit.
-    found = fit([Cell(each.workers, 1, each.steps_per_second, each.seconds) for each in seen])
+    found = fit([Cell(each.workers, 1, each.steps_per_second, each.seconds, run.name) for each in seen])
+    error = rest_error(found.errors, lasted, len(found.compute_seconds), rest)
     return _Speeds(
-        found.compute_seconds, found.service_seconds, found.scaling, max(least, found.error),
-        found.guessed, emulated,
+        found.compute_seconds, found.service_seconds, found.scaling, max(least, error), guessed, emulated,
     )  # fmt: skip
 
 

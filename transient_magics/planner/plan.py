@@ -146,6 +146,8 @@ def make_plan(
     if lost is not None and lost >= workers and not replaced:
         raise PlanError(f"{lost} revocations leave none of {workers} workers", where="revocations",
                         fix="Plan for fewer, or with replacements.")  # fmt: skip
+    if choice.far(workload) and not workload.guess:
+        workload = replace(workload, guess="no run was measured at this distance from its parameter servers")
     course = choice.course(workload, train_steps, lifetimes, replace=replaced)
     outcome = simulate(course, runs=runs, seed=seed, revocations=lost)
     if not outcome.finished:

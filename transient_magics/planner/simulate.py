@@ -24,7 +24,8 @@ from scipy import special
 
 from .lifetimes.model import LifetimeModel
 from .lifetimes.resampling import BLOCKS, resampled
-from .speeds.speed import SCALING, SHARPNESS, capacity, cluster_speed, synchronous_speed, worker_speed
+from .speeds.fitting import Draws
+from .speeds.speed import SCALING, SHARPNESS, capacities, capacity, cluster_speed, synchronous_speed, worker_speed
 
 Array = NDArray[np.float64]
 
@@ -47,6 +48,8 @@ class Workers:
     """Workers that are alike. Speeds by seconds of a step (`compute_seconds`), prices in $ per hour.
 
     `error`: the relative standard deviation of these seconds; groups of one `accelerator` are off by the same luck.
+    `far_error`: the same of workers far from their parameter servers, who are all off by one luck. `kind`: the kind of
+    worker whose seconds `Course.draws` has, where these are taken from it.
     `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable VM to its first step.
     `transfer_dollars`: of one step, where the parameter servers are in another zone. In the middle of a run `ages` has
     the hours for which each VM has run (0: only requested) and `ready_in` the seconds until each takes steps.
@@ -57,7 +60,9 @@ class Workers:
     hourly: float
     on_demand_hourly: float
     accelerator: str = ""
+    kind: str = ""
     error: float = 0.0
+    far_error: float = 0.0
     price_error: float = 0.0
     """How far off `hourly` may be (standard deviation of its logarithm), for all groups of a course alike."""
     lifetimes: LifetimeModel | None = None
@@ -78,7 +83,7 @@ class Course:
     seconds that pass in a second of work; lifetimes, boots and bills go by the former. `waves`: the share of a group
     that is revoked together, where it is. `from_ready`: VMs cost from when they answer, as a run's own cost counts them
     (`journal.cost`), and no minute at least. `synchronous`: steps are taken together, the slowest `backup_workers` of
-    each not waited for.
+    each not waited for. `draws`: seconds, the servers' part and scaling are as uncertain together as these are.
     """
 
     groups: tuple[Workers, ...]
@@ -99,6 +104,7 @@ class Course:
     from_ready: bool = False
     synchronous: bool = False
     backup_workers: int = 0
+    draws: Draws | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +238,22 @@ class _Fleet:
         def places(values: Sequence[float]) -> Array:
             return np.repeat(np.array(values, dtype=float), counts)
 
+        service: float | Array = course.service_seconds
+        limit: float | Array = capacity(course.service_seconds, course.servers, course.scaling)
+        factors = dict[str, Array]()
+        if course.draws:
+            drawn = random.integers(len(course.draws.service), size=runs)
+            service = course.draws.service[drawn]
+            limit = capacities(service, course.servers, course.draws.scaling[drawn])
+            factors = {kind: values[drawn] for kind, values in course.draws.factors.items()}
         # One GPU's step time is as wrong for all of its workers, wherever they are.
         luck = {name: random.normal(size=runs) for name in dict.fromkeys(each.accelerator for each in course.groups)}
-        speeds = [
-            worker_speed(
-                group.compute_seconds * np.exp(group.error * luck[group.accelerator]),
-                course.service_seconds, course.servers,
-            )
-            for group in course.groups
-        ]  # fmt: skip
+        far = random.normal(size=runs) if any(group.far_error for group in course.groups) else np.zeros(runs)
+        speeds = list[Array]()
+        for group in course.groups:
+            off = np.exp(group.error * luck[group.accelerator] + group.far_error * far)
+            seconds = group.compute_seconds * factors.get(group.kind, 1.0) * off
+            speeds.append(worker_speed(seconds, service, course.servers))
         startups = [group.startup for group in course.groups]
         limit_luck, work_luck = random.normal(size=runs), random.normal(size=runs)
         return cls(
@@ -251,7 +264,7 @@ class _Fleet:
             places([group.join_seconds for group in course.groups]),
             _hourly(course, random, runs),
             places([group.transfer_dollars for group in course.groups]),
-            capacity(course.service_seconds, course.servers, course.scaling) * np.exp(course.limit_error * limit_luck),
+            limit * np.exp(course.limit_error * limit_luck),
             course.steps * np.exp(course.work_error * work_luck),
         )
 

@@ -22,10 +22,10 @@ from ..protocol.run import RunSpec
 from ..spec import Source
 from .measured import Observation, Record
 from .speeds import families
-from .speeds.fitting import Cell, fit
+from .speeds.fitting import BY_PEAK_ERROR, Cell, fit
 from .speeds.preparation import waiting
 from .speeds.speed import SERVICE_ERROR, service_by_size
-from .speeds.workloads import BY_PEAK_ERROR, PLACES, Estimate, Workload
+from .speeds.workloads import PLACES, Estimate, Workload
 from .stalls.terms import Terms
 
 _VERSION = 2
@@ -139,11 +139,11 @@ class ModelStore:
         known = {run: each for run, each in self.records(source).items() if among is None or run in among}
         records = {run: each for run, each in known.items() if each.mode == "async"}
         stalls, untrained = self._terms(source, wire), ""
-        timed = [record for record in records.values() if record.observations]
-        seen = [each for record in timed for each in record.observations]
-        measured, error = f"measured in {len(timed)} run{'' if len(timed) == 1 else 's'}", 0.0
+        seen = [(run, each) for run, record in records.items() for each in record.observations]
+        runs = len({run for run, _ in seen})
+        measured = f"measured in {runs} run{'' if runs == 1 else 's'}"
         if not seen and stalls:
-            seen = [_observed(kind, terms) for kind, terms in stalls.items()]
+            seen = [(terms.run, _observed(kind, terms)) for kind, terms in stalls.items()]
             measured = f"measured by {', '.join(dict.fromkeys(each.run for each in stalls.values()))}"
             untrained = "it never trained: its stalls alone were measured"
         if not seen:
@@ -156,7 +156,7 @@ class ModelStore:
         told = [*records.values(), *stalls.values()]
         parameters = max((each.parameters for each in told), default=0)
         gigaflops = max((each.gigaflops for each in told), default=0.0)
-        cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds) for each in seen]
+        cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds, run) for run, each in seen]
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
         assumed = min(service_by_size(parameters), single / 2)
         found = fit(cells, service_seconds=assumed)
@@ -164,22 +164,22 @@ class ModelStore:
         if bound := {kind: each for kind, each in stalls.items() if each.waited > 0}:
             waits = {**waits, **{kind: each.waited for kind, each in bound.items()}}
             preparation = statistics.fmean(each.input * each.place.vcpus for each in bound.values())
-        joins = [seconds for record in records.values() for seconds in record.joins]
-        if not found.apart:
-            measured, error = "from clusters with other GPUs, by peak TFLOPS", BY_PEAK_ERROR
+        joins = [statistics.median(record.joins) for record in records.values() if record.joins]
         notes = [_EMULATED] if source == "emulated" else []
         if not parameters:
             notes.append(_NOT_COUNTED)
+        if not found.apart:
+            notes.append(f"Its GPUs trained together only: in another mix each may be {BY_PEAK_ERROR:.0%} off.")
         return Workload(
             name=name,
             source=source,
-            compute={gpu: Estimate(seconds, error, measured)
+            compute={gpu: Estimate(seconds, 0.0, measured, gpu)
                      for gpu, seconds in found.compute_seconds.items()},
             service_seconds=found.service_seconds, scaling=found.scaling,
             batch_size=round(statistics.median(batches)) if batches else 0,
             parameters=parameters, gigaflops=gigaflops, family=family_of(self.key["model"]),
             join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
-            speed_error=found.error, limit_error=0.05 if found.limited else SERVICE_ERROR,
+            speed_error=found.between, draws=found.draws, limit_error=0.05 if found.limited else SERVICE_ERROR,
             limit_measured=found.limited or not assumed, waits=waits, preparation=preparation, stalls=stalls,
             guess=untrained or ("it has not trained for long" if found.guessed else ""),
         )  # fmt: skip

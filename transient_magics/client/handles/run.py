@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,14 +176,15 @@ class Run:
         Returns
         -------
         Cost
-            `total` in US dollars; `projected` while the run goes on (None where it is too young to tell).
+            `total` in US dollars; `projected` while the run goes on (None where it is too young to tell, or where
+            `note` says why not).
         """
         from ..planning.forecasts import projected
 
         found = costs(self.cluster.state, now()).get(self.name)
         if found is None:
             return Cost(subject=self.name, total=0.0)
-        return found if found.over else replace(found, projected=projected(self))
+        return found if found.over else projected(found, self)
 
     def forecast(self, revocations: str | None = None) -> Forecast:
         """Return when the run ends and what it will have cost, with intervals, given all that happened.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...catalog import accelerator, has_gpu
 from ...clock import rate_of
-from ...errors import ClusterError, DeclarationError, TransientError, UnreachableError
+from ...errors import ClusterError, DeclarationError, StoreError, TransientError, UnreachableError
 from ...journal import ClusterState, bill
 from ...spec import ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
 from ...spec.units import parse_deadline
@@ -133,7 +133,10 @@ def on_demand_words(cluster: Cluster, run: RunSpec) -> str:
 
 def refuse_impossible(cluster: Cluster, run: RunSpec, source: str, made: int = 0) -> None:
     """Raise DeclarationError where earlier runs of this code tell that no workers of the cluster do it in time, with
-    the nearest deadline that they can. `made`: steps that count already. Nothing where no run tells its speed."""
+    the nearest deadline that they can. `made`: steps that count already. Nothing where no run tells its speed.
+
+    Raises StoreError where what earlier runs tell cannot be read.
+    """
     spec = cluster.state.spec
     assert spec
     needed = _needed(spec, run, source, run.train_steps - made)
@@ -165,6 +168,8 @@ def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float |
             work_seconds(choice, workload, steps) + (0.0 if spec.emulated else start_seconds(choice, workload, steps))
             for choice in choices
         )
+    except StoreError:
+        raise
     except (TransientError, OSError):  # no run of it has trained long enough, or NumPy is not installed
         return None
 

@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...errors import ClusterError, PlanError, TransientError, UnreachableError
-from ...journal import ClusterState, Projection, kept, metrics
+from ...errors import ClusterError, PlanError, StoreError, TransientError, UnreachableError
+from ...journal import ClusterState, Cost, kept, metrics
 from ...protocol import layout
 from ...spec import WorkerGroup
 from ..folders import KnownRun, known_runs
@@ -97,12 +97,15 @@ def _machines(run: KnownRun) -> tuple[bool, frozenset[tuple[str, str, str]]]:
     return bool(state.spec and state.spec.emulated), kinds
 
 
-def projected(run: Run) -> Projection | None:
-    """Return what a run will have cost at its end; None where that cannot be told: it is too young, or over."""
+def projected(cost: Cost, run: Run) -> Cost:
+    """Return the cost of a run that goes on with what it will be at its end, or with a note on why that cannot be
+    read; unchanged where the run is too young to tell."""
     try:
-        return forecast(run).cost
+        return replace(cost, projected=forecast(run).cost)
+    except StoreError as error:
+        return replace(cost, note=no_forecast(error))
     except (TransientError, ImportError):
-        return None
+        return cost
 
 
 def forecast_line(run: Run) -> str:
@@ -111,8 +114,15 @@ def forecast_line(run: Run) -> str:
         return ""
     try:
         return f"{run.name} {forecast(run)}."
+    except StoreError as error:
+        return f"{run.name}: {no_forecast(error)}"
     except TransientError:  # too young, or NumPy is not installed: the status says enough without
         return ""
+
+
+def no_forecast(error: StoreError) -> str:
+    """Return why there is no forecast, in the place of one."""
+    return f"no forecast: {error}"
 
 
 def weather_of(cluster: Cluster) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...errors import TransientError
+from ...errors import StoreError, TransientError
 from ...spec import JOBS, ClusterSpec, WorkerGroup
 from ..declaring import Preview
 from ..folders import known_runs
@@ -23,7 +23,10 @@ def foreseen(preview: Preview) -> Preview:
 
 
 def bound_words(spec: ClusterSpec) -> str:
-    """`As run-1 was: ...`, where they would hold it back from the first step; else nothing."""
+    """`With the model of run-1: ...`, where they would hold it back from the first step; else nothing.
+
+    Where what runs measured cannot be read: that error.
+    """
     if spec.purpose == JOBS:
         return ""
     there = [run for run in known_runs() if source(run) == spec.source]
@@ -44,6 +47,8 @@ def bound_words(spec: ClusterSpec) -> str:
             learn(store, run)
             workload = store.workload(run.state.name, source(run), run.state.spec.wire)
             said = " ".join(held_back(choice, workload))
+        except StoreError as error:
+            return str(error)
         except (TransientError, OSError):  # too young to tell, or its cell is gone
             continue
         return f"With the model of {run.state.name}: {said}" if said else ""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...errors import TransientError
+from ...errors import StoreError, TransientError
 from ...protocol.machines import parse_machines
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, Source, WorkerGroup
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Expected:
     """What the runs of one configuration take: `hours` until all are trained, the range from `low` to
-    `high` of simulated courses, and `dollars` of the whole cluster for that time."""
+    `high` of simulated courses, and `dollars` of the whole cluster for that time, from `least` to `most`."""
 
     hours: float
     low: float
     high: float
     dollars: float
+    least: float
+    most: float
 
 
 class Expectations:
@@ -37,6 +39,8 @@ class Expectations:
         self._spec = spec
         self._cell = cell
         self._workloads: dict[Source, Workload | None] = {}
+        self.unread = ""
+        """Why what was measured cannot be read, once it was needed; empty where it can."""
 
     def of(self, cluster: ClusterSpec, machines: str | None, workers: int, runs: int, at_once: int) -> Expected | None:
         """Of so many runs with so many workers, or on these `machines`; None where no run of the model tells it."""
@@ -59,13 +63,18 @@ class Expectations:
         except TransientError:  # as the price of such a VM there is not known, or it is revoked before it trains
             return None
         low, high = plan.interval()
-        return Expected(plan.hours, low, high, plan.hours * cluster.hourly)
+        dollars, least, most = (hours * cluster.hourly for hours in (plan.hours, low, high))
+        return Expected(plan.hours, low, high, dollars, least, most)
 
     def _workload(self, cluster: ClusterSpec) -> Workload | None:
         """The study's model as it was measured on VMs like the cluster's; None where it was not, or what plans need is
         not installed."""
         if cluster.source not in self._workloads:
-            self._workloads[cluster.source] = _workload(self._spec, self._cell, cluster.source)
+            self._workloads[cluster.source] = None
+            try:
+                self._workloads[cluster.source] = _workload(self._spec, self._cell, cluster.source)
+            except StoreError as error:
+                self.unread = str(error)
         return self._workloads[cluster.source]
 
 
@@ -76,5 +85,7 @@ def _workload(spec: StudySpec, cell: str, source: Source) -> Workload | None:
             learn(store, run)
         found = store.workload(spec.name, source, spec.run.wire)
         return replace(found, synchronous=spec.run.mode == "sync", backup_workers=spec.run.backup_workers)
+    except StoreError:
+        raise
     except (TransientError, ImportError):
         return None

@@ -39,6 +39,8 @@ class Cost:
         Whether it has ended.
     projected : Projection or None
         What it will have cost at its end; None where it is over, or no forecast can be made.
+    note : str
+        Why no forecast can be made, where the user has to do something about it; else empty.
     """
 
     subject: str
@@ -46,6 +48,7 @@ class Cost:
     lines: Mapping[str, float] = field(default_factory=dict[str, float])
     over: bool = False
     projected: Projection | None = None
+    note: str = ""
 
     @property
     def words(self) -> str:
@@ -53,7 +56,8 @@ class Cost:
         total = render_money(self.total)
         if self.over:
             return total
-        return f"{total} so far, {self.projected}" if self.projected else f"{total} so far"
+        more = self.projected or self.note
+        return f"{total} so far, {more}" if more else f"{total} so far"
 
     def __repr__(self) -> str:
         return f"{self.subject}: {self.words}"

@@ -1,61 +1,108 @@
 """A workload's numbers from measured speeds of clusters: each GPU's seconds, the servers' part, how servers add up.
 
-Cells go in (which workers, how many parameter servers, steps per second), a fit of the law in `speed` comes out, with
-the errors that it leaves. What cells cannot tell is not fitted: without a cell in which the servers hold workers back
-their part is taken from `service_seconds` (0 if unknown), without different numbers of servers their scaling too.
+Cells go in (which workers, how many parameter servers, steps per second, of which run), a fit of the law in `speed`
+comes out, with the errors that it leaves. The run is the unit: runs differ from each other by more than the stretches
+of one run do, so that no number of stretches tells how far the next run is off. The model is linear in logs, with
+random effects of runs:
+
+    log speed = log law(parameters; cluster) + run + stretch
+
+What cells cannot separate is held by priors: GPUs by their peak speeds, the servers' part by the size of the model's
+variables. So the parameters are not known one by one, but together: `Fit.draws` has joint draws of them. In every draw
+a cluster that was measured is as fast as it was measured to be.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
-from scipy.optimize import least_squares
 
 from ...catalog import ACCELERATORS, accelerator
 from .preparation import gpu_of
-from .speed import SCALING, SHARPNESS, capacity, cluster_speed, worker_speed
+from .speed import SCALING, SERVICE_ERROR, SHARPNESS, capacity, cluster_speed, worker_speed
 
-_USUAL_ERROR, _USUAL_WEIGHT = 0.05, 2.0
-"""What is known before anything was measured: how far stretches of one run differ, relatively, and how many of them
-that knowledge is worth. Runs of ICAC'19 and CM-DARE on one cluster differ by 2 to 3 %, at worst by 7 %. How far is no
-law: over CM-DARE's 96 clusters the variance itself varies as inverse chi-square of 2.1 degrees of freedom.
+Array = NDArray[np.float64]
+
+BY_PEAK_ERROR = 0.3
+"""From a K80 to a P100 peak speeds mislead by 33 %, from there to a V100 by 16 % (ResNet-32)."""
+_UNKNOWN_RATIO_ERROR = 1.0
+_SCALING_ERROR = 0.2
+_BETWEEN_ERROR, _BETWEEN_FREEDOM = 0.03, 2.0
+"""How far runs of one cluster differ, relatively, before any was measured. Over the 32 clusters of which ICAC'19 has 5
+to 33 runs (`data/training`, log durations), the variance between runs is distributed as inverse chi-square with 2.3
+degrees of freedom; the deviation is 3.0 % in the root mean square.
 """
-_LEAST_FREEDOM = 0.5
+_BLOCK_SECONDS = 600.0
+"""For so long a stretch deviates from its run about as far as runs differ: shorter ones as far, longer ones less, in
+inverse proportion. Speeds of VMs are correlated over minutes to hours."""
+_REST_ERROR, _REST_FREEDOM = 0.026, 2.0
+"""How far the speed of one run deviates from its mean in a moment, relatively, before any was measured."""
+_CORRELATED_SECONDS = 2500.0
+"""The mean of a run's speed over so long varies half as much as it does in a moment: between what a correlation over
+seconds and one over two hours would make of it."""
+YOUNG_SECONDS = 60.0
+"""Who was measured for less has not trained for long."""
+_USUAL_ERROR, _USUAL_WEIGHT = 0.05, 2.0
+"""How far measurements of another kind differ, relatively, before anything was measured, and the degrees of freedom of
+that."""
+_DRAWS = 2000
+
+
+_LONG_SECONDS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cluster's measured speed in steps per second: `workers` by GPU, `servers`, and the `weight` of the cell."""
+    """A cluster's measured speed in steps per second: `workers` by GPU, `servers`, the `seconds` for which it was
+    measured, and the `run` (empty: a run of its own)."""
 
     workers: Mapping[str, int]
     servers: int
     steps_per_second: float
-    weight: float = 1.0
+    seconds: float = _LONG_SECONDS
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    """Joint draws of a workload's parameters, as uncertain as measured runs leave them. Shape (draws,) each.
+
+    `factors` of the seconds of a step by kind of worker, `service` seconds of a parameter server, and `scaling`.
+    """
+
+    factors: Mapping[str, Array]
+    service: Array
+    scaling: Array
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
     """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured minus 1, per cell.
 
-    `error`: how far off, relatively, the speed of one more such cluster may be (as `spread` has it). `guessed`: that is
-    what is usual, for there are as many parameters as cells. `apart`: the GPUs were in so different clusters that each
-    one's seconds are known, and not only the sum of their speeds. `limited`: some cluster was held back by its servers,
-    so that their part is fitted.
+    `between`: how far runs of one cluster differ, relatively; `error`: how far off the speed of one more run may be in
+    the mean over the clusters, with what the parameters leave open. Both are deviations of the normal distribution
+    that has the same middle 90 % as Student's. `guessed`: measured for less than a minute. `apart`: the GPUs were in
+    so different clusters that each one's seconds are known, and not only the sum of their speeds. `limited`: some
+    cluster was held back by its servers, so that their part is fitted.
     """
 
     compute_seconds: dict[str, float]
     service_seconds: float
     scaling: float
     sharpness: float
-    errors: NDArray[np.float64]
+    errors: Array
+    between: float = 0.0
     error: float = 0.0
     guessed: bool = False
     apart: bool = True
     limited: bool = False
+    draws: Draws | None = field(default=None, compare=False, repr=False)
 
     def predict(self, cell: Cell) -> float:
         """Steps per second of the cell's cluster."""
@@ -68,36 +115,197 @@ class Fit:
 
 
 def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float | None = SHARPNESS) -> Fit:
-    """The least squares of relative errors; `sharpness` None fits that, too."""
-    gpus = sorted({gpu for cell in cells for gpu in cell.workers})
-    singles = {gpu: _single(cells, gpu) for gpu in gpus}
-    bent = _bent(cells, singles)
-    servers = bent and len({cell.servers for cell in cells}) > 1
-    start = [*np.log([singles[gpu] for gpu in gpus])]
-    start += [np.log(min(singles.values()) / 3)] if bent else []
-    start += [SCALING] if servers else []
-    start += [SHARPNESS] if sharpness is None else []
+    """Fit the law to cells of runs.
 
-    def read(values: NDArray[np.float64]) -> Fit:
-        found = list(values)
-        seconds = dict(zip(gpus, np.exp(found[: len(gpus)]).tolist(), strict=True))
-        rest = found[len(gpus) :]
-        service = float(np.exp(rest.pop(0))) if bent else service_seconds
-        scaling = float(rest.pop(0)) if servers else SCALING
-        return Fit(seconds, service, scaling, float(rest[0]) if sharpness is None else sharpness, np.zeros(0))
+    Parameters
+    ----------
+    cells
+        At least one.
+    service_seconds
+        What a parameter server is estimated to need for a step, known within `SERVICE_ERROR`; 0: not known, and fitted
+        where some cluster was held back.
+    sharpness
+        Of the law's bend; None fits it.
+    """
+    return _Fitting(cells, service_seconds, sharpness).fit()
 
-    def misses(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        tried = read(values)
-        return np.array([cell.weight**0.5 * np.log(tried.predict(cell) / cell.steps_per_second) for cell in cells])
 
-    best = read(np.asarray(least_squares(misses, start).x))
-    errors = np.array([best.predict(cell) / cell.steps_per_second - 1 for cell in cells])
-    weights = [cell.weight for cell in cells]
-    counts = [[cell.workers.get(gpu, 0) for gpu in gpus] for cell in cells]
-    return replace(
-        best, errors=errors, error=spread(errors, len(start), weights), guessed=not tell(len(start), weights),
-        apart=int(np.linalg.matrix_rank(counts)) == len(gpus), limited=bent,
-    )  # fmt: skip
+class _Fitting:
+    """The least squares of whitened log errors, with priors as further rows."""
+
+    def __init__(self, cells: Sequence[Cell], service_seconds: float, sharpness: float | None) -> None:
+        self._cells, self._sharpness = cells, sharpness
+        self._service, self._prior = service_seconds, service_seconds > 0
+        self._gpus = sorted({gpu for cell in cells for gpu in cell.workers})
+        self._singles = {gpu: _single(cells, gpu) for gpu in self._gpus}
+        self._bent = _bent(cells, self._singles)
+        self._fits_service = self._prior or self._bent
+        several = len({cell.servers for cell in cells}) > 1
+        self._fits_scaling = self._prior or (self._bent and several)
+        self._merge()
+
+    def _merge(self) -> None:
+        """Stretches of one run with the same workers are one, by the lengths that they count for."""
+        together = dict[tuple[str, int, tuple[tuple[str, int], ...]], list[Cell]]()
+        for place, cell in enumerate(self._cells):
+            run = cell.run or f"{place}"
+            together.setdefault((run, cell.servers, tuple(sorted(cell.workers.items()))), []).append(cell)
+        merged = sorted(together.items())
+        lengths = [np.array([1 + cell.seconds / _BLOCK_SECONDS for cell in some]) for _, some in merged]
+        logs = [np.log([cell.steps_per_second for cell in some]) for _, some in merged]
+        self._measured = np.array([np.average(log, weights=length) for log, length in zip(logs, lengths, strict=True)])
+        self._noise = np.array([1 / length.sum() for length in lengths])
+        self._counts = np.array([[dict(workers).get(gpu, 0) for gpu in self._gpus] for (*_, workers), _ in merged])
+        self._servers = np.array([max(servers, 1) for (_, servers, _), _ in merged], dtype=float)
+        names = [run for (run, *_), _ in merged]
+        self._runs = [np.array([place for place, name in enumerate(names) if name == run]) for run in sorted({*names})]
+        self._whitening = [np.linalg.inv(np.linalg.cholesky(1 + np.diag(self._noise[run]))) for run in self._runs]
+
+    def fit(self) -> Fit:
+        """The parameters, how far runs differ, and joint draws."""
+        from scipy.optimize import least_squares  # what plans of published workloads do without
+
+        values, scale = self._start(), _student(_BETWEEN_ERROR, _BETWEEN_FREEDOM)
+        covariance = np.zeros((len(values), len(values)))
+        for _ in range(2):  # how far runs differ decides how much priors count
+            found = least_squares(self._rows, values, args=(scale,))
+            values, jacobian = np.asarray(found.x), np.asarray(found.jac)
+            covariance = np.linalg.pinv(jacobian.T @ jacobian)
+            scale = self._between(values, covariance, scale)
+        slopes = self._slopes(values)
+        fitted = float(np.einsum("ij,jk,ik->i", slopes, covariance, slopes).mean())
+        best = self._read(values)
+        return replace(
+            best, errors=np.array([best.predict(cell) / cell.steps_per_second - 1 for cell in self._cells]),
+            between=scale, error=math.sqrt(scale**2 + fitted),
+            guessed=sum(cell.seconds for cell in self._cells) < YOUNG_SECONDS,
+            apart=int(np.linalg.matrix_rank(self._counts)) == len(self._gpus), limited=self._bent,
+            draws=self._draws(values, covariance, scale),
+        )  # fmt: skip
+
+    def _start(self) -> Array:
+        start = [math.log(self._singles[gpu]) for gpu in self._gpus]
+        if self._fits_service:
+            start.append(math.log(self._service if self._prior else min(self._singles.values()) / 3))
+        if self._fits_scaling:
+            start.append(SCALING)
+        if self._sharpness is None:
+            start.append(SHARPNESS)
+        return np.array(start)
+
+    def _parts(self, values: Array) -> tuple[Array, Array, Array, Array]:
+        """Seconds by GPU (the last axis), service seconds, scaling and sharpness; of one or of many values."""
+        many = len(self._gpus)
+        seconds, at, shape = np.exp(values[..., :many]), many, values.shape[:-1]
+        service, scaling = np.full(shape, self._service), np.full(shape, SCALING)
+        if self._fits_service:
+            service, at = np.exp(values[..., at]), at + 1
+        if self._fits_scaling:
+            scaling, at = values[..., at], at + 1
+        sharpness = values[..., at] if self._sharpness is None else np.full(shape, self._sharpness)
+        return seconds, service, scaling, sharpness
+
+    def _read(self, values: Array) -> Fit:
+        seconds, service, scaling, sharpness = self._parts(values)
+        by_gpu = dict(zip(self._gpus, seconds.tolist(), strict=True))
+        return Fit(by_gpu, float(service), float(scaling), float(sharpness), np.zeros(0))
+
+    def _logs(self, values: Array) -> Array:
+        """Log speeds of the merged cells: shape (..., cells)."""
+        seconds, service, scaling, sharpness = self._parts(values)
+        service, scaling, sharpness = (each[..., np.newaxis] for each in (service, scaling, sharpness))
+        one = 1 / (seconds[..., np.newaxis, :] + (service / self._servers)[..., np.newaxis])
+        offered = (one * self._counts).sum(axis=-1)
+        with np.errstate(divide="ignore"):
+            limit = self._servers**scaling / service
+        return np.log(cluster_speed(offered, limit, sharpness))
+
+    def _rows(self, values: Array, scale: float) -> Array:
+        """What is squared: whitened log errors of runs, and how far priors are missed."""
+        missed = self._logs(values) - self._measured
+        runs = [(missed[..., run] @ white.T) / scale for run, white in zip(self._runs, self._whitening, strict=True)]
+        return np.concatenate([*runs, self._priors(values)], axis=-1)
+
+    def _priors(self, values: Array) -> Array:
+        rows = list[Array]()
+        first = self._gpus[0]
+        for place, gpu in enumerate(self._gpus[1:], 1):
+            ratio, error = _peak_ratio(first, gpu)
+            rows.append((values[..., place] - values[..., 0] - math.log(ratio)) / error)
+        at = len(self._gpus)
+        if self._prior:
+            rows.append((values[..., at] - math.log(self._service)) / SERVICE_ERROR)
+            rows.append((values[..., at + 1] - SCALING) / _SCALING_ERROR)
+        return np.stack(rows, axis=-1) if rows else np.zeros((*values.shape[:-1], 0))
+
+    def _slopes(self, values: Array) -> Array:
+        """The derivatives of the log speeds: shape (cells, parameters)."""
+        step = 1e-5 * np.eye(len(values))
+        return ((self._logs(values + step) - self._logs(values - step)) / 2e-5).T
+
+    def _between(self, values: Array, covariance: Array, scale: float) -> float:
+        """How far runs differ. Its degrees of freedom are those of the runs, less what was fitted to them."""
+        missed, slopes = self._logs(values) - self._measured, self._slopes(values)
+        squares, fitted = 0.0, 0.0
+        for run in self._runs:
+            weights = 1 / self._noise[run]
+            noise = 1 / weights.sum()
+            mean = weights @ slopes[run] * noise
+            squares += float(np.average(missed[run], weights=weights)) ** 2 / (1 + noise)
+            fitted += float(mean @ covariance @ mean) / (scale**2 * (1 + noise))
+        freedom = _BETWEEN_FREEDOM + max(len(self._runs) - fitted, 0.0)
+        return _student(math.sqrt((_BETWEEN_FREEDOM * _BETWEEN_ERROR**2 + squares) / freedom), freedom)
+
+    def _draws(self, values: Array, covariance: Array, scale: float) -> Draws:
+        """Draws of the normal approximation, drawn again by how likely they are: the law is not linear."""
+        random = np.random.default_rng(0)
+        tried = random.multivariate_normal(values, covariance, size=2 * _DRAWS, method="eigh")
+        tried[0] = values
+        if self._fits_scaling:
+            place = len(self._gpus) + self._fits_service
+            tried[:, place] = np.maximum(tried[:, place], 0.0)
+        away = tried - values
+        near = np.einsum("ij,jk,ik->i", away, np.linalg.pinv(covariance), away)
+        logs = (near - (self._rows(tried, scale) ** 2).sum(axis=1)) / 2
+        likely = np.exp(logs - logs.max())
+        chosen = tried[random.choice(len(tried), _DRAWS, p=likely / likely.sum())]
+        seconds, service, scaling, _ = self._parts(chosen)
+        factors = {gpu: seconds[:, place] / np.exp(values[place]) for place, gpu in enumerate(self._gpus)}
+        return Draws(factors, service, scaling)
+
+
+def _student(deviation: float, freedom: float) -> float:
+    """The deviation of the normal distribution that has the same middle 90 % as Student's."""
+    return deviation * float(special.stdtrit(freedom, 0.95) / special.ndtri(0.95))
+
+
+def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: float) -> float:
+    """How far off, relatively, the speed of the rest of a run may be, by its stretches so far.
+
+    The run is the same, so how far others differ does not matter. Its speed is correlated in time, so the mean over a
+    time t has the share 1 / (1 + t / `_CORRELATED_SECONDS`) of the variance, and stretches that are shorter than a
+    block count as parts of one measurement.
+
+    Parameters
+    ----------
+    errors, seconds
+        Of each stretch: predicted over measured speed minus 1, and for how long it was measured.
+    parameters
+        Fitted to the stretches.
+    left
+        Seconds that the rest takes.
+    """
+    length = np.asarray(seconds, float)
+    counts = np.minimum(length / _BLOCK_SECONDS, 1.0)
+    squares = float((counts * np.asarray(errors, float) ** 2 / _averaged(length)).sum())
+    freedom = _REST_FREEDOM + max(float(counts.sum()) - parameters, 0.0)
+    deviation = math.sqrt((_REST_FREEDOM * _REST_ERROR**2 + squares) / freedom)
+    return _student(deviation * math.sqrt(_averaged(float(length.sum())) + _averaged(left)), freedom)
+
+
+def _averaged(seconds: Any) -> Any:
+    """The variance of the mean over so long, in that of a moment."""
+    return _CORRELATED_SECONDS / (_CORRELATED_SECONDS + seconds)
 
 
 def spread(
@@ -111,13 +319,7 @@ def spread(
     left, weight, many = np.asarray(errors, float), np.asarray(weights, float), _many(weights)
     freedom = prior + max(many - parameters, 0.0)
     squares = prior * usual**2 + many * float(np.average(left**2, weights=weight))
-    wider = special.stdtrit(freedom, 0.95) / special.ndtri(0.95)
-    return float(wider * (squares / freedom * (1 + parameters / many)) ** 0.5)
-
-
-def tell(parameters: int, weights: ArrayLike) -> bool:
-    """Whether measurements of such weights tell how far off a fit of so many parameters is; else `spread` guesses."""
-    return _many(weights) - parameters >= _LEAST_FREEDOM
+    return _student(math.sqrt(squares / freedom * (1 + parameters / many)), freedom)
 
 
 def _many(weights: ArrayLike) -> float:
@@ -130,13 +332,14 @@ def _single(cells: Sequence[Cell], gpu: str) -> float:
     """Seconds of a step of one worker, from the smallest cluster that has this GPU; the others in it are as much faster
     as their peak is."""
     least = min((cell for cell in cells if gpu in cell.workers), key=lambda cell: sum(cell.workers.values()))
-    return sum(count * _faster(each, gpu) for each, count in least.workers.items()) / least.steps_per_second
+    return sum(count * _peak_ratio(each, gpu)[0] for each, count in least.workers.items()) / least.steps_per_second
 
 
-def _faster(one: str, other: str) -> float:
+def _peak_ratio(one: str, other: str) -> tuple[float, float]:
+    """The seconds of the other GPU over the one's by their peaks, and how far off their log may be."""
     gpus = (gpu_of(one), gpu_of(other))
     peaks = [accelerator(gpu).teraflops if gpu in ACCELERATORS else 0.0 for gpu in gpus]
-    return peaks[0] / peaks[1] if all(peaks) else 1.0
+    return (peaks[0] / peaks[1], BY_PEAK_ERROR) if all(peaks) else (1.0, _UNKNOWN_RATIO_ERROR)
 
 
 def _bent(cells: Sequence[Cell], singles: Mapping[str, float]) -> bool:

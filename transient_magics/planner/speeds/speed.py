@@ -13,8 +13,6 @@ together where a cluster is meant; any of them may be an array.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -34,14 +32,20 @@ _SECONDS_PER_MEGABYTE_AND_MILLISECOND = 0.000265
 _SERVICE_SECONDS, _SERVICE_POWER = 0.0049, 0.765  # of one MB of variables
 
 
-def worker_speed(compute_seconds: ArrayLike, service_seconds: float, servers: int) -> NDArray[np.float64]:
+def worker_speed(compute_seconds: ArrayLike, service_seconds: ArrayLike, servers: int) -> NDArray[np.float64]:
     """Steps per second of a worker alone with `servers` parameter servers (0: its variables are its own)."""
-    return 1.0 / (np.asarray(compute_seconds, dtype=float) + service_seconds / max(servers, 1))
+    return 1.0 / (np.asarray(compute_seconds, dtype=float) + np.asarray(service_seconds) / max(servers, 1))
 
 
 def capacity(service_seconds: float, servers: int, scaling: float = SCALING) -> float:
     """Steps per second that so many parameter servers take; infinite where their part is not known."""
-    return max(servers, 1) ** scaling / service_seconds if service_seconds > 0 else math.inf
+    return float(capacities(np.array(service_seconds), servers, np.array(scaling)))
+
+
+def capacities(service_seconds: NDArray[np.float64], servers: int, scaling: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The capacities of several laws."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.where(service_seconds > 0, max(servers, 1) ** scaling / service_seconds, np.inf)
 
 
 def service_by_size(parameters: float) -> float:
@@ -53,10 +57,10 @@ def service_by_size(parameters: float) -> float:
     return _SERVICE_SECONDS * (4 * parameters / 2**20) ** _SERVICE_POWER
 
 
-def cluster_speed(offered: ArrayLike, limit: ArrayLike, sharpness: float = SHARPNESS) -> NDArray[np.float64]:
+def cluster_speed(offered: ArrayLike, limit: ArrayLike, sharpness: ArrayLike = SHARPNESS) -> NDArray[np.float64]:
     """Steps per second of workers whose speeds sum up to `offered`, against servers that take `limit`."""
-    speed = np.asarray(offered, dtype=float)
-    return speed * (1.0 + (speed / np.asarray(limit)) ** sharpness) ** (-1.0 / sharpness)
+    speed, sharp = np.asarray(offered, dtype=float), np.asarray(sharpness, dtype=float)
+    return speed * (1.0 + (speed / np.asarray(limit)) ** sharp) ** (-1.0 / sharp)
 
 
 def synchronous_speed(speeds: ArrayLike, counts: ArrayLike, backup: int, limit: ArrayLike) -> NDArray[np.float64]:

@@ -17,22 +17,25 @@ from ...spec import Source
 from ..stalls.terms import Place, Terms
 from ..stalls.what_if import Change
 from . import families
+from .fitting import BY_PEAK_ERROR, Draws
 from .preparation import PREPARATION_ERROR, SMALLER_ERROR, gpu_of, kind_of, vcpus_of
 from .speed import SCALING, bytes_per_step
-
-BY_PEAK_ERROR = 0.3
-"""From a K80 to a P100 peak speeds mislead by 33 %, from there to a V100 by 16 % (ResNet-32)."""
 
 PLACES: Mapping[Source, str] = {"own": "on Compute Engine", "emulated": "on the emulator", "published": "by others"}
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds of a step without the parameter server's part, their relative standard deviation, and their source."""
+    """Seconds of a step without the parameter server's part, and their source.
+
+    `kind`: the kind of worker from whose measured seconds they follow, which are uncertain as the workload's draws are;
+    `error`: their relative standard deviation beyond that.
+    """
 
     seconds: float
     error: float
     source: str
+    kind: str = ""
 
     @property
     def measured(self) -> bool:
@@ -90,6 +93,9 @@ class Workload:
     guess: str = ""
     """Why nothing measured tells how far off speed or steps are, so that intervals are a guess; else empty."""
     notes: tuple[str, ...] = ()
+    draws: Draws | None = field(default=None, compare=False, repr=False)
+    """Of seconds, the servers' part and scaling together, where runs of one's own were measured: their errors, and not
+    `limit_error` and `scaling_error`."""
 
     @property
     def called(self) -> str:
@@ -144,7 +150,8 @@ class Workload:
             return known if kind == measured else replace(known, source=f"{known.source}, in {of}")
         seconds = max(known.seconds + more, known.seconds / 10)
         off = math.hypot(known.error, error / seconds)
-        return Estimate(seconds, off, f"computed from the stalls that {terms.run} measured")
+        source = f"computed from the stalls that {terms.run} measured"
+        return Estimate(seconds, off, source, known.kind)
 
     def _in_other_machine(self, kind: str) -> Estimate | None:
         """From the same GPU in another machine: what of its step is not waiting is the same there."""
@@ -155,7 +162,8 @@ class Workload:
         nearest = _nearest(like, kind)
         known, of = self._without_waits(nearest), worker_entry(*nearest.partition("/")[::2]).machine_type
         if vcpus < vcpus_of(nearest) and not self.preparation:
-            return Estimate(known.seconds, math.hypot(known.error, SMALLER_ERROR), f"taken from that in {of}")
+            error = math.hypot(known.error, SMALLER_ERROR)
+            return Estimate(known.seconds, error, f"taken from that in {of}", known.kind)
         return replace(known, source=f"{known.source}, in {of}")
 
     def _without_waits(self, kind: str) -> Estimate:
@@ -206,7 +214,7 @@ class Workload:
         fixed = line.fixed / line.seconds(self.gigaflops, self.batch_size) if line else 0.0
         factor = fixed + (1 - fixed) * batch_size / self.batch_size
         error = math.hypot(known.error, 0.1 * abs(math.log(batch_size / self.batch_size)))
-        return Estimate(known.seconds * factor, error, f"from a batch of {self.batch_size}")
+        return Estimate(known.seconds * factor, error, f"from a batch of {self.batch_size}", known.kind)
 
 
 def _nearest(kinds: Iterable[str], kind: str) -> str:
@@ -225,7 +233,7 @@ def by_peak(known: Mapping[str, Estimate], gpu: str) -> Estimate | None:
     nearest = min(near, key=lambda kind: abs(math.log(peaks[kind] / peak)))
     seconds = known[nearest].seconds * peaks[nearest] / peak
     error = math.hypot(known[nearest].error, BY_PEAK_ERROR)
-    return Estimate(seconds, error, f"from {gpu_of(nearest).upper()}'s, by peak TFLOPS")
+    return Estimate(seconds, error, f"from {gpu_of(nearest).upper()}'s, by peak TFLOPS", known[nearest].kind)
 
 
 def published(name: str) -> Workload | None:
@@ -254,15 +262,15 @@ _CMDARE = "CM-DARE"
 PUBLISHED: Mapping[str, Workload] = {
     each.name: each
     for each in (
-        _published("icac19/resnet-32", (0.1949, 0.0633, 0.0508), 0.02247, 0.832, 0.034, 1.659, 1_857_722, "resnet",
+        _published("icac19/resnet-32", (0.1949, 0.0633, 0.0508), 0.02247, 0.832, 0.032, 1.659, 1_857_722, "resnet",
                    78.7, _ICAC),
-        _published("cmdare/resnet-15", (0.0942, 0.0361, 0.0269), 0.00964, 1.141, 0.040, 0.631, 693_818, "resnet",
+        _published("cmdare/resnet-15", (0.0942, 0.0361, 0.0269), 0.00964, 1.141, 0.037, 0.631, 693_818, "resnet",
                    75.6, _CMDARE),
-        _published("cmdare/resnet-32", (0.1972, 0.0655, 0.0427), 0.02135, 0.901, 0.044, 1.659, 1_857_722, "resnet",
+        _published("cmdare/resnet-32", (0.1972, 0.0655, 0.0427), 0.02135, 0.901, 0.0415, 1.659, 1_857_722, "resnet",
                    78.7, _CMDARE),
-        _published("cmdare/shake-shake-small", (0.3592, 0.1156, 0.0790), 0.03461, 0.325, 0.033, 2.587, 2_926_986,
+        _published("cmdare/shake-shake-small", (0.3592, 0.1156, 0.0790), 0.03461, 0.325, 0.030, 2.587, 2_926_986,
                    "shake-shake", 89.1, _CMDARE),
-        _published("cmdare/shake-shake-big", (1.3245, 0.3565, 0.3001), 0.15862, 0.043, 0.043, 22.865, 26_204_362,
+        _published("cmdare/shake-shake-big", (1.3245, 0.3565, 0.3001), 0.15862, 0.043, 0.041, 22.865, 26_204_362,
                    "shake-shake", 90.8, _CMDARE),
     )
 }  # fmt: skip
