@@ -137,7 +137,7 @@ def left_out(plan: Plan) -> list[str]:
 
 
 def lost_words(plan: Plan) -> str:
-    """How many workers are lost: `6.1 (2 to 11)`; the number alone where it is given, or hardly any is lost."""
+    """How many workers are lost: `6.1 (2 to 11)`; the number alone where it is given, or where it is below 0.01."""
     low, high = plan.interval("revocations")
     mean = f"{plan.revocations:.2g}" if plan.revocations >= _HARDLY else f"under {_HARDLY:g}"
     if not plan.revocations:
