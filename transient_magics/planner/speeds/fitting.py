@@ -41,7 +41,7 @@ degrees of freedom; the deviation is 3.0 % in the root mean square.
 _BLOCK_SECONDS = 600.0
 """For so long a stretch deviates from its run about as far as runs differ: shorter ones as far, longer ones less, in
 inverse proportion. Speeds of VMs are correlated over minutes to hours."""
-_REST_ERROR, _REST_FREEDOM = 0.026, 2.0
+_REST_ERROR, _REST_FREEDOM = 0.03, 2.0
 """How far the speed of one run deviates from its mean in a moment, relatively, before any was measured."""
 _CORRELATED_SECONDS = 2500.0
 """The mean of a run's speed over so long varies half as much as it does in a moment: between what a correlation over
