@@ -30,7 +30,9 @@ WORK = 12.0
 START, PERIOD = 250.0, 120.0
 Z = 1.645
 REPORT = 20.0
-COURSES = 60
+COURSES = 20
+"""Of a band: the fewest that a controller shows one of. 200, as it has later, cost ten times as much time; bands of
+either number are chosen to hold nine of ten ends."""
 
 
 def speed(workers: Mapping[str, int]) -> float:
@@ -87,6 +89,7 @@ def markets(count: int = 400, steps: int = 400) -> np.ndarray:
 
 def run(
     rng: np.random.Generator, vms: int, deadline: float, world: World | None, drop: float = 0.0, policy=decide,
+    period: float = PERIOD,
 ) -> simulation.World:  # fmt: skip
     """A course with so many VMs until so many hours; `drop`: of the speed, for good, at some moment."""
     row = markets()[rng.integers(len(markets()))]
@@ -97,7 +100,7 @@ def run(
         capacity=lambda now: vms * int(row[min(int(now / GRID), len(row) - 1)]),
         deadline=deadline * HOUR, work=WORK * HOUR * speed({"v100": vms}), speed=speed,
         kinds=(Kind("v100", 1 / HOUR, 3 / HOUR),), declared={("v100", SPOT): vms}, most=vms, kept=0.1 / HOUR,
-        begin=START, period=PERIOD, seed=int(rng.integers(2**31)), differ=world.vm if world else 0.0,
+        begin=START, period=period, seed=int(rng.integers(2**31)), differ=world.vm if world else 0.0,
         disturbed=lambda now: float(factors[min(int(now / 300), len(factors) - 1)]), decide=policy,
     )  # fmt: skip
 
@@ -111,7 +114,7 @@ def ends(vms: int, deadline: float, share: float, rng: np.random.Generator) -> T
             seen.append(now)
         return decide(now)
 
-    made = run(rng, vms, deadline, World.draw(rng), policy=watched)
+    made = run(rng, vms, deadline, World.draw(rng), policy=watched, period=START)
     made.run()
     if not seen:
         return None

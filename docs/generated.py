@@ -132,13 +132,15 @@ def _intervals(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> Iter
     goals = [row["holds"] for row in rows if row["holds"] is not None]
     yield "# How often intervals hold"
     yield ""
-    yield "Each figure with an interval names a range that is to hold in nine of ten cases. This table says how often it"
-    yield "does, in simulated worlds: runs differ by 2 to 6 %, VMs by 1 to 5 %, and speed varies in time by 1 to 5 %,"
-    yield "correlated over 30 s, 10 min, 30 min or 2 h. The estimators do not know these figures. The goal of a row is that"
-    yield "the interval holds in 85 to 95 % of the trials, and that its median width is at most 1.5 times that of the best"
-    yield "possible interval, which knows the laws of the world. `benchmarks/bench_calibration.py` prints the table again."
+    yield "Each figure with an interval names a range that is to hold in nine of ten cases. This table says how"
+    yield "often it does, in simulated worlds: runs differ by 2 to 6 %, VMs by 1 to 5 %, and speed varies in time by"
+    yield "1 to 5 %, correlated over 30 s, 10 min, 30 min or 2 h. The estimators do not know these figures. The goal"
+    yield "of a row is that the interval holds in 85 to 95 % of the trials, and that its median width is at most 1.5"
+    yield "times that of the best possible interval, which knows the laws of the world."
+    yield "`benchmarks/bench_calibration.py` prints the table again."
     yield ""
-    yield f"Of {len(goals)} rows with a goal {sum(goals)} meet it. Nothing of the table was measured on Google's service."
+    yield f"Of {len(goals)} rows with a goal {sum(goals)} meet it."
+    yield "Nothing of the table was measured on Google's service."
     for interval, group in groupby(sorted(rows, key=lambda row: row["interval"]), lambda row: row["interval"]):
         yield from ("", f"## {interval[0].upper()}{interval[1:]}", "")
         yield "| measured before | holds | width / best | trials | goal | holds, before the last change |"

@@ -26,7 +26,7 @@ from transient_magics.client.text import event_words
 from transient_magics.controller.decisions.ranking import ranked
 from transient_magics.controller.vms.advice import measured
 from transient_magics.errors import DeclarationError
-from transient_magics.journal.lock import LOCK
+from transient_magics.journal.lock import LOCK, take
 from transient_magics.spec import RunSpec
 from transient_magics.spec.measurement import LIFE_SECONDS, MeasureSpec, Sighting, next_look, write_sightings
 
@@ -116,6 +116,23 @@ def test_mistakes_are_one_sentence_and_nothing_is_begun(home: Path) -> None:
         with pytest.raises(DeclarationError, match=said):
             tm.measure(**{"gpu": "t4", **values})  # type: ignore[arg-type]
     assert not places.measurements().exists()
+
+
+def test_a_measurement_begins_before_its_process_holds_its_lock_and_says_when_it_ends(home: Path) -> None:
+    young = spec(declared_at=time.time())
+    folder = places.private(places.measurements() / young.name)
+    (folder / "spec.json").write_text(json.dumps(young.to_dict()), encoding="utf-8")
+    assert "It begins." in str(tm.measure())
+    lock = take(folder)
+    assert lock is not None
+    assert "It goes on." in str(tm.measure())
+    assert "It is ending." in str(tm.measure(stop=True))
+    os.close(lock)
+    assert "its process was killed" in str(tm.measure())
+    (folder / LOCK).unlink()
+    old = replace(young, declared_at=time.time() - 60)
+    (folder / "spec.json").write_text(json.dumps(old.to_dict()), encoding="utf-8")
+    assert "its process was killed" in str(tm.measure()), "it never started"
 
 
 def test_zones_are_ranked_by_what_was_seen_within_the_hour_where_google_says_nothing(home: Path) -> None:

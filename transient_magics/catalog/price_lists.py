@@ -20,7 +20,7 @@ from .zones import default_zone
 
 
 def _icac19(on_demand: float, transient: float) -> VmPrice:
-    return VmPrice(on_demand, transient, "ICAC'19 prices (2019)", "2019", "2019")
+    return VmPrice(on_demand, transient, "ICAC'19 prices (2019)", "2019", "2019", published=True)
 
 
 _ICAC19_SERVERS = {"k80": _icac19(0.723, 0.256), "p100": _icac19(1.43, 0.551), "v100": _icac19(2.144, 0.861)}
@@ -55,7 +55,7 @@ class PriceList:
         place, machine = zone or self.zone or default_zone([gpu]), self.machines.get(gpu, "")
         if known := self.servers.get(gpu):
             return self._published(known, place, gpu, machine)
-        return self._whole(worker_machine_price(gpu, machine, place), place)
+        return self._whole(worker_machine_price(gpu, machine, place), place, self.machine(gpu))
 
     def machine(self, gpu: str) -> str:
         """The machine type of workers with this GPU."""
@@ -82,8 +82,10 @@ class PriceList:
     def _place(self, zone: str) -> str:
         return zone or self.zone or default_zone(["cpu"])
 
-    def _whole(self, price: VmPrice, place: str) -> VmPrice:
-        return with_extras(price, place, gb=self.disk_gb or DISK_GB, kind=self.disk_type, external_ip=self.external_ip)
+    def _whole(self, price: VmPrice, place: str, machine: str = "") -> VmPrice:
+        return with_extras(
+            price, place, gb=self.disk_gb or DISK_GB, kind=self.disk_type, external_ip=self.external_ip, machine=machine
+        )
 
     def _published(self, price: VmPrice, place: str, gpu: str = "", machine: str = "") -> VmPrice:
         """A published price, with what another machine costs more, and with a disk that was declared."""

@@ -1,18 +1,24 @@
 """What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
 
 `prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
-GB of memory of an N1 or N2 machine; `pd-balanced` and the like are one GiB of such a disk for a month (`extras`),
-`external-ipv4` an address for as long as a VM has it, everywhere (`global`). `transient` is the price of Spot VMs,
-before 2022 that of preemptible ones; today's preemptible VMs have the price of Spot VMs. The region `us` stands for the
-list price of the United States. A date with `~` is ours: the source itself has none. N1's prices per vCPU and GB follow
-from those of n1-standard-96 and n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a
-32nd of an e2-standard-16's, of which it has that share (SkyPilot counts both of its vCPUs whole). A larger machine of
-a GPU that is bundled has as much memory for each vCPU, and costs by its vCPUs.
+GB of memory of an N1 or N2 machine; `pd-balanced`, `local-ssd` and the like are one GiB of such a disk for a month
+(`extras`), `external-ipv4` an address for as long as a VM has it, everywhere (`global`). `transient` is the price of
+Spot VMs, before 2022 that of preemptible ones; today's preemptible VMs have the price of Spot VMs. The region `us`
+stands for the list price of the United States. A date with `~` is ours: the source itself has none. That of SkyPilot's
+catalog v9 is the day for which others quote the same prices on demand; its Spot prices differ from those quoted for
+later days. A row `quoted` is the GPU's part of the price of a whole machine. N1's prices per vCPU and GB follow from
+those of n1-standard-96 and n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a 32nd
+of an e2-standard-16's, of which it has that share (SkyPilot counts both of its vCPUs whole). A larger machine of a GPU
+that is bundled has as much memory for each vCPU, and costs by its vCPUs.
 
 `learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the newest row counts.
 
-A region without a known price takes the whole price of the nearest one that has it, and the source says so. A VM's
-date is its GPU's.
+Prices age: Spot prices change up to once a day, and those of two machines were 9 % higher than the table a month later.
+`drift` says how far off an old one may be. No price has taxes, another currency, negotiated prices or sustained-use
+discounts in it.
+
+A region without a known price takes the whole price of the nearest one that has it, and the source says so. A VM's date
+is its GPU's.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ import io
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -32,6 +39,13 @@ from ..files import write_atomically
 from .accelerators import Accelerator, accelerator
 from .regions import nearest, region
 
+STALE_DAYS = 60
+"""From which age on a price comes with a warning."""
+REFRESH = "They may have changed: transient catalog --project PROJECT asks Google for today's."
+_DRIFT_PER_MONTH, _MOST_DRIFT = 0.08, 0.3
+"""Standard deviations of the logarithm of a Spot price. Two of two prices that others quote were 9 % higher within a
+month or two; a catalog's next version had the host of an A2 at -12.5 %."""
+_DAYS_PER_MONTH = 365.25 / 12
 CONTROLLER_MACHINE = "e2-small"
 """On which a controller runs that has a VM of its own: half a vCPU in all, 2 GB."""
 _CUSTOM = 1.05
@@ -45,6 +59,7 @@ SOURCES = {
     "cloud-billing": "Google's Cloud Billing API",
     "gcosts": "the table of gcosts (Cyclenerd/google-cloud-pricing-cost-calculator 0166a59)",
     "vpc-pricing": "Google Cloud VPC network pricing, as others quote its SKUs C054-7F72-A02E and 4AF8-7C1F-39C4",
+    "quoted": "prices of whole machines that others quote of Google's lists and its Cloud Billing API",
     "probe": "constants of a published probe of preemptible GPUs' availability",
 }
 """What the short names of the table's sources stand for."""
@@ -77,6 +92,22 @@ class VmPrice:
     transient_as_of: str
     on_demand_extras: float = 0.0
     transient_extras: float = 0.0
+    published: bool = False
+    """Whether it is a publication's own, which stands for itself and does not age."""
+
+    @property
+    def drift(self) -> float:
+        """How far off the Spot price may be by now (`drift`)."""
+        return 0.0 if self.published else drift(self.transient_as_of)
+
+    @property
+    def age_words(self) -> str:
+        """How old the Spot price is, in a sentence; empty for a publication's own."""
+        if self.published:
+            return ""
+        days = age_days(self.transient_as_of)
+        said = f"Spot prices are of {self.transient_as_of}, {days:.0f} days old"
+        return f"{said}. {REFRESH}" if days > STALE_DAYS else f"{said}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +160,20 @@ def item_price(item: str, place: str) -> tuple[float, float]:
     """
     on_demand, transient = (_quote(item, place, column).dollars for column in ("on_demand", "transient"))
     return on_demand, transient
+
+
+def age_days(as_of: str, now: float | None = None) -> float:
+    """Return how many days ago a price was dated `as_of` (`2026-09-01`, `~2024`, `2022 of us-east1`), at the moment
+    `now` (seconds since 1970). One of a month counts from its first day, one of a year from the first of July."""
+    year, *rest = as_of.removeprefix("~").split()[0].split("-")
+    month, day = (*map(int, rest), 1)[:2] if rest else (7, 1)
+    dated = datetime(int(year), min(month, 12), day, tzinfo=UTC)
+    return max((time.time() if now is None else now) - dated.timestamp(), 0.0) / 86400.0
+
+
+def drift(as_of: str, now: float | None = None) -> float:
+    """Return how far off a Spot price dated `as_of` may be: the standard deviation of its logarithm."""
+    return min(_DRIFT_PER_MONTH * age_days(as_of, now) / _DAYS_PER_MONTH, _MOST_DRIFT)
 
 
 def price_history(gpu: str) -> tuple[PriceRow, ...]:

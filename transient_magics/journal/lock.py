@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from .. import files
 
 LOCK = "controller.lock"
+_START_SECONDS = 20.0
+"""A program that has not taken its lock after this time has failed to start."""
 
 
 def take(directory: Path) -> int | None:
@@ -32,6 +35,14 @@ def is_of(lock: int, directory: Path) -> bool:
     except FileNotFoundError:
         return False
     return os.path.samestat(os.fstat(lock), there)
+
+
+def starting(directory: Path, since: float) -> bool:
+    """Return whether a program that was started on `directory` at `since` (seconds since 1970) may still be starting.
+
+    No process has taken its lock yet then.
+    """
+    return not (directory / LOCK).exists() and time.time() - since < _START_SECONDS
 
 
 def held(directory: Path) -> bool:

@@ -223,6 +223,7 @@ class Choice:
                     compute_seconds=estimate.seconds, error=estimate.error, kind=estimate.kind,
                     far_error=_DISTANCE_ERROR if self._distance(workload, group) else 0.0,
                     hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
+                    price_error=price.drift if transient else 0.0,
                     lifetimes=self._lifetimes(lifetimes(group.accelerator, place)) if transient else None,
                     startup=self.start(workload, group.accelerator, transient, place).startup,
                     join_seconds=workload.join_seconds,

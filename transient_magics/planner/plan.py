@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..catalog import larger_shapes, never_on_demand, region, worker_entry
+from ..catalog import larger_shapes, never_on_demand, region, transfer_price, worker_entry
 from ..errors import PlanError
 from ..spec import WorkerGroup, render_duration, render_money
 from .accuracy import Accuracies, Accuracy
@@ -162,6 +163,24 @@ def make_plan(
     )  # fmt: skip
 
 
+def _transfer_words(choice: Choice, group: WorkerGroup, dollars_per_step: float) -> str:
+    """What data between zones costs; to two digits where the price was not read on a list."""
+    dollars = 1e6 * dollars_per_step
+    said = f"Data between {group.zone} and the parameter servers in {choice.home_zone} costs"
+    if transfer_price(group.zone or "", choice.home_zone).confirmed:
+        return f"{said} ${dollars:,.2f} per million steps."
+    digits = 1 - math.floor(math.log10(dollars))
+    about = f"{round(dollars, digits):,.{max(digits, 0)}f}"
+    return f"{said} about ${about} per million steps, by a price that is not confirmed."
+
+
+def _prices(choice: Choice, workload: Workload) -> list[str]:
+    """How old the Spot prices are that dollars rest on."""
+    if not choice.transient:
+        return []
+    return list(filter(None, [choice.worker_price(workload, group).age_words for group in choice.placed]))
+
+
 def held_back(choice: Choice, workload: Workload) -> list[str]:
     """What holds the workers back, as far as that is known: parameter servers, mini-batches, parts of a step."""
     return [*filter(None, [bound(choice, workload)]), *prepared(choice, workload), *stalled(choice, workload)]
@@ -290,10 +309,8 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
                 f"it may be {estimate.error:.0%} off."
             )
         if price := choice.transfer_dollars(workload, group):
-            said.append(
-                f"Data between {group.zone} and the parameter servers in {choice.home_zone} costs "
-                f"${1e6 * price:,.2f} per million steps."
-            )
+            said.append(_transfer_words(choice, group, price))
+    said += _prices(choice, workload)
     said += _started(choice, workload)
     said += held_back(choice, workload)
     if not workload.limit_measured and choice.load(workload) > _NEAR_LIMIT:

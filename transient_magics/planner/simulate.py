@@ -63,6 +63,8 @@ class Workers:
     kind: str = ""
     error: float = 0.0
     far_error: float = 0.0
+    price_error: float = 0.0
+    """How far off `hourly` may be (standard deviation of its logarithm), for all groups of a course alike."""
     lifetimes: LifetimeModel | None = None
     startup: Startup = Startup()
     join_seconds: float = 0.0
@@ -216,7 +218,8 @@ class _Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """All workers of a course: `speed` has shape (runs, places), `limit` and `steps` (runs,), all else (places,)."""
+    """All workers of a course: `speed` and `hourly` have shape (runs, places), `limit` and `steps` (runs,), all else
+    (places,)."""
 
     speed: Array
     running: Array
@@ -252,21 +255,22 @@ class _Fleet:
             seconds = group.compute_seconds * factors.get(group.kind, 1.0) * off
             speeds.append(worker_speed(seconds, service, course.servers))
         startups = [group.startup for group in course.groups]
+        limit_luck, work_luck = random.normal(size=runs), random.normal(size=runs)
         return cls(
             np.repeat(np.stack(speeds, axis=1), counts, axis=1),
             places([each.running for each in startups]),
             places([each.usable for each in startups]),
             places([each.deviation for each in startups]),
             places([group.join_seconds for group in course.groups]),
-            places([group.hourly for group in course.groups]),
+            _hourly(course, random, runs),
             places([group.transfer_dollars for group in course.groups]),
-            limit * np.exp(course.limit_error * random.normal(size=runs)),
-            course.steps * np.exp(course.work_error * random.normal(size=runs)),
+            limit * np.exp(course.limit_error * limit_luck),
+            course.steps * np.exp(course.work_error * work_luck),
         )
 
     @property
     def size(self) -> int:
-        return len(self.hourly)
+        return self.speed.shape[1]
 
     def generations(
         self, course: Course, random: np.random.Generator, runs: int, lost: Array | None
@@ -312,6 +316,17 @@ class _Fleet:
                 found[:, part] = group.lifetimes.quantile(shares, chosen)
             start += group.count
         return found
+
+
+def _hourly(course: Course, random: np.random.Generator, runs: int) -> Array:
+    """Dollars per hour of each worker in each course, of shape (runs, places), with a price as far off as it may be by
+    now. The mean stays what the list says."""
+    listed = np.repeat([group.hourly for group in course.groups], [group.count for group in course.groups])
+    errors = np.repeat([group.price_error for group in course.groups], [group.count for group in course.groups])
+    if not errors.any():
+        return np.broadcast_to(listed, (runs, len(listed)))
+    luck = random.normal(size=(runs, 1))
+    return listed * np.exp(errors * luck - errors**2 / 2)
 
 
 def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: Array | None) -> Outcome:
@@ -395,7 +410,7 @@ def _bill(
     minute = 0.0 if course.from_first_step or course.from_ready else _MINUTE / course.rate
     rented = np.where((rented > 0) & (running >= 0), np.maximum(rented, minute), rented)
     rented[(end <= finish[:, np.newaxis, np.newaxis]) & (end - running < minute)] = 0.0
-    vms = (rented.sum(axis=2) * fleet.hourly).sum(axis=1) / _HOUR * course.rate
+    vms = (rented.sum(axis=2) * fleet.hourly[runs]).sum(axis=1) / _HOUR * course.rate
     begun = 0.0 if course.from_first_step or course.spent else course.server_startup.running / course.rate
     servers = course.servers * course.server_hourly * np.maximum(finish - begun, 0.0) / _HOUR * course.rate
     if not fleet.transfer.any():

@@ -36,6 +36,18 @@ def worker_prices(
     return prices
 
 
+def age_words(spec: ClusterSpec) -> str:
+    """Return how old the Spot prices are that a declaration rests on, in sentences.
+
+    Empty where nothing is transient, or prices are a publication's own.
+    """
+    if spec.provisioning_model == "standard":
+        return ""
+    lines = lines_of(spec, [group.accelerator for group in spec.groups])
+    places = [(group.accelerator, group.zone or spec.zones_for(group.accelerator)[0]) for group in spec.groups]
+    return " ".join(dict.fromkeys(filter(None, [lines.worker_price(*place).age_words for place in places])))
+
+
 def with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
     """`spec` with what depends on where its parameter servers are: their prices and the controller's, and those of
     traffic with them."""

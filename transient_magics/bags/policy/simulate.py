@@ -33,9 +33,10 @@ _Array = NDArray[np.float64]
 class Bag:
     """What is simulated: `jobs` results of jobs that take `shortest` to `longest` hours each, evenly, on `vms` VMs.
 
-    `hourly` dollars a VM, `server_hourly` all that is there beside them as long as the bag takes. `model`: None for VMs
-    on demand. `save`: hours that a checkpoint takes (None: jobs cannot be saved); with `notice` a job is saved in the
-    half minute before its VM is taken, too.
+    `hourly` dollars a VM, as far off as `price_error` (the standard deviation of its logarithm); `server_hourly`
+    all that is there beside them as long as the bag takes. `model`: None for VMs on demand. `save`: hours that a
+    checkpoint takes (None: jobs cannot be saved); with `notice` a job is saved in the half minute before its VM is
+    taken, too.
     """
 
     jobs: int
@@ -50,6 +51,7 @@ class Bag:
     save: float | None = None
     notice: bool = False
     waves: float = WAVES
+    price_error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,16 @@ def simulate(bag: Bag, policy: Policy, *, courses: int = 300, seed: int = 0, unc
     if bag.model is not None:
         expected = Expectations(bag.model, bag.longest, restart=bag.boot, save=bag.save)
     rows = [_Course(bag, policy, expected, work[each], lives[each]).run() for each in range(courses)]
-    return Courses(*np.array(rows).T)
+    found = Courses(*np.array(rows).T)
+    if not bag.price_error:
+        return found
+    price = np.exp(bag.price_error * random.normal(size=courses) - bag.price_error**2 / 2)
+    return replace(found, dollars=found.dollars + found.rented * bag.hourly * (price - 1))
 
 
 def on_demand(bag: Bag, hourly: float) -> Bag:
     """The same bag on VMs that nobody revokes, where no job more than needed is begun."""
-    return replace(bag, hourly=hourly, model=None, spare=0.0, save=None)
+    return replace(bag, hourly=hourly, model=None, spare=0.0, save=None, price_error=0.0)
 
 
 def _lives(bag: Bag, random: np.random.Generator, courses: int, total: int, seed: int, uncertain: bool) -> _Array:

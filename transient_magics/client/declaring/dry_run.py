@@ -12,6 +12,7 @@ from ...catalog.published import stand_in_words
 from ...emulator.project.program import ask as ask_project
 from ...errors import DeclarationError, UnreachableError
 from ...spec import CONTROLLER, JOBS, TRAINING, ClusterSpec, PriceLine, boot_times, render_duration
+from ...spec.pricing import age_words
 from .. import text
 from ..programs import ask
 from .declaration import Declaration
@@ -94,6 +95,7 @@ class Preview:
             wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
         doubts = [f"{unreachable}. {WAYS_IN}"] if (unreachable := unreachable_by_ssh(self.spec)) else []
         doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
+        doubts += filter(None, [age_words(self.spec)])
         if self.spec.project and self.spec.provisioning_model == "preemptible":
             doubts.append(_NO_END)
         if self.spec.give_up == "riskiest":
@@ -106,7 +108,7 @@ class Preview:
         away = dict.fromkeys(zone for zone, _ in wanted if zone != self.spec.home_zone)
         for zone in away:
             price = transfer_price(zone, self.spec.home_zone)
-            unsure = "" if price.confirmed else f" ({price.source})"
+            unsure = "" if price.confirmed else ", by a price that is not confirmed"
             doubts.append(
                 f"Traffic between {zone} and the parameter servers in {self.spec.home_zone} costs up to "
                 f"${price.dollars_per_gib:.2f} per GiB in each direction{unsure}."

@@ -11,6 +11,7 @@ from ...catalog import ACCELERATORS, ZONES, region
 from ...errors import DeclarationError, PlanError
 from ...protocol.bag.spec import MOST_JOBS
 from ...spec import JOBS, PARAMETER_SERVER, WorkerGroup, parse_duration, parse_groups, price_kind, render_groups
+from ...spec.pricing import lines_of
 from ..declaring.declaration import Declaration
 from ..declaring.specification import specify
 from ..text import money, number, table
@@ -145,25 +146,23 @@ def bag_plan(
         raise DeclarationError("--spare is a share from 0 to 1", fix="For example: --spare 0.1.")
     times = parse_job_time(job_time)
     _, _, risk = foreseen(revocations)
-    from ...planner.lifetimes.published import stand_in
-
     rows: list[BagRow] = []
-    stand_ins: list[str] = []
+    rests_on: list[str] = []
     for group in groups:
         if group.accelerator not in times and "" not in times:
             raise DeclarationError(f"--job-time has no time of a {group.accelerator.upper()}",
                                    fix=f"Add {group.accelerator}=1h.")  # fmt: skip
         shortest, longest = times.get(group.accelerator, times.get("", (0.0, 0.0)))
-        bag, on_demand_hourly = _bag(
+        bag, on_demand_hourly, notes = _bag(
             group=group if group.zone else replace(group, zone=zone[0] if zone else None), jobs=jobs,
             times=(shortest, longest), spare=spare, save=None if save_time is None else save_time / _HOUR,
             model=provisioning_model, revocations=revocations, ps_cores=ps_cores,
         )  # fmt: skip
         name = f"{group.accelerator}x{group.count}"
-        stand_ins.append(stand_in(bag.model))
+        rests_on += notes
         rows += _rows(name, bag, on_demand_hourly, (policy,) if policy else POLICIES, seed)
-    notes = dict.fromkeys((*_notes(rows, provisioning_model, save_time), *filter(None, stand_ins)))
-    return BagPlan(jobs, tuple(rows), risk, tuple(notes))
+    every = dict.fromkeys((*_notes(rows, provisioning_model, save_time), *filter(None, rests_on)))
+    return BagPlan(jobs, tuple(rows), risk, tuple(every))
 
 
 def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]]:
@@ -186,11 +185,12 @@ def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]
 def _bag(
     *, group: WorkerGroup, jobs: int, times: tuple[float, float], spare: float, save: float | None,
     model: str, revocations: int | str, ps_cores: int | None,
-) -> tuple[Bag, float]:  # fmt: skip
-    """The bag on such VMs, and what one of them costs an hour on demand."""
+) -> tuple[Bag, float, list[str]]:  # fmt: skip
+    """The bag on such VMs, what one of them costs an hour on demand, and what lifetimes and prices rest on."""
     from ...bags.policy.simulate import Bag
     from ...catalog.published import LAST_HOUR, startup
     from ...planner.lifetimes.beyond import Capped
+    from ...planner.lifetimes.published import stand_in
 
     gpu = group.accelerator
     named = render_groups((group,))
@@ -200,12 +200,14 @@ def _bag(
     lifetimes = foreseen(revocations)[0](gpu, region(home)) if transient else None
     if lifetimes is not None and model == "preemptible":
         lifetimes = Capped(lifetimes, LAST_HOUR)
+    price = lines_of(spec, [gpu]).worker_price(gpu, home)
     boot = sum(startup(gpu, transient, region(home))[1:3]) / _HOUR
     bag = Bag(
         jobs, *times, group.count, worker.hourly, lifetimes, spare=spare, server_hourly=server.hourly, boot=boot,
-        save=save,
+        save=save, price_error=price.drift if transient else 0.0,
     )  # fmt: skip
-    return bag, worker.on_demand_hourly
+    notes = [stand_in(lifetimes), price.age_words] if transient else []
+    return bag, worker.on_demand_hourly, notes
 
 
 def _rows(name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str], seed: int) -> list[BagRow]:

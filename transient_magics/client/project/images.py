@@ -19,6 +19,7 @@ from ... import places
 from ...catalog import check_zone, default_zone
 from ...errors import CloudError, ClusterError
 from ...journal import Event, events, read
+from ...journal.lock import starting
 from ...protocol import layout
 from ...spec import JOBS, TRAINING, ImageSpec, parse_name, render_duration
 from ...spec.image import DEBIAN
@@ -26,7 +27,6 @@ from .. import commands, text
 from ..programs import ask
 
 _LOOK_SECONDS = 0.25
-_START_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -227,9 +227,7 @@ def _state(found: list[Event], directory: Path, spec: ImageSpec) -> str:
             return "built"
         if isinstance(event, events.ImageFailed):
             return "failed"
-    # A program that was started just now does not hold its lock yet.
-    young = not found and time.time() - spec.declared_at < _START_SECONDS
-    if young or commands.in_charge(directory):
+    if starting(directory, spec.declared_at) or commands.in_charge(directory):
         return "building"
     # It may have said its last word between the two looks.
     again = read(directory / layout.JOURNAL)

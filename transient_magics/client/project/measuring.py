@@ -13,7 +13,7 @@ from typing import Literal
 from ... import places
 from ...catalog import ACCELERATORS, ZONES, VmPrice, accelerator, has_gpu, never_on_demand, price_list
 from ...errors import ClusterError, DeclarationError
-from ...journal.lock import held
+from ...journal.lock import held, starting
 from ...protocol import checks, layout
 from ...spec import parse_groups, render_duration
 from ...spec.measurement import ENDED, STOP, TRACE, MeasureSpec, Sighting, read_sightings, shares
@@ -55,7 +55,7 @@ class Measurement:
     @property
     def over(self) -> bool:
         """Whether it looks no more."""
-        return bool(self.ended) or not held(self._folder)
+        return bool(self.ended) or not (starting(self._folder, self.spec.declared_at) or held(self._folder))
 
     @property
     def ended(self) -> str:
@@ -85,10 +85,17 @@ class Measurement:
         said = f"{self.name}: {spec.kind} of {spec.source}, asked for every "
         said += f"{render_duration(spec.every_seconds)} since {_moment(spec.declared_at)}, "
         said += f"{text.money(self.dollars)} of {text.money(spec.budget)} spent."
-        ended = f"It looks no more: {self.ended or 'its process was killed'}." if self.over else "It goes on."
         table = text.table(("ZONE", "LOOKS", "THERE WAS ONE", "LAST LOOK"), rows) if rows else ["Nothing was seen yet."]
         file = [f"As traces, for --availability: {self.file}"] if rows and spec.provisioning_model == "spot" else []
-        return "\n".join([said, *table, ended, *file, _ONLY])
+        return "\n".join([said, *table, self._phase, *file, _ONLY])
+
+    @property
+    def _phase(self) -> str:
+        if self.over:
+            return f"It looks no more: {self.ended or 'its process was killed'}."
+        if (self._folder / STOP).exists():
+            return "It is ending."
+        return "It begins." if starting(self._folder, self.spec.declared_at) else "It goes on."
 
     def __repr__(self) -> str:
         return str(self)

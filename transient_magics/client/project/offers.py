@@ -12,11 +12,14 @@ from ...catalog import (
     DISK_GB,
     DISK_TYPE,
     ICAC19,
+    REFRESH,
     SOURCES,
+    STALE_DAYS,
     TRANSFER_PRICES,
     TransferPrice,
     accelerator,
     address_hourly,
+    age_days,
     default_zone,
     disk_hourly,
     item_price,
@@ -34,6 +37,7 @@ from ..programs import ask
 from ..text import table
 
 _WIDTH = 79
+_NOT_IN_IT = "No taxes, other currencies, negotiated prices or sustained-use discounts are in any price."
 _UNIT = "US dollars per hour of the whole VM"
 
 
@@ -95,8 +99,12 @@ def _all(rows: list[dict[str, Any]]) -> list[str]:
     notes = [f"{_UNIT}, in its default zone. More of one: transient catalog GPU."]
     notes += [_withdrawn(name) for name, entry in ACCELERATORS.items() if entry.withdrawn]
     notes += filter(None, [never_on_demand(ACCELERATORS)])
-    older = [f"{row['gpu']} on demand {row['on_demand_as_of']}" for row in rows if "~" in row["on_demand_as_of"]]
-    notes.append(f"Prices of 2026{', but ' if older else ''}{', '.join(older)}. {_sources(rows)}")
+    older = [
+        f"{row['gpu']} on demand {row['on_demand_as_of']}"
+        for row in rows if row["on_demand_as_of"] != row["transient_as_of"]
+    ]  # fmt: skip
+    notes.append(f"{_age(rows)}{' Of other dates: ' if older else ''}{', '.join(older)}{'.' if older else ''}")
+    notes.append(f"{_NOT_IN_IT} {_sources(rows)}")
     return [*lines, "", *_filled([*notes, _extras(rows[0]["zone"]), _traffic()])]
 
 
@@ -171,7 +179,8 @@ def _extras(zone: str) -> str:
     return (
         f"Besides, and in the price of every cluster and plan: its disk ({DISK_GB} GB {DISK_TYPE}, in {region(zone)} "
         f"${month:.3f} per GB and month, ${disk_hourly(zone):.4f} per hour) and its external address (${spot:.4f} per "
-        f"hour of Spot, ${standard:.4f} on demand). {SOURCES['gcosts']}; {SOURCES['vpc-pricing']}."
+        f"hour of Spot, ${standard:.4f} on demand), and Local SSDs that come with its machine. "
+        f"Sources: {SOURCES['gcosts']}; {SOURCES['vpc-pricing']}."
     )
 
 
@@ -189,7 +198,7 @@ def _range(price: TransferPrice) -> str:
 
 def _dating(rows: list[dict[str, Any]]) -> str:
     dates = [_dates(row) for row in rows]
-    said = ["The date is the GPU's; the rest of its machine is priced as of 2026."]
+    said = [_age(rows), "The date is the GPU's. ~: the source has none, and others quote those prices for that day."]
     if any(", " in date for date in dates):
         said.append("Of two dates the first is Spot's.")
     if any(" of " in date for date in dates):
@@ -197,9 +206,20 @@ def _dating(rows: list[dict[str, Any]]) -> str:
     return " ".join(said)
 
 
+def _age(rows: list[dict[str, Any]]) -> str:
+    """How old the oldest of the Spot prices is that do not stand for themselves."""
+    dates = [row["transient_as_of"] for row in rows if not row["published"]]
+    if not dates:
+        return ""
+    oldest = max(dates, key=age_days)
+    days = age_days(oldest)
+    said = f"Spot prices are up to {days:.0f} days old ({oldest.split()[0]})."
+    return f"{said} {REFRESH}" if days > STALE_DAYS else said
+
+
 def _sources(rows: list[dict[str, Any]], gpu: str = "") -> str:
     names = {"skypilot-v9", *(row.source for row in price_history(gpu))}
-    if any("~" in row["on_demand_as_of"] for row in rows):
+    if any(row["on_demand_as_of"].startswith("~2024") for row in rows):
         names.add("skypilot-v5")
     return f"Sources: {'; '.join(text for name, text in SOURCES.items() if name in names)}."
 
