@@ -14,6 +14,7 @@ from importlib import util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from xml.etree import ElementTree
 
 import numpy
@@ -22,7 +23,7 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client, panels
 from transient_magics.cli.program import main
-from transient_magics.client.results import keras_model, models, trials
+from transient_magics.client.results import comparison, keras_model, models, trials
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
@@ -140,7 +141,9 @@ def test_a_worker_is_lost_by_the_run_that_had_it_when_its_notice_came(run: clien
     assert trials.revocations(run.cluster.state) == {"run-1": 1}, "who has its place by now has lost nothing"
 
 
-def test_evaluations_are_a_table_and_runs_stand_beside_each_other(run: client.Run) -> None:
+def test_evaluations_are_a_table_and_runs_stand_beside_each_other(
+    run: client.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert list(run.evaluations().columns) == ["step", "time"]
     for second, step, accuracy in ((40, 30, 0.5), (50, 60, 0.75), (60, 90, 0.625)):
         metrics = {"accuracy": accuracy, "loss": 1 / step}
@@ -163,7 +166,11 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(run: client.Ru
     assert best is not None
     assert (best.step, best.value, best.metric, best.path) == (60, 0.75, "accuracy", None), "its files are not here"
 
+    counted = mock.Mock(wraps=comparison.costs)
+    monkeypatch.setattr(comparison, "costs", counted)
     both = client.compare(*client.runs())
+    assert len(both.rows) == 2
+    assert counted.call_count == 1, "once for all runs of a cluster"
     assert [row.run for row in both.rows] == ["run-0", "run-1"]
     row = both.rows[1]
     assert (row.value, row.best_step, row.loss, row.state) == (0.75, 60, 0.25, "finished")

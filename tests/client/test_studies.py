@@ -18,7 +18,7 @@ from transient_magics.client import foreground, text
 from transient_magics.client.results import trials
 from transient_magics.client.results.for_optuna import optuna_study
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
-from transient_magics.journal import Journal, bill, events, replay
+from transient_magics.journal import Cost, Journal, bill, costs, events, replay
 from transient_magics.panels.snapshot.studies import studies as studies_of
 from transient_magics.protocol.study import parse_space
 from transient_magics.trials.optuna_study import Twin
@@ -33,7 +33,7 @@ def story_of_repeats() -> StudyStory:
 def test_a_trial_has_its_steps_hours_dollars_and_the_revocations_of_its_own_workers() -> None:
     state = STORY.state
     assert state.passed_over == 0
-    rows = trials.rows_of(state, state.studies["search"], STORY.now)
+    rows = trials.rows_of(state, state.studies["search"], STORY.now, costs(state, STORY.now))
     assert [row.number for row in rows] == list(range(16))
     assert [row.number for row in rows if row.best] == [0]
     account = bill(state, STORY.now)
@@ -188,9 +188,11 @@ def test_a_study_shows_itself_as_text_table_and_picture(
     with Journal(cluster.directory / "journal.jsonl") as journal:
         journal.extend(STORY.history)
     study = client.study()
+    on_all_clusters = Cost(subject="search", total=12.0, lines={"its workers": 12.0})
+    monkeypatch.setattr(client.Study, "cost", lambda self: on_all_clusters)
     panels.show_study(study)
     assert capsys.readouterr().out.splitlines() == [
-        "search on tuning: 12 of 40 trials, 4 under way",
+        "search on tuning: 12 of 40 trials, 4 under way, $12.00 so far",
         "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64",
     ]
     assert repr(study.plot()) == "search, best accuracy so far: trial 0: 0.927"
@@ -205,6 +207,7 @@ def test_a_study_shows_itself_as_text_table_and_picture(
     panel = "".join(ElementTree.fromstring(panels.study_panel_html(study)).itertext())
     assert "Best so far: accuracy 0.927 in trial 0" in panel
     assert "and 6 trials more" in panel
+    assert "This study $12.00 so far." in panel
 
 
 CELL = "model = lr\n\ndef input_fn(mode):\n    return mode\n"

@@ -14,7 +14,7 @@ from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client.results.trials import rows_of
 from transient_magics.client.text import status
-from transient_magics.journal import ClusterState, Event, bill, events, now
+from transient_magics.journal import ClusterState, Event, bill, costs, events, now
 
 SHARING = "--per-vm 2 --train-steps 1000000 --no-check --name s --cluster sh"
 LINE = f"--over lr=0.001,0.2,0.02 --objective 'min loss' --pace 0.2 {SHARING}"
@@ -45,7 +45,7 @@ def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -
         study.stop()
         patient.until(lambda state: state.studies["s"].over, "the end of the study")
         state, moment = cluster.state, now()
-        rows = rows_of(state, study.state, moment)
+        rows = rows_of(state, study.state, moment, costs(state, moment))
         assert [(row.state, row.revocations) for row in rows] == [("stopped", 1), ("stopped", 1), ("stopped", 0)]
         account = bill(state, moment)
         assert sum(account.lines.values()) == pytest.approx(account.total)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,14 +15,28 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.journal.test_bill import FAR, FAST, GIB, HOME, HOUR, NOW, SPEC, cluster, vm
+from transient_magics.client.results.trials import revocations
+from transient_magics.client.text.bills import lines_words
 from transient_magics.journal import ClusterState, Cost, Event, Projection, bill, costs, events, fold
-from transient_magics.journal.cost import IDLE, NOTICED, START_UP
+from transient_magics.journal.cost import CORRECTIONS, IDLE, NOTICED, START_UP, charged, total
 from transient_magics.journal.power import Stretch
+from transient_magics.journal.state import unknown_run
+from transient_magics.panels.snapshot.view import view
 from transient_magics.protocol.job import JobSpec
 from transient_magics.spec.places import place
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
+
+
+def shown(state: ClusterState, now: float) -> object:
+    """A panel's snapshot."""
+    return view(state, bill(state, now), now)
+
+
+def taken(state: ClusterState, now: float) -> object:
+    """The revocations of each run."""
+    return revocations(state)
 
 
 class Story:
@@ -244,12 +262,15 @@ def random_story(seed: int) -> Story:
             case 2 if living:
                 name = chance.choice(living).name
                 story.tell(events.VmPreemptionNotice(vm=name, seconds=chance.choice([30.0, 120.0])), minute)
-                stopping = chance.choice([0, round((minute - 0.001) * MINUTE)])
-                revoked = events.VmRevoked(vm=name, signal="notice", stopping=stopping)
+                stopping = chance.choice([0, round((minute - chance.choice([0.001, 7.0])) * MINUTE)])
+                revoked = events.VmRevoked(vm=name, signal="notice", stopping=max(stopping, 0))
                 story.tell(revoked, minute + chance.choice([0.5, 2.0, 4.0]))
                 minute += 4
-            case 3 if living:
-                story.tell(events.VmDeleted(vm=chance.choice(living).name, reason=""), minute)
+            case 3:
+                name = chance.choice([each.name for each in story.state.living] or ["none"])
+                stopping = round((minute - chance.choice([0.5, 7.0, 25.0])) * MINUTE)
+                gone = events.VmRevoked(vm=name, signal="api", stopping=max(stopping, 0))
+                story.tell(chance.choice([gone, events.VmDeleted(vm=name, reason="")]), minute)
             case 4 if living:
                 moved = chance.choice(living)
                 more = moved.traffic_bytes + chance.randrange(1, 9) * GIB
@@ -291,6 +312,104 @@ def test_all_lines_of_any_journal_sum_to_the_bill_and_finished_work_keeps_its_co
                 final[name] = cost
     later = costs(story.state, 1e6)
     assert all(later[name].total == pytest.approx(cost.total, abs=1e-12) for name, cost in final.items())
+
+
+def test_an_end_that_is_learnt_after_the_end_of_work_is_corrected_in_a_line_of_its_own() -> None:
+    """The run ends at minute 65; at minute 66 Compute Engine reports that VMs had stopped at minute 60."""
+    story = by_hand()
+    late = Story()
+    for _, state in story.states:
+        if not state.runs.get("run-1") or not state.runs["run-1"].over:
+            late.state = state
+    late.end_run("run-1", 65)
+    before = costs(late.state, 65.5 * 60)["run-1"]
+    for name in ("worker-2", "ps-0"):
+        late.tell(events.VmRevoked(vm=name, signal="api", stopping=60 * MINUTE), 66)
+    assert same(costs(late.state, 3 * HOUR)["run-1"], before)
+    account = bill(late.state, 3 * HOUR)
+    # Five minutes of worker-2, and of the server the part of the run; the job had the other half of it.
+    assert account.lines[CORRECTIONS] == pytest.approx(-5 * 0.30 / 60 - 5 * 0.12 / 60 / 2)
+    assert "corrections -$0.030" in lines_words(account)
+    assert sum(account.lines.values()) == pytest.approx(account.total)
+    assert account.total == pytest.approx(total(late.state, 3 * HOUR))
+
+
+def test_a_limit_counts_what_replacing_workers_takes_beside_the_cost_of_work() -> None:
+    """The run waits 4 minutes for worker-2 at $0.30 per hour, and starts before it had slots are not its own."""
+    state = by_hand().state
+    found = costs(state, 2 * HOUR)
+    assert charged(state, "run-1", 2 * HOUR) == pytest.approx(found["run-1"].total + 4 * 0.30 / 60)
+    assert charged(state, "job-1", 2 * HOUR) == pytest.approx(found["job-1"].total)
+    story = Story()
+    story.rent("worker-0", 0, 1)
+    story.declare_run("run-1", 0)
+    story.lease(1, {0: "run-1"})
+    story.tell(events.VmPreemptionNotice(vm="worker-0", seconds=120.0), 31)
+    story.tell(events.VmRevoked(vm="worker-0", signal="notice"), 33)
+    assert charged(story.state, "run-1", HOUR) == pytest.approx(0.15 + 0.01), "a notice that is billed"
+    story.rent("worker-1", 34, None)
+    story.tell(events.VmRevoked(vm="worker-1", signal="api"), 34.5)
+    assert charged(story.state, "run-1", HOUR) == pytest.approx(0.15 + 0.01), "taken within its first minute"
+
+
+def test_a_study_has_no_final_cost_while_runs_of_it_go_on() -> None:
+    """A trial's value is there before its run ends, and a bag is over before its Dask cluster is."""
+    story = Story()
+    story.rent("worker-0", 0, 0)
+    story.declare_run("s-0", 0)
+    story.lease(0, {0: "s-0"})
+    trial: Any = SimpleNamespace(runs=("s-0",))
+    spec: Any = SimpleNamespace(alone=False)
+    study: Any = SimpleNamespace(name="s", spec=spec, over=True, runs=trial.runs)
+    state = replace(story.state, studies={"s": study})
+    assert not costs(state, HOUR)["s"].over
+    story.end_run("s-0", 30)
+    ended = replace(story.state, studies={"s": study})
+    assert costs(ended, HOUR)["s"].over
+    assert charged(ended, "s", HOUR) == pytest.approx(0.15)
+    spec.alone = True
+    assert charged(ended, "s", HOUR) == pytest.approx(0.3), "it pays all of a cluster that it has for itself"
+    dask: Any = SimpleNamespace(name="d", over=False)
+    bag: Any = SimpleNamespace(name="b", over=True, dasks=("d",))
+    assert not costs(replace(story.state, bags={"b": bag}, dasks={"d": dask}), HOUR)["b"].over
+
+
+def calls(function: Callable[[], object]) -> int:
+    """How many calls it takes."""
+    counts = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal counts
+        counts += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return counts
+
+
+def one_slot(vms: int) -> ClusterState:
+    """A cluster whose one worker was replaced many times while as many runs came and went."""
+    since = [NOW - HOUR * (vms - number) for number in range(vms)]
+    machines = [
+        vm(f"worker-{number}", state="revoked", running_at=at, ready_at=at + 60, requested_at=at, ended_at=at + 3000,
+           replaces=f"worker-{number - 1}")
+        for number, at in enumerate(since)
+    ]  # fmt: skip
+    tenures = {f"run-{number}": ((0, at, at + HOUR),) for number, at in enumerate(since)}
+    ended = {"phase": "finished", "declared_at": NOW, "finished_at": NOW}
+    runs = {name: replace(unknown_run(name), **ended) for name in tenures}
+    spec = replace(SPEC, max_seconds=1e9)
+    return cluster(*machines, spec=spec, tenures=tenures, runs=runs)
+
+
+@pytest.mark.parametrize("function", [bill, total, shown, taken])
+def test_a_bill_takes_time_by_the_number_of_vms_and_no_more(function: Callable[[ClusterState, float], object]) -> None:
+    few, many = one_slot(50), one_slot(200)
+    assert calls(lambda: function(many, NOW)) < 6 * calls(lambda: function(few, NOW))
+    assert calls(lambda: function(many, NOW)) < 250 * len(many.vms), "prices of all zones are looked up once"
 
 
 def test_a_faster_clock_counts_for_shares_too() -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..client import text
 from ..client.following.identity import Identity
 from ..errors import TransientError
-from ..journal import Bill, ClusterState, Event, bill, costs
+from ..journal import Bill, ClusterState, Event, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
 from .snapshot.bags import bags
@@ -161,7 +161,7 @@ class Display:
     def _text(self, account: Bill, now: float) -> str:
         if self._run and (run := self._state.runs.get(self._run)):
             ends = f", {self._forecast}" if self._forecast else ""
-            spent = text.work_cost(costs(self._state, now)[run.name])
+            spent = text.work_cost(account.work[run.name])
             said = f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{spent}{ends}"
             return "\n".join([said, *lines(self._split())])
         run = shown_run(self._state, None)

@@ -7,6 +7,7 @@ import time
 from ..client import Study, foreground, text
 from ..client.handles.study import Plot
 from ..client.results.trials import Configurations
+from ..journal import costs
 from .show import current_shell, has_front_end, show
 from .snapshot.studies import study_view, whole_view
 from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
@@ -34,13 +35,16 @@ def study_text(study: Study) -> str:
     if known is None:
         return repr(study)
     best = text.best_words(known)
-    said = f"{study.name} on {state.name}: {text.study_words(known, deleted=state.over)}"
+    spent = text.work_cost(study.cost())
+    said = f"{study.name} on {state.name}: {text.study_words(known, deleted=state.over)}{spent}"
     return "\n".join([said, *([f"best so far: {best}"] if best else [])])
 
 
 def study_panel_html(study: Study) -> str:
     """The picture of a study."""
-    return f"<div style='{_WIDE}'>{study_html(study_view(study.cluster.state, study.state, time.time()))}</div>"
+    state, now = study.cluster.state, time.time()
+    shown = study_view(state, study.state, costs(state, now), now, study.cost())
+    return f"<div style='{_WIDE}'>{study_html(shown)}</div>"
 
 
 def study_plot_html(plot: Plot) -> str:

@@ -105,6 +105,8 @@ def parse_name(text: str, option: str) -> str:
 def render_money(dollars: float) -> str:
     """US dollars with as many digits as say something: `$0.0042`, `$0.318`, `$12.40`."""
     digits = 4 if dollars < 0.01 else 3 if dollars < 1 else 2
+    if dollars < 0:
+        return f"-{render_money(-dollars)}" if dollars <= -0.00005 else "$0.00"
     return f"${dollars:,.{digits}f}" if dollars >= 0.00005 else "$0.00"
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...catalog import accelerator, has_gpu
 from ...clock import rate_of
 from ...errors import ClusterError, DeclarationError, StoreError, TransientError, UnreachableError
-from ...journal import ClusterState, bill
+from ...journal import ClusterState
+from ...journal.cost import total
 from ...spec import ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
 from ...spec.units import parse_deadline
 from ..declaring import widened
@@ -78,7 +79,7 @@ def refuse_untimely(cluster: Cluster, options: Mapping[str, Any]) -> None:
         raise DeclarationError(what, where=_OPTION, fix="Declare it with other --max-hours or --max-cost.")
     most = options.get("max_cost")
     if most is not None and spec.max_cost is not None:
-        rest = spec.max_cost - bill(state, time.time()).total
+        rest = spec.max_cost - total(state, time.time())
         if most > rest:
             what = (
                 f"{render_money(most)} are more than the {render_money(max(rest, 0.0))} left of {cluster.name}'s limit"

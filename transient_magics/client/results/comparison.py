@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...journal import ClusterState, RunState, costs
+from ...journal import ClusterState, Cost, RunState, costs
 from ...protocol.measures.objective import Objective
 from .. import text
 from .trials import revocations
@@ -61,7 +61,15 @@ class Runs(list["Run"]):
     def rows(self) -> list[Row]:
         """A row for each run, as its journal says now."""
         now = time.time()
-        return [row_of(run.cluster.state, run.state, now) for run in self]
+        of_clusters = dict[int, tuple[ClusterState, Mapping[str, Cost], Mapping[str, int]]]()
+        rows = list[Row]()
+        for run in self:
+            state = run.cluster.state
+            if id(state) not in of_clusters:
+                of_clusters[id(state)] = state, costs(state, now), revocations(state)
+            _, by_name, taken = of_clusters[id(state)]
+            rows.append(row_of(state, run.state, now, by_name[run.name].total, taken.get(run.name, 0)))
+        return rows
 
     def frame(self) -> pandas.DataFrame:
         """The same as a DataFrame, a row for each run."""
@@ -102,8 +110,8 @@ def best_words(rows: Sequence[Row]) -> str:
     return f"Best: {best.run}{where}, {best.metric} {text.number(best.value)} at step {best.best_step:,}."
 
 
-def row_of(state: ClusterState, run: RunState, now: float) -> Row:
-    """The row of one run of the cluster in `state`."""
+def row_of(state: ClusterState, run: RunState, now: float, dollars: float, revocations: int) -> Row:
+    """The row of one run of the cluster in `state`, which has cost US dollars and lost workers to revocations."""
     end = run.finished_at or state.ended_at or now
     began = run.started_at or end
     metric = judged_by(run)
@@ -119,8 +127,8 @@ def row_of(state: ClusterState, run: RunState, now: float) -> Row:
         best_step=best[0] if best else None,
         loss=run.loss,
         hours=state.clock.between(began, end) / 3600,
-        dollars=costs(state, now)[run.name].total,
-        revocations=revocations(state).get(run.name, 0),
+        dollars=dollars,
+        revocations=revocations,
         state="stopped" if text.was_stopped(run) else run.phase,
     )
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...journal import ClusterState, RunState, StudyState, TrialState, costs
+from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
 from ...protocol.measures.objective import Objective
 from ...protocol.measures.split import part_words
 from ...protocol.run import Value
+from ...spec import WORKER
+from ...spec.places import places
 from .. import text
 
 if TYPE_CHECKING:
@@ -60,9 +64,9 @@ class TrialRow:
         return f"{self.state} at step {self.step:,}" if self.state != "complete" and self.step else self.state
 
 
-def rows_of(state: ClusterState, study: StudyState, now: float) -> list[TrialRow]:
-    """The trials of a study of the cluster in `state`, in the order of their numbers."""
-    by_name, taken, best = costs(state, now), revocations(state), study.best
+def rows_of(state: ClusterState, study: StudyState, now: float, by_name: Mapping[str, Cost]) -> list[TrialRow]:
+    """The trials of a study of the cluster in `state`, in the order of their numbers. `by_name`: costs of work."""
+    taken, best = revocations(state), study.best
     return [
         TrialRow(
             number=trial.number,
@@ -290,7 +294,25 @@ def _hours(state: ClusterState, run: RunState, now: float) -> float:
 
 def revocations(state: ClusterState) -> dict[str, int]:
     """How many workers a run lost: their notice, or their end without one, came while it had them."""
-    lost = [vm for vm in state.vms.values() if vm.state in ("leaving", "revoked")]
-    names = {*state.tenures, *state.leases.values()}
-    counts = {name: sum(state.had(name, vm, vm.noticed_at or vm.ended_at) for vm in lost) for name in names}
-    return {name: many for name, many in counts.items() if many}
+    had = defaultdict[int, list[tuple[float, float, str]]](list)
+    for name, tenures in state.tenures.items():
+        for place, begin, end in tenures:
+            had[place].append((begin, min(end, state.ended_of(name) or end), name))
+    for place, name in state.leases.items():
+        had[place].append((state.leased_at.get(place, 0.0), state.ended_of(name) or math.inf, name))
+    for tenures in had.values():
+        tenures.sort()
+    counts = Counter[str]()
+    for vm in state.vms.values():
+        if vm.role == WORKER and vm.state in ("leaving", "revoked"):
+            moment = vm.noticed_at or vm.ended_at
+            counts.update({name for place in places(vm.slot) for name in _holders(had.get(place, ()), moment)})
+    return dict(counts)
+
+
+def _holders(tenures: Sequence[tuple[float, float, str]], moment: float) -> Iterator[str]:
+    """The work that had a place at a moment: one, or two as it went from one to the other. `tenures`: sorted."""
+    latest = bisect_right(tenures, (moment, math.inf, ""))
+    for _, end, name in tenures[max(latest - 2, 0) : latest]:
+        if moment <= end:
+            yield name

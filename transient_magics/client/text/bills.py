@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...journal import Bill, ClusterState, Cost
-from ...journal.cost import FORGOTTEN, IDLE, MOVED, NOTICED, START_UP
+from ...journal.cost import CORRECTIONS, FORGOTTEN, IDLE, MOVED, NOTICED, START_UP
 from ...spec import render_money as money
 
 _MOST_WORK = 8
 """Pieces of work that the lines of a bill name, the dearest ones."""
 STARTING = ("unknown", "provisioning")
-_OTHERS = (START_UP, IDLE, NOTICED, MOVED, FORGOTTEN)
+_OTHERS = (START_UP, IDLE, NOTICED, CORRECTIONS, MOVED, FORGOTTEN)
 
 
 def bill_words(state: ClusterState, bill: Bill) -> str:

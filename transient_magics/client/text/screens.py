@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...journal import Bill, ClusterState, VmState, costs
+from ...journal import Bill, ClusterState, VmState
 from ...protocol.checks import all_plain
 from ...spec import render_money as money
 from ...spec import render_table as table
@@ -42,7 +42,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         lines.append(f"Trouble: {state.trouble}")
     if proposed := given_up_words(state, now):
         lines.append(f"{proposed} {to_agree_words(state.name)}")
-    by_name = costs(state, now)
+    by_name = bill.work
     for study in foreground.studies(state):
         lines.append(f"{study.name}  {study_words(study, deleted=state.over)}")
         lines.append(f"{' ' * len(study.name)}  this study {by_name[study.name].words}")

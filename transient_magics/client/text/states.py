@@ -39,9 +39,9 @@ def leaves_at(vm: VmState) -> float:
     return vm.noticed_at + vm.notice_seconds if vm.state == "leaving" and vm.noticed_at else 0.0
 
 
-def replacement(state: ClusterState, vm: VmState) -> VmState | None:
-    """The VM that took, or is to take, the place of this one."""
-    return next((each for each in state.vms.values() if each.replaces == vm.name), None)
+def replacements(state: ClusterState) -> dict[str, VmState]:
+    """By the name of a VM, the first one that took, or is to take, its place."""
+    return {vm.replaces: vm for vm in reversed(state.vms.values()) if vm.replaces}
 
 
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
@@ -83,7 +83,7 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     if vm.state == "booting" and (vm.failure or vm.step):
         return f"did not boot, {vm.failure}" if vm.failure else f"booting, {vm.step}"
     if vm.state in ("revoked", "deleted", "refused"):
-        after = replacement(state, vm)
+        after = replacements(state).get(vm.name)
         reason = f": {plain(vm.reason)}" if vm.state == "refused" and vm.reason else ""
         return f"{vm.state}, replaced by {after.name}" if after else f"{vm.state}{reason}"
     return vm.state

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
 from ...files import write_atomically
-from ...journal import ClusterState, costs, now, read
+from ...journal import ClusterState, now, read
 from ...journal.bags import events
 from ...journal.bags.fold import fold
 from ...journal.bags.state import DeclaredBag
+from ...journal.cost import charged
 from ...journal.declared import declared_below
 from ...protocol import checks, layout
 from ...protocol.bag import events as b
@@ -108,7 +109,7 @@ class Bags:
             if bag.spec.pip and name not in self._gathered and not bag.ending:
                 tasks.do(f"packages of {name}", lambda name=name: self._gather(name))
                 continue
-            cost = costs(self._state, at)[name].total if bag.spec.max_cost is not None else 0.0
+            cost = charged(self._state, name, at) if bag.spec.max_cost is not None else 0.0
             match decide(bag, self._state, cost, at, arriving=self._arriving(bag)):
                 case Begin(dask):
                     self._try_to_begin(bag, dask)

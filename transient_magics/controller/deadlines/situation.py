@@ -15,7 +15,8 @@ from ...catalog import accelerator
 from ...deadlines.market import LASTS, PRIOR_SPELLS, Market, believed
 from ...deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, Workers, zones_for
 from ...deadlines.speeds import Speeds
-from ...journal import ClusterState, RunState, VmState, bill, costs
+from ...journal import ClusterState, RunState, VmState
+from ...journal.cost import charged, total
 from ...spec import WORKER, ClusterSpec, boot_times
 
 _LATE = 2.326  # deviations: one start in a hundred takes longer
@@ -42,8 +43,8 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
     )
     start, begin = _start(spec, run, vms, kinds[0].gpu, rate, now)
     begin += max(run.spec.on_demand_wait, _waited([vm for vm in vms if vm.provisioning_model == ON_DEMAND], now))
-    spent = [run.spec.max_cost - costs(state, now)[run.name].total] if run.spec.max_cost is not None else []
-    spent += [spec.max_cost - bill(state, now).total] if spec.max_cost is not None else []
+    left = [run.spec.max_cost - charged(state, run.name, now)] if run.spec.max_cost is not None else []
+    left += [spec.max_cost - total(state, now)] if spec.max_cost is not None else []
     spots = [vm for vm in vms if vm.provisioning_model != ON_DEMAND]
     return Seen(
         now=now, deadline=run.spec.finish_by,
@@ -54,7 +55,7 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
         begin=begin, begun=_begun(run, workers, vms, begin, now), start=start, life=_life(spots, now, rate),
         kept=sum(vm.hourly for vm in state.living if vm.role != WORKER) * rate / 3600,
         most=min(run.spec.most_workers or 1000, spec.max_workers or spec.worker_count),
-        money=min(spent, default=math.inf), since=now - known.acted.at if known.acted else math.inf,
+        money=min(left, default=math.inf), since=now - known.acted.at if known.acted else math.inf,
         acts=run.spec.adapt == "auto", overlaps=not run.spec.most_workers,  # else it gets no more than these
         end=max(_LAST_SAVE, _SAVES_DIFFER * known.save_seconds),
         began=known.began[0] if known.began else now,

@@ -26,7 +26,8 @@ from dataclasses import dataclass, replace
 
 from ...catalog import home_first
 from ...deadlines.seen import zones_for
-from ...journal import ClusterState, Relocation, VmState, bill, boot_key
+from ...journal import ClusterState, Relocation, VmState, boot_key
+from ...journal.cost import total
 from ...protocol.machines import CPU
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, boot_times, render_duration
 from . import moving
@@ -293,7 +294,7 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     state, now = situation.state, situation.now
     if state.clock.between(spec.declared_at, now) >= spec.max_seconds:
         return f"the limit of {render_duration(spec.max_seconds)} is reached"
-    if spec.max_cost is not None and (state.seconds_left(now) <= 0 or bill(state, now).total >= spec.max_cost):
+    if spec.max_cost is not None and (state.seconds_left(now) <= 0 or total(state, now) >= spec.max_cost):
         return f"the limit of ${spec.max_cost:.2f} is reached"
     if idle_seconds(situation) >= spec.idle_end_seconds:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"

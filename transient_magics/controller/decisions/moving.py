@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 
 from ...catalog import region
 from ...errors import ClusterError
-from ...journal import ClusterState, Relocation, VmState, bill
+from ...journal import ClusterState, Relocation, VmState
+from ...journal.cost import total
 from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_times, render_duration, render_money
 from .capacity import STOCKOUT
 
@@ -120,7 +121,7 @@ def _within_limits(
         raise ClusterError(what + render_duration(patience(new)), fix="Declare another cluster there.")
     if known.max_cost is None:
         return new
-    spent = bill(state, now).total + dollars + known.most_hourly * together / 3600
+    spent = total(state, now) + dollars + known.most_hourly * together / 3600
     # VMs that stay keep the end that they have, which lies behind one that comes sooner.
     stay = [(vm.hourly, (vm.ends or known.ends_at) - known.declared_at - passed) for vm in _staying(state, new)]
     spent += sum(hourly * until for hourly, until in stay) / 3600

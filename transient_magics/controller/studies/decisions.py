@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ...journal import ClusterState, RunState, StudyState, TrialState, costs
+from ...journal import ClusterState, RunState, StudyState, TrialState
+from ...journal.cost import charged
 from ...protocol.machines import parse_machines
 from ...spec import render_duration, render_money
 from ...trials.points import point
@@ -208,7 +209,7 @@ def _reason_to_end(study: StudyState, state: ClusterState, now: float) -> str:
     hours = state.clock.between(study.declared_at, now) / 3600
     if spec.max_hours is not None and hours >= spec.max_hours:
         return f"its limit of {render_duration(3600 * spec.max_hours)} has passed"
-    if spec.max_cost is not None and costs(state, now)[study.name].total >= spec.max_cost:
+    if spec.max_cost is not None and charged(state, study.name, now) >= spec.max_cost:
         return f"its limit of {render_money(spec.max_cost)} is spent"
     told = [trial for trial in study.trials.values() if trial.told]
     if len(told) >= FIRST and all(trial.state == "failed" for trial in told) and not _gets_further(study, state):

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ... import places
-from ...journal import ClusterState, StudyState, bill, costs, kept
+from ...journal import ClusterState, StudyState, kept
+from ...journal.cost import charged
 from ...journal.declared import declared_below
 from ...protocol import layout
 from ...protocol.study import StudySpec
@@ -72,7 +73,7 @@ def turn(study: StudySpec, spec: ClusterSpec, now: float) -> Turn:
             return Waits(f"{study.name} goes on on {name} first")
         if known.spec.alone and not state.over:
             return Waits(f"{name} is deleted first")
-        spent += bill(state, now).total if known.spec.alone else costs(state, now)[known.name].total
+        spent += charged(state, known.name, now)
         passed = passed or state.clock.between(known.declared_at, now)
     return _left(study, spec, spent, passed, now)
 

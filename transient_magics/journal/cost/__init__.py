@@ -1,10 +1,12 @@
 """What work and clusters cost, computed from a cluster's state and never stored."""
 
-from .bills import FORGOTTEN, MOVED, at_the_end, bill, costs, hourly_of
+from .bills import FORGOTTEN, MOVED, at_the_end, bill, charged, costs, hourly_of, total
 from .figures import Bill, Cost, Projection
-from .shares import IDLE, NOTICED, START_UP
+from .shares import CORRECTIONS
+from .vms import IDLE, NOTICED, START_UP
 
 __all__ = [
+    "CORRECTIONS",
     "FORGOTTEN",
     "IDLE",
     "MOVED",
@@ -15,6 +17,8 @@ __all__ = [
     "Projection",
     "at_the_end",
     "bill",
+    "charged",
     "costs",
     "hourly_of",
+    "total",
 ]

@@ -8,17 +8,19 @@ from ...spec import PREPARATION, WORKER, ClusterSpec, price_kind
 from ...spec.places import slot_of
 from ..state import ClusterState, VmState
 from .figures import Bill, Cost
-from .shares import Lines, Workers, divided
-from .vms import billed_seconds, paid, stopped_at, uptime
+from .shares import Division, Lines, Workers, divided
+from .vms import Meter, stopped_at
 
+_NOTHING = 1e-9
+"""US dollars: what is left of sums that cancel out."""
 MOVED, FORGOTTEN = "data that followed it", "before its journal was removed"
 
 
 def bill(state: ClusterState, now: float) -> Bill:
     """Return the bill of a cluster at `now` (seconds since 1970)."""
-    spec = state.spec
+    spec, division = state.spec, divided(state, now)
+    times = division.times
     crossed = {vm.name: sum(vm.transfer.values()) for vm in state.vms.values()}
-    times = {vm.name: list(paid(state, vm, now)) for vm in state.vms.values()}
     by_vm = {name: sum(hours * machine.hourly for hours, machine in times[name]) + crossed[name] for name in times}
     places = {(price_kind(vm.role, vm.accelerator), vm.zone) for vm in state.vms.values()}
     sources = {line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))}
@@ -29,15 +31,23 @@ def bill(state: ClusterState, now: float) -> Bill:
     return Bill(
         subject=state.name,
         total=sum(by_vm.values()) + moved + state.forgotten_dollars,
-        lines=_lines(state, now),
+        lines=_lines(state, division),
         over=state.over,
         hourly=sum(vm.hourly for vm in running) + transfer_hourly,
         on_demand=on_demand + transfer + state.forgotten_dollars,
         by_vm=by_vm,
+        work=_work(state, division),
         source="; ".join(sorted(sources)),
         transfer=transfer,
         transfer_hourly=transfer_hourly,
     )
+
+
+def total(state: ClusterState, now: float) -> float:
+    """Return the total of the bill of a cluster at `now`, in US dollars, without its lines."""
+    meter = Meter(state, now)
+    by_vm = (meter.dollars(vm) + sum(vm.transfer.values()) for vm in state.vms.values())
+    return sum(by_vm) + state.transferred_dollars + state.forgotten_dollars
 
 
 def costs(state: ClusterState, now: float) -> dict[str, Cost]:
@@ -45,19 +55,21 @@ def costs(state: ClusterState, now: float) -> dict[str, Cost]:
 
     Names of work are unique on a cluster. Runs of studies and Dask clusters of bags are there by themselves, too.
     """
-    parts, _ = divided(state, now)
-    found = {
-        work.name: _cost(work.name, parts.get(work.name, {}), over=work.over or state.over)
-        for work in (*state.runs.values(), *state.jobs.values(), *state.dasks.values())
-    }
-    wholes = [(study.name, study.over, study.runs) for study in state.studies.values()]
-    wholes += [(bag.name, bag.over, bag.dasks) for bag in state.bags.values()]
-    for name, over, members in wholes:
-        lines = Lines(float)
-        for member in members:
-            _add(lines, parts.get(member, {}))
-        found[name] = _cost(name, lines, over=over or state.over)
-    return found
+    return _work(state, divided(state, now))
+
+
+def charged(state: ClusterState, name: str, now: float) -> float:
+    """Return what counts against a limit on the cost of work until `now`, in US dollars.
+
+    It is the work's cost, and start-up and notices of VMs in its slots while it had these. A study that has its
+    clusters for itself pays all that they cost.
+    """
+    study, bag = state.studies.get(name), state.bags.get(name)
+    if study and study.spec.alone:
+        return total(state, now)
+    division = divided(state, now)
+    members = study.runs if study else bag.dasks if bag else (name,)
+    return sum(sum(division.work[each].values()) + division.beside[each] for each in members)
 
 
 def hourly_of(state: ClusterState, name: str) -> tuple[float, float]:
@@ -84,9 +96,29 @@ def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
     first minute of VMs that a resize sends away. VMs that stayed where a move has had the others end sooner end later.
     """
     left = spec.ends_at - spec.declared_at - state.clock.between(spec.declared_at, now)
-    minutes = sum((billed_seconds(state, vm, now) - uptime(state, vm, now)) / 3600 * vm.hourly for vm in state.living)
+    meter = Meter(state, now)
+    minutes = sum((meter.billed_seconds(vm) - meter.uptime(vm)) / 3600 * vm.hourly for vm in state.living)
     later = sum(max(vm.ends - spec.ends_at, 0.0) / 3600 * vm.hourly for vm in state.living)
-    return round(bill(state, now).total - minutes + spec.most_hourly * max(left, 0.0) / 3600 + later, 6)
+    return round(total(state, now) - minutes + spec.most_hourly * max(left, 0.0) / 3600 + later, 6)
+
+
+def _work(state: ClusterState, division: Division) -> dict[str, Cost]:
+    """The cost of each piece of work, by its name."""
+    ended = state.over
+    found = {
+        work.name: _cost(work.name, division.work.get(work.name, {}), over=ended or work.over)
+        for work in (*state.runs.values(), *state.jobs.values(), *state.dasks.values())
+    }
+    wholes = [(study.name, study.over, study.runs) for study in state.studies.values()]
+    wholes += [(bag.name, bag.over, bag.dasks) for bag in state.bags.values()]
+    for name, over, members in wholes:
+        lines = Lines(float)
+        for member in members:
+            _add(lines, division.work.get(member, {}))
+        # The value of a trial is there before its run has ended, and a bag is over before its last workers are free.
+        over = over and all(found[member].over for member in members if member in found)
+        found[name] = _cost(name, lines, over=ended or over)
+    return found
 
 
 def _cost(name: str, lines: Mapping[str, float], *, over: bool) -> Cost:
@@ -102,13 +134,12 @@ def _transfer_hourly(state: ClusterState, vm: VmState) -> float:
     return vm.traffic_rate * 3600 * state.byte_price(vm)
 
 
-def _lines(state: ClusterState, now: float) -> dict[str, float]:
+def _lines(state: ClusterState, division: Division) -> dict[str, float]:
     """A cluster's bill by work, and what is none's. Runs of studies and Dask clusters of bags are in theirs."""
-    parts, rest = divided(state, now)
     whole = {run: study.name for study in state.studies.values() for run in study.runs}
     whole |= {dask: bag.name for bag in state.bags.values() for dask in bag.dasks}
     lines = Lines(float)
-    for name, of in parts.items():
+    for name, of in division.work.items():
         lines[whole.get(name, name)] += sum(of.values())
-    _add(lines, {**rest, MOVED: state.transferred_dollars, FORGOTTEN: state.forgotten_dollars})
-    return {name: dollars for name, dollars in lines.items() if dollars}
+    _add(lines, {**division.rest, MOVED: state.transferred_dollars, FORGOTTEN: state.forgotten_dollars})
+    return {name: dollars for name, dollars in lines.items() if abs(dollars) > _NOTHING}

@@ -74,13 +74,14 @@ class Cost:
 class Bill(Cost):
     """What a cluster has cost, costs per hour at this moment, and would have cost at on-demand prices.
 
-    `by_vm` in US dollars. `transfer` and `transfer_hourly`: what of these is data transfer between zones; hours are
-    those of the emulated clock, but for transfer.
+    `by_vm` in US dollars. `work`: the cost of each piece of work, by its name. `transfer` and `transfer_hourly`: what
+    of these is data transfer between zones; hours are those of the emulated clock, but for transfer.
     """
 
     hourly: float = 0.0
     on_demand: float = 0.0
     by_vm: Mapping[str, float] = field(default_factory=dict[str, float])
+    work: Mapping[str, Cost] = field(default_factory=dict[str, Cost])
     source: str = ""
     transfer: float = 0.0
     transfer_hourly: float = 0.0

@@ -10,8 +10,9 @@ Each run, job and Dask cluster costs
 
 A study costs what its trials' runs do, a bag what its Dask clusters do. What happens after the end of work changes
 none of it. All else that a cluster is billed stands in lines of its own: start-up (until VMs answer, the rest of a
-first minute with it, less what Google does not bill of VMs taken within theirs), idle (VMs without work), and VMs
-after a preemption notice. All lines sum to the bill.
+first minute with it, less what Google does not bill of VMs taken within theirs), idle (VMs without work), VMs after a
+preemption notice, and corrections: less than nothing, where Compute Engine reports only after the end of work that a
+VM of that work had stopped sooner. All lines sum to the bill.
 
 Prices on demand are for the same VM time. For how long VMs are billed is in `vms`.
 """
@@ -19,90 +20,118 @@ Prices on demand are for the same VM time. For how long VMs are billed is in `vm
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from ...spec import PREPARATION, WORKER
 from ...spec.places import slot_of
+from ..power import Stretch
 from ..state import ClusterState, VmState
-from .vms import paid, spans
+from .vms import IDLE, START_UP, Meter, Span
 
-START_UP, IDLE, NOTICED = "start-up", "idle", "after a notice"
+CORRECTIONS = "corrections"
 _WORKERS, _SHARED, _TRANSFER = "its workers", "its share of other VMs", "data transfer"
 _NOTHING = 1e-12
 """US dollars per hour: what is left of sums that cancel out."""
 Lines = defaultdict[str, float]
 """US dollars by what for."""
-_latest: tuple[ClusterState, float, tuple[Mapping[str, Lines], Lines]] | None = None
 _Tenure = tuple[str, float, float]
 """Which work had a worker, from when to when, in seconds on the cluster's clock."""
 
 
-def divided(state: ClusterState, now: float) -> tuple[Mapping[str, Lines], Lines]:
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The price of all VM time and transfer of a cluster, in US dollars.
+
+    `work`: by work and what for. `rest`: what no work pays, by what for. `beside`: the part of `rest` that is start-up
+    and notices of VMs in slots of work, by that work. `times`: by VM, for how many hours it is billed as what.
+    """
+
+    work: defaultdict[str, Lines] = field(default_factory=lambda: defaultdict[str, Lines](partial(Lines, float)))
+    rest: Lines = field(default_factory=lambda: Lines(float))
+    beside: Lines = field(default_factory=lambda: Lines(float))
+    times: dict[str, list[tuple[float, Stretch]]] = field(default_factory=dict[str, list[tuple[float, Stretch]]])
+
+
+def divided(state: ClusterState, now: float) -> Division:
     """Divide the price of all VM time and transfer: by work and what for, and what is no work's."""
-    # A panel asks several times for each picture, and a thousand trials take some 20 ms.
-    global _latest
-    found = _latest  # another thread may replace it
-    if found is None or found[0] is not state or found[1] != now:
-        found = _latest = state, now, _divide(state, now)
-    return found[2]
-
-
-def _divide(state: ClusterState, now: float) -> tuple[Mapping[str, Lines], Lines]:
-    work = defaultdict[str, Lines](partial(Lines, float))
-    rest = Lines(float)
+    found, meter = Division(), Meter(state, now)
+    work, rest = found.work, found.rest
     tenures = _tenures(state, now)
-    shared = list[tuple[float, float, float]]()
+    holders = {slot: _Holders(those) for slot, those in tenures.items()}
+    shared = list[Span]()
     for vm in state.vms.values():
         for name, dollars in vm.transfer.items():
             if name:
                 work[name][_TRANSFER] += dollars
             else:
                 rest[IDLE] += dollars
-        starting = sum(hours * machine.hourly for hours, machine in paid(state, vm, now))
-        for span in spans(state, vm, now):
-            starting -= span.dollars
-            if vm.role not in (WORKER, PREPARATION) and span.usable:
-                shared.append((span.begin, span.end, span.hourly))
+        found.times[vm.name] = list(meter.paid(vm))
+        paid = sum(hours * stretch.hourly for hours, stretch in found.times[vm.name])
+        rest[START_UP] += paid
+        for span in meter.spans(vm):
+            if span.learnt == math.inf:
+                rest[START_UP] -= span.dollars
+                rest[span.line] += span.dollars
+            if vm.role not in (WORKER, PREPARATION):
+                if span.usable:
+                    shared.append(span)
                 continue
-            left = span.dollars
-            if span.usable:
-                for name, seconds in _shares(_tenures_on(state, vm, tenures), span.begin, span.end).items():
-                    work[name][_WORKERS] += span.cost_of(seconds)
-                    left -= span.cost_of(seconds)
-            rest[NOTICED if span.noticed else IDLE] += left
-        rest[START_UP] += starting
-    _share(shared, tenures, work, rest)
-    return work, rest
+            if not span.held:
+                continue
+            for name, seconds in _holders_of(state, vm, holders).shares(span.begin, span.end).items():
+                dollars = span.cost_of(seconds)
+                if span.line != IDLE:
+                    # Google does not bill a VM that it takes within its first minute.
+                    found.beside[name] += dollars if paid else 0.0
+                elif line := _line(state, name, span.learnt):
+                    work[name][_WORKERS] += dollars
+                    rest[line] -= dollars
+    _share(state, shared, tenures, found)
+    return found
+
+
+def _line(state: ClusterState, name: str, learnt: float) -> str:
+    """Return the line from which work takes what it pays; empty where it pays nothing.
+
+    Time that is not billed is paid by work alone that was over when that was learnt.
+    """
+    if learnt == math.inf:
+        return IDLE
+    ended = state.ended_of(name)
+    return CORRECTIONS if 0 < ended <= learnt else ""
 
 
 def _share(
-    shared: Iterable[tuple[float, float, float]],
-    tenures: Mapping[int, list[_Tenure]],
-    work: defaultdict[str, Lines],
-    rest: Lines,
-) -> None:
+    state: ClusterState, spans: Iterable[Span], tenures: Mapping[int, list[_Tenure]], found: Division
+) -> None:  # fmt: skip
     """Divide, at each moment, the price of VMs that all work needs by the number of workers that each has."""
-    moments = list[tuple[float, float, int, str, int]]()
-    for begin, end, hourly in shared:
-        moments += [(begin, hourly, 0, "", 0), (end, -hourly, 0, "", 0)]
+    moments = list[tuple[float, float, float, int, str, int]]()
+    for span in spans:
+        moments += [(span.begin, span.hourly, span.learnt, 0, "", 0), (span.end, -span.hourly, span.learnt, 0, "", 0)]
     if not moments:
         return
     for slot, those in tenures.items():
         for name, begin, end in those:
-            moments += [(begin, 0.0, slot, name, 1), (end, 0.0, slot, name, -1)]
-    hourly, last = 0.0, -math.inf
+            moments += [(begin, 0.0, math.inf, slot, name, 1), (end, 0.0, math.inf, slot, name, -1)]
+    hourly, last = defaultdict[float, float](float), -math.inf
     workers = Workers()
-    for moment, price, slot, name, change in sorted(moments):
-        if moment > last and hourly > _NOTHING:
-            dollars = hourly * (moment - last) / 3600
+    for moment, price, learnt, slot, name, change in sorted(moments):
+        if moment > last and any(hourly.values()):
             parts = workers.parts
-            for each, part in parts.items():
-                work[each][_SHARED] += dollars * part
-            if not parts:
-                rest[IDLE] += dollars
-        hourly, last = hourly + price, moment
+            for known, each in hourly.items():
+                dollars = each * (moment - last) / 3600
+                for holder, part in parts.items():
+                    if line := _line(state, holder, known):
+                        found.work[holder][_SHARED] += dollars * part
+                        found.rest[line] -= dollars * part
+        last = moment
+        hourly[learnt] += price
+        if hourly[learnt] < _NOTHING:
+            del hourly[learnt]
         if change:
             workers.change(slot, name, change)
 
@@ -138,30 +167,45 @@ class Workers:
             del self._slots[name], self._workers[name]
 
 
-def _shares(tenures: Iterable[_Tenure], begin: float, end: float) -> dict[str, float]:
-    """For how many seconds each had a worker between two moments; those that shared it have equal parts."""
-    within = [(run, max(begin, since), min(end, until)) for run, since, until in tenures]
-    turns = [turn for run, since, until in within if since < until for turn in ((since, 1, run), (until, -1, run))]
-    found: dict[str, float] = {}
-    there: Counter[str] = Counter()
-    last = begin
-    for moment, change, run in sorted(turns):
-        for name in there:
-            found[name] = found.get(name, 0.0) + (moment - last) / len(there)
-        last = moment
-        there[run] += change
-        if not there[run]:
-            del there[run]
-    return found
+class _Holders:
+    """Which work had the VM of a slot, by time: equal parts of it where several had it."""
+
+    def __init__(self, tenures: Iterable[_Tenure]) -> None:
+        turns = [turn for name, since, until in tenures for turn in ((since, 1, name), (until, -1, name))]
+        self._moments = list[float]()
+        self._names = list[tuple[str, ...]]()
+        """From each moment on, until the next one."""
+        there = Counter[str]()
+        for moment, change, name in sorted(turns):
+            there[name] += change
+            if not there[name]:
+                del there[name]
+            self._moments.append(moment)
+            self._names.append(tuple(there))
+
+    def shares(self, begin: float, end: float) -> dict[str, float]:
+        """Return for how many seconds each had the VM between two moments."""
+        found: dict[str, float] = {}
+        for index in range(max(bisect_right(self._moments, begin) - 1, 0), len(self._moments)):
+            since = max(self._moments[index], begin)
+            if since >= end:
+                break
+            until = min(self._moments[index + 1], end) if index + 1 < len(self._moments) else end
+            for name in self._names[index]:
+                found[name] = found.get(name, 0.0) + (until - since) / len(self._names[index])
+        return found
 
 
-def _tenures_on(state: ClusterState, vm: VmState, tenures: Mapping[int, list[_Tenure]]) -> Iterable[_Tenure]:
+def _holders_of(state: ClusterState, vm: VmState, holders: Mapping[int, _Holders]) -> _Holders:
     if vm.role == WORKER:
-        return tenures.get(vm.slot, ())
+        return holders.get(vm.slot) or _NO_HOLDERS
     run = state.runs.get(state.preparers.get(vm.slot, ""))
     if run is None:
-        return ()
-    return [(run.name, -math.inf, state.clock.at(run.finished_at) if run.over else math.inf)]
+        return _NO_HOLDERS
+    return _Holders([(run.name, -math.inf, state.clock.at(run.finished_at) if run.over else math.inf)])
+
+
+_NO_HOLDERS = _Holders(())
 
 
 def _tenures(state: ClusterState, now: float) -> dict[int, list[_Tenure]]:

@@ -3,19 +3,21 @@ Dask clusters, which are told of likewise."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...client import foreground, text
-from ...journal import ClusterState, Cost, DaskState, JobState, costs
+from ...journal import ClusterState, Cost, DaskState, JobState
 from .contract import JobLine
 
 MOST_JOBS = 12
 
 
-def job_lines(state: ClusterState, now: float) -> list[JobLine]:
-    """A line for each job that goes on, and the latest one; of many for the first ones, and a last line that counts."""
+def job_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[JobLine]:
+    """A line for each job that goes on, and the latest one; of many for the first ones, and a last line that counts.
+
+    `by_name`: the costs of the cluster's work.
+    """
     jobs = sorted(foreground.jobs(state), key=lambda job: not job.vms)
-    if not jobs:
-        return []
-    by_name = costs(state, now)
     lines = [_line(job, by_name[job.name], over=state.over) for job in jobs[:MOST_JOBS]]
     if len(jobs) > MOST_JOBS:
         more = text.count(len(jobs) - MOST_JOBS, "more job")
@@ -23,11 +25,9 @@ def job_lines(state: ClusterState, now: float) -> list[JobLine]:
     return lines
 
 
-def dask_lines(state: ClusterState, now: float) -> list[JobLine]:
+def dask_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[JobLine]:
     """A line for each Dask cluster that goes on, and the latest one: its workers, its cost, where its dashboard is."""
-    dasks = foreground.dasks(state)
-    by_name = costs(state, now) if dasks else {}
-    return [_dask_line(state, dask, by_name[dask.name]) for dask in dasks]
+    return [_dask_line(state, dask, by_name[dask.name]) for dask in foreground.dasks(state)]
 
 
 def _dask_line(state: ClusterState, dask: DaskState, cost: Cost) -> JobLine:

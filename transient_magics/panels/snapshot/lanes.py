@@ -34,7 +34,9 @@ def lanes(state: ClusterState, now: float) -> list[Lane]:
     if state.over:
         chosen = sorted(state.vms.values(), key=_order)[:_ALL_LANES]
     else:
-        gone = [vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or not _replaced(state, vm)]
+        after = text.replacements(state)
+        replaced = {name for name, vm in after.items() if vm.state == "ready"}
+        gone = [vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or vm.name not in replaced]
         chosen = living[:_ALL_LANES] + gone[-_GONE_LANES:]
     ranked = sorted(chosen, key=lambda vm: (vm.role not in _FIRST, vm.living and vm.state == "ready", _order(vm)))
     first = {vm.name for vm in ranked[:MOST_LANES]}
@@ -118,8 +120,3 @@ def _before(state: ClusterState, vm: VmState) -> list[Part]:
 def _order(vm: VmState) -> tuple[int, int, float]:
     """Those on demand come first."""
     return _FIRST.index(vm.role) if vm.role in _FIRST else len(_FIRST), vm.slot, vm.requested_at
-
-
-def _replaced(state: ClusterState, vm: VmState) -> bool:
-    after = text.replacement(state, vm)
-    return bool(after and after.state == "ready")

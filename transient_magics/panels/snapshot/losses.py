@@ -17,10 +17,10 @@ def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:
     end, workers = run.finished_at or now, state.spec.worker_count if state.spec else 0
     if not run.started_at or not workers or 0 < run.spec.most_workers < workers or _has_company(state, run, end):
         return 0.0, 0.0
-    seconds = 0.0
+    seconds, after_them = 0.0, text.replacements(state)
     for vm in state.vms.values():
         if vm.role == "worker" and vm.state == "revoked" and vm.slot < workers:
-            after = text.replacement(state, vm)
+            after = after_them.get(vm.name)
             until = (after.ready_at or after.ended_at or end) if after else end
             seconds += max(0.0, min(until, end) - max(vm.ended_at, run.started_at))
     present = workers * (end - run.started_at) - seconds

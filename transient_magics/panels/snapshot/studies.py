@@ -7,12 +7,12 @@ trials alone: the best ones, those that train, and the latest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...client import foreground, text
 from ...client.results.comparison import evaluated
 from ...client.results.trials import TrialRow, best_of, best_so_far, rows_of, runs_of
-from ...journal import ClusterState, RunState, StudyState, TrialState, costs
+from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
 from .contract import Point, Study, TrialLine, parameter, sound
 from .thinning import thinned
 
@@ -23,7 +23,9 @@ _MANY = 200
 
 def studies(state: ClusterState, now: float) -> list[Study]:
     """What a cluster's panel shows of its studies at `now`."""
-    return [study_view(state, study, now) for study in foreground.studies(state)]
+    found = foreground.studies(state)
+    by_name = costs(state, now) if found else {}
+    return [study_view(state, study, by_name, now) for study in found]
 
 
 def pace(state: ClusterState) -> float:
@@ -31,9 +33,11 @@ def pace(state: ClusterState) -> float:
     return max(1.0, sum(len(study.trials) for study in foreground.studies(state)) / _MANY)
 
 
-def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
-    """The snapshot of one study."""
-    rows = rows_of(state, study, now)
+def study_view(
+    state: ClusterState, study: StudyState, by_name: Mapping[str, Cost], now: float, whole: Cost | None = None
+) -> Study:
+    """The snapshot of one study. `by_name`: costs of the cluster's work; `whole`: of the study on all clusters."""
+    rows = rows_of(state, study, now, by_name)
     drawn = _drawn(study, rows)
     measured = {number: _evaluations(state, study, study.trials[number]) for number in drawn}
     by_loss = max(map(len, measured.values()), default=0) < 2
@@ -51,7 +55,7 @@ def study_view(state: ClusterState, study: StudyState, now: float) -> Study:
         "direction": study.spec.goal.direction,
         "curves_of": "loss of training" if by_loss else study.spec.goal.metric,
         "best_words": text.best_words(study),
-        "cost_words": costs(state, now)[study.name].words if rows else "",
+        "cost_words": _cost_words(study, by_name[study.name], whole) if rows else "",
         "emulated": state.spec.emulated if state.spec else True,
         "stoppable": not over,
         "params": [each.name for each in study.spec.dimensions],
@@ -66,7 +70,7 @@ def whole_view(begun: Sequence[tuple[ClusterState, StudyState]], now: float) -> 
 
     Where some trials have evaluations, no curves of losses are drawn beside theirs.
     """
-    views = [study_view(state, study, now) for state, study in begun]
+    views = [study_view(state, study, costs(state, now), now) for state, study in begun]
     parts = [study for _, study in begun]
     best = best_of(parts)
     chosen = next((part.spec.first + best.number for part in parts if part.best is best), None) if best else None
@@ -80,6 +84,13 @@ def whole_view(begun: Sequence[tuple[ClusterState, StudyState]], now: float) -> 
     so_far: list[Point] = [(float(number), value) for number, value in best_so_far(parts)]
     shown: Study = {**views[0], "curves_of": drawn, "trials": trials, "best_so_far": so_far}
     return sound(shown)
+
+
+def _cost_words(study: StudyState, here: Cost, whole: Cost | None) -> str:
+    """What the study has cost; of one on several clusters, and the whole is unknown, what it has cost here."""
+    if whole:
+        return whole.words
+    return f"{here.words} on this cluster" if len(study.spec.parts) > 1 else here.words
 
 
 def _line(study: StudyState, row: TrialRow, curve: Sequence[Point], *, over: bool) -> TrialLine:

@@ -10,7 +10,8 @@ import time
 
 from ...client import foreground, text
 from ...client.results.trials import revocations
-from ...journal import Bill, ClusterState, Event, RunState, costs, events
+from ...journal import Bill, ClusterState, Event, RunState, events
+from ...journal import Cost as Spent
 from ...protocol.bag.events import BagLost
 from ...spec import render_duration
 from .contract import VERSION, Beside, Cost, Proposal, Said, Training, View, sound
@@ -83,10 +84,10 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "since": state.declared_at or now,
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
-        "training": _training(state, shown, run, forecast, now) if shown else None,
-        "beside": [] if run else _beside(state, now),
-        "jobs": [] if run else job_lines(state, now),
-        "dasks": [] if run else dask_lines(state, now),
+        "training": _training(state, shown, run, forecast, bill, now) if shown else None,
+        "beside": [] if run else _beside(state, bill),
+        "jobs": [] if run else job_lines(state, bill.work),
+        "dasks": [] if run else dask_lines(state, bill.work),
         "cost": _cost(state, bill, now),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
@@ -159,7 +160,7 @@ def _vms_words(state: ClusterState) -> str:
     return ", ".join(parts)
 
 
-def _training(state: ClusterState, run: RunState, focus: str | None, forecast: str, now: float) -> Training:
+def _training(state: ClusterState, run: RunState, focus: str | None, forecast: str, bill: Bill, now: float) -> Training:
     return {
         "name": run.name,
         "title": _title(run),
@@ -170,7 +171,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "steps": run.train_steps,
         "counted": f"{text.counted_words(run)} {'measures' if run.spec.stalls else 'steps'}",
         "forecast": forecast,
-        "facts": _facts(state, run, now),
+        "facts": _facts(state, run, bill.work[run.name], now),
         "data": text.data_words(run.data) if run.data else "",
         "proposal": _proposal(state.name, run, now),
         "end": end_of(run),
@@ -200,15 +201,13 @@ def _given_up(state: ClusterState, now: float) -> Proposal | None:
     return {"number": proposed.seq, "text": words, "how": how, "until": proposed.until}
 
 
-def _beside(state: ClusterState, now: float) -> list[Beside]:
+def _beside(state: ClusterState, bill: Bill) -> list[Beside]:
     """The other runs that are not over, but for those of a study, which stand in its table."""
-    runs = foreground.beside(state)
-    by_name = costs(state, now) if runs else {}
     return [
         {"name": run.name, "phase": run.phase, "phase_words": _run_phase(state, run),
-         "words": f"{text.run_words(run, state)}{text.work_cost(by_name[run.name])}",
+         "words": f"{text.run_words(run, state)}{text.work_cost(bill.work[run.name])}",
          "step": run.step, "steps": run.train_steps}
-        for run in runs
+        for run in foreground.beside(state)
     ]  # fmt: skip
 
 
@@ -220,8 +219,7 @@ def _run_phase(state: ClusterState, run: RunState) -> str:
     return "waiting" if text.waits_for(run, state) else "starting"
 
 
-def _facts(state: ClusterState, run: RunState, now: float) -> list[tuple[str, str]]:
-    cost = costs(state, now)[run.name]
+def _facts(state: ClusterState, run: RunState, cost: Spent, now: float) -> list[tuple[str, str]]:
     spent = [("this run", cost.words)] if cost.total else []
     if run.phase == "declared":
         return spent
