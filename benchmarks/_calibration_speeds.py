@@ -318,6 +318,8 @@ def journal_of(course: Course, hours: float, steps: int) -> list[Event]:
         assert vm is not None
         come(vm, place, -ABSENT_HOURS, 0.0)
     found.insert(0, (-0.5, events.TrainDeclared(run="run-1", spec=model)))
+    leases = {f"{place}": "run-1" for place in range(len(course.gpus))}
+    found.insert(1, (-0.4, events.ClusterLeased(ports={"run-1": 0}, workers=leases)))
     before = course.stretches[0].vms
     for stretch in course.stretches[1:]:
         for place, (old, new) in enumerate(zip(before, stretch.vms, strict=True)):

@@ -216,6 +216,14 @@ def test_more_stretches_of_one_run_do_not_make_the_next_run_surer(tmp_path: Path
     assert thrice < 0.6 * often
 
 
+def test_runs_that_differ_are_no_limit_of_the_servers(tmp_path: Path) -> None:
+    """In the slow run two workers make less than twice what one makes in the fast one. In each run they make twice."""
+    runs = [[Observation({"p100": n}, 1, n * speed, 600.0) for n in (2, 1)] for speed in (4.7, 3.8)]
+    hours, width = planned_width(learnt(tmp_path, *runs), "p100x2")
+    assert hours == pytest.approx(64_000 / 8.5 / 3600, rel=0.05)
+    assert width < 0.5
+
+
 @pytest.mark.parametrize(("workers", "spec", "speed"), [
     ({"k80": 2, "p100": 1, "v100": 1}, "k80x2+p100+v100", 32.0), ({"p100": 4}, "p100x4", 37.0),
 ])  # fmt: skip

@@ -32,6 +32,9 @@ Array = NDArray[np.float64]
 BY_PEAK_ERROR = 0.3
 """From a K80 to a P100 peak speeds mislead by 33 %, from there to a V100 by 16 % (ResNet-32)."""
 _UNKNOWN_RATIO_ERROR = 1.0
+_UNKNOWN_SERVICE_ERROR = 2.0
+"""Of the log of the servers' part where neither its size nor a clear limit tells it: so wide that it only keeps draws
+finite."""
 _SCALING_ERROR = 0.2
 _BETWEEN_ERROR, _BETWEEN_FREEDOM = 0.03, 2.0
 """How far runs of one cluster differ, relatively, before any was measured. Over the 32 clusters of which ICAC'19 has 5
@@ -41,7 +44,7 @@ degrees of freedom; the deviation is 3.0 % in the root mean square.
 _BLOCK_SECONDS = 600.0
 """For so long a stretch deviates from its run about as far as runs differ: shorter ones as far, longer ones less, in
 inverse proportion. Speeds of VMs are correlated over minutes to hours."""
-_REST_ERROR, _REST_FREEDOM = 0.026, 2.0
+_REST_ERROR, _REST_FREEDOM = 0.03, 2.0
 """How far the speed of one run deviates from its mean in a moment, relatively, before any was measured."""
 _CORRELATED_SECONDS = 2500.0
 """The mean of a run's speed over so long varies half as much as it does in a moment: between what a correlation over
@@ -140,6 +143,7 @@ class _Fitting:
         self._singles = {gpu: _single(cells, gpu) for gpu in self._gpus}
         self._bent = _bent(cells, self._singles)
         self._fits_service = self._prior or self._bent
+        self._usual_service = service_seconds if self._prior else min(self._singles.values()) / 3
         several = len({cell.servers for cell in cells}) > 1
         self._fits_scaling = self._prior or (self._bent and several)
         self._merge()
@@ -186,7 +190,7 @@ class _Fitting:
     def _start(self) -> Array:
         start = [math.log(self._singles[gpu]) for gpu in self._gpus]
         if self._fits_service:
-            start.append(math.log(self._service if self._prior else min(self._singles.values()) / 3))
+            start.append(math.log(self._usual_service))
         if self._fits_scaling:
             start.append(SCALING)
         if self._sharpness is None:
@@ -233,8 +237,10 @@ class _Fitting:
             ratio, error = _peak_ratio(first, gpu)
             rows.append((values[..., place] - values[..., 0] - math.log(ratio)) / error)
         at = len(self._gpus)
+        if self._fits_service:
+            error = SERVICE_ERROR if self._prior else _UNKNOWN_SERVICE_ERROR
+            rows.append((values[..., at] - math.log(self._usual_service)) / error)
         if self._prior:
-            rows.append((values[..., at] - math.log(self._service)) / SERVICE_ERROR)
             rows.append((values[..., at + 1] - SCALING) / _SCALING_ERROR)
         return np.stack(rows, axis=-1) if rows else np.zeros((*values.shape[:-1], 0))
 
@@ -266,7 +272,9 @@ class _Fitting:
             tried[:, place] = np.maximum(tried[:, place], 0.0)
         away = tried - values
         near = np.einsum("ij,jk,ik->i", away, np.linalg.pinv(covariance), away)
-        logs = (near - (self._rows(tried, scale) ** 2).sum(axis=1)) / 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            logs = (near - (self._rows(tried, scale) ** 2).sum(axis=1)) / 2
+        logs[~np.isfinite(logs)] = -np.inf
         likely = np.exp(logs - logs.max())
         chosen = tried[random.choice(len(tried), _DRAWS, p=likely / likely.sum())]
         seconds, service, scaling, _ = self._parts(chosen)
