@@ -61,7 +61,7 @@ def test_a_bag_is_read_and_stopped_with_keys(chrome: Browser, theme: str, width:
         expect(section.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "130")
         facts = section.locator(".transient-facts > div").filter(visible=True)
         assert [" ".join(each.split()) for each in facts.all_inner_texts()][:6] == [
-            "done 130", "running 3", "waiting 3", "lost 1", "failed 1", "per result $0.0052",
+            "done 130", "running 3", "waiting 3", "lost 1", "failed 1", "per result $0.0051",
         ]  # fmt: skip
         assert drawn(section) == {"done": 130, "running": 3, "waiting": 3, "lost": 1, "failed": 1}
         page.screenshot(path=Path(os.environ.get("SCREENSHOTS", tmp_path)) / f"bag-{theme}-{width}.png", full_page=True)

@@ -254,7 +254,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "--ps-cores 8 --zone us-west1-b --provisioning-model spot --batch-size 64 --ps-zone us-west1-a "
         "--machine-type n1-standard-8 --disk 200GB --what-if cache=0.5,link=2 -o p",
         "--model m --hparams-set h --problem p --target a>=1 --gpus k80,p100 --max-hours 3 --max-cost 4 "
-        "--objective time",
+        "--objective time --project my-own",
         "k80x4 --workload w --train-steps 5 --finish-by 18:00 --availability f.csv",
         "k80 --cell f.py --train-steps 5 --hparams batch_size=8 --param units=8 --include helpers",
         "cpux8 --bag --jobs 200 --job-time 1h:3h --spare 0.2 --policy reuse --save-time 20s",

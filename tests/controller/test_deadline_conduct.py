@@ -56,6 +56,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens such a journal, of a run with these options."""
     monkeypatch.setattr(conduct, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(conduct, "_LEAST_COURSES", 1)
+    monkeypatch.setattr(conduct, "_COURSES_SECONDS", 60.0)  # a busy machine may need its 30 ms for less than a course
     path = tmp_path / "journal.jsonl"
     with contextlib.ExitStack() as stack:
 
@@ -144,6 +145,7 @@ def test_courses_of_many_workers_are_simulated_little_by_little(opened: Open, mo
     monkeypatch.setattr(outlook, "decide", counted)
     clock = SimpleNamespace(monotonic=lambda: 0.01 * periods)
     monkeypatch.setattr(conduct, "time", clock)
+    monkeypatch.setattr(conduct, "_COURSES_SECONDS", 0.03)
     lasted = list[int]()
     while (known := recorder.state.runs["run-1"].deadline) and known.outlook is None and len(lasted) < 100:
         before = periods
