@@ -1,4 +1,4 @@
-"""What the rows of `bench_calibration.py` share: trials, rows, the worlds that courses are drawn from, best intervals.
+"""The common parts of the rows of `bench_calibration.py`: trials, rows, simulated worlds and best intervals.
 
 Each `_calibration_*.py` holds the rows of one part in its `ROWS`. A trial measures something in a simulated world, asks
 the product for its 90 % interval, and draws what comes. Trials of a row are seeded by its name and their number, so
@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """What the trials of a row came to. `best_coverage` and `best_width`: of the best interval; None without one."""
+    """The summary of a row's trials. `best_coverage` and `best_width`: of the best interval; None without one."""
 
     interval: str
     measured: str
@@ -124,7 +124,7 @@ def drawn(row: Row, first: int, end: int) -> list[Trial | None]:
 
 
 def summary(row: Row, trials: Sequence[Trial | None]) -> Result:
-    """What these trials of a row come to."""
+    """Summarize these trials of a row."""
     count, shown = len(trials), [trial for trial in trials if trial is not None]
     low, high, came = (np.array([getattr(trial, name) for trial in shown]) for name in ("low", "high", "came"))
     best = np.array([trial.best for trial in shown if trial.best is not None]).reshape(-1, 2)

@@ -31,8 +31,8 @@ START, PERIOD = 250.0, 120.0
 Z = 1.645
 REPORT = 20.0
 COURSES = 20
-"""Of a band: the fewest that a controller shows one of. 200, as it has later, cost ten times as much time; bands of
-either number are chosen to hold nine of ten ends."""
+"""Courses of a band: the fewest with which a controller shows one. It has 200 later, which would take ten times as
+long here; the ends of a band are chosen by the number of courses."""
 
 
 def speed(workers: Mapping[str, int]) -> float:
@@ -42,7 +42,7 @@ def speed(workers: Mapping[str, int]) -> float:
 
 
 def bounds(vms: int, measured: float, rng: np.random.Generator) -> Trial:
-    """The speed of as many other VMs in the rest of 12 hours, after so many hours on one set of them."""
+    """The speed of other VMs in the rest of 12 hours, after some hours measured on one set of `vms`."""
     world = World.draw(rng)
     minutes = np.arange(0.0, measured, REPORT / HOUR)
     begin, end = np.append(minutes, measured), np.append(minutes + REPORT / HOUR, WORK)
@@ -91,7 +91,7 @@ def run(
     rng: np.random.Generator, vms: int, deadline: float, world: World | None, drop: float = 0.0, policy=decide,
     period: float = PERIOD,
 ) -> simulation.World:  # fmt: skip
-    """A course with so many VMs until so many hours; `drop`: of the speed, for good, at some moment."""
+    """A course with `vms` VMs and a deadline after some hours; `drop`: lasting loss of speed at a random moment."""
     row = markets()[rng.integers(len(markets()))]
     moments = np.arange(0.0, 3 * deadline, 1 / 12)
     factors = np.exp(world.noise_at(rng, moments)) if world else np.ones(len(moments))
@@ -106,7 +106,7 @@ def run(
 
 
 def ends(vms: int, deadline: float, share: float, rng: np.random.Generator) -> Trial | None:
-    """The band that is shown once so much of the work is made."""
+    """The band that is shown after that share of the work."""
     seen: list[Seen] = []
 
     def watched(now: Seen) -> Verdict:

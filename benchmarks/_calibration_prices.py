@@ -1,12 +1,12 @@
-"""Rows of what stands in where nobody published or confirmed anything: lifetimes of other GPUs, and aged prices."""
+"""Rows about GPUs without published lifetimes, whose figures rest on other GPUs' lifetimes."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import numpy as np
+from _calibration import LEVEL, Array, Row, Trial
 
-from benchmarks._calibration import LEVEL, Array, Row, Trial
 from transient_magics.catalog.published import LAST_HOUR, Lifetimes
 from transient_magics.planner.lifetimes.published import Pooled
 
@@ -31,12 +31,12 @@ def _table(random: np.random.Generator, hazard: float) -> Lifetimes:
 
 
 def _lost(random: np.random.Generator, hazards: Array | float, vms: int, hours: int) -> Array:
-    """How many of so many VMs are lost in so many hours, where each course has a hazard of its own."""
+    """Draw how many of `vms` are lost within `hours`, where each course has a hazard of its own."""
     return np.asarray(random.binomial(vms, 1 - np.exp(-np.asarray(hazards) * _BASE[hours])), float)
 
 
 def workers_lost(random: np.random.Generator, *, vms: int, hours: int) -> Trial:
-    """How many workers are lost of a GPU of which nobody published lifetimes, by tables of others."""
+    """The lost workers with a GPU without published lifetimes, by tables of others."""
     middle = random.normal(0, 0.3)
     hazards = np.exp(middle + _BETWEEN * random.normal(size=_TABLES))
     tables = [_table(random, float(hazard)) for hazard in hazards]

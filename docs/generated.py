@@ -1,7 +1,7 @@
 """The reference, written from the code: options of every sub-command, events, errors, the names that people import.
 
 The page about intervals is written from what `benchmarks/bench_calibration.py` stored. Nothing of the reference is
-kept: `make docs` writes it anew, so that an option or an event is described in one place only.
+stored: `make docs` writes it each time, so that an option or an event is described in one place only.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ def _intervals(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> Iter
     yield "# How often intervals hold"
     yield ""
     yield "Each figure with an interval names a range that is to hold in nine of ten cases. This table says how"
-    yield "often it does, in simulated worlds: runs differ by 2 to 6 %, VMs by 1 to 5 %, and speed varies in time by"
-    yield "1 to 5 %, correlated over 30 s, 10 min, 30 min or 2 h. The estimators do not know these figures. The goal"
-    yield "of a row is that the interval holds in 85 to 95 % of the trials, and that its median width is at most 1.5"
-    yield "times that of the best possible interval, which knows the laws of the world."
+    yield "often it does in simulation. Where speeds matter, runs differ by 2 to 6 %, VMs by 1 to 5 %, and speed varies"
+    yield "in time by 1 to 5 %, correlated over 30 s, 10 min, 30 min or 2 h. The estimators do not know these figures."
+    yield "The goal of a row is that the interval holds in 85 to 95 % of its trials, and its median width is at most"
+    yield "1.5 times that of the best possible interval, which knows the laws of the world."
     yield "`benchmarks/bench_calibration.py` prints the table again."
     yield ""
     yield f"Of {len(goals)} rows with a goal {sum(goals)} meet it."

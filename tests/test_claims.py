@@ -6,6 +6,7 @@ What was measured may be said: of lifetimes, surrogates and simulated bags, and 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,3 +92,29 @@ def test_a_plan_says_that_it_needs_spot_capacity_and_to_what_a_saving_is_compare
     assert "if Spot capacity lasts; estimates and their ranges" in first["spot"]
     assert "Spot capacity" not in first["standard"]
     assert "% saved against Google's on-demand price." in str(plans["spot"]).splitlines()[2]
+
+
+TABLE = json.loads((TOP / "benchmarks" / "calibration.json").read_text(encoding="utf-8"))
+"""The stored rows of `benchmarks/bench_calibration.py`."""
+
+
+def shares(interval: str, measured: str, what: str) -> list[float]:
+    """A figure of all rows of an interval whose measurements match, in percent."""
+    rows = [row for row in TABLE if row["interval"] == interval and re.search(measured, row["measured"])]
+    assert rows, "the table has no such row"
+    assert all(row["trials"] >= 400 for row in rows)
+    return [100 * row[what] for row in rows]
+
+
+def test_the_page_on_deadlines_says_what_the_table_shows() -> None:
+    text = " ".join((TOP / "docs" / "deadlines.md").read_text(encoding="utf-8").split())
+    below = shares("deadline speed", "", "below")
+    assert f"below that bound, at 95%, in {min(below):.0f} to {max(below):.0f} of 100" in text
+    for drop in (5, 10):
+        assert shares(f"deadline kept, drop of {drop}%", "", "above") == [0, 0]
+    assert "none of 400 in simulation" in text
+    late = {vms: [shares(f"deadline kept, drop of {drop}%, noise", f"^{vms} VMs", "above")[0] for drop in (5, 10)]
+            for vms in (1, 4)}  # fmt: skip
+    assert {round(share) for share in late[1]} == {9}
+    assert (round(min(late[4])), round(max(late[4]))) == (2, 5)
+    assert "9% of such runs were late with one VM, and 2 to 5% with four" in text

@@ -1,4 +1,4 @@
-"""What comes with every VM and is paid for besides: its boot disk and, mostly, an external address and Local SSDs.
+"""Parts of every VM that are paid for separately: its boot disk and, mostly, an external address and Local SSDs.
 
 Disks are sold by GiB and month, counted as 730 hours, and cost the same under Spot VMs. VMs that boot from an image
 have a disk of the image's size; it is taken for that of the images that we bake. Some machine types bring Local SSDs

@@ -65,7 +65,7 @@ _STARTUP: dict[tuple[str, bool, str], tuple[float, float, float, float]] = {
 # A V100 was measured as a replacement only, 70.9 s in all; how it divides is taken from the P100.
 _V100_STARTUP = (1.33, 37.64, 31.93, 8.6)
 
-# What stands in on the emulator for GPUs that nobody published figures of: the measured one closest in age and demand.
+# On the emulator a GPU without published figures has those of another: the measured one closest in age and demand.
 _STAND_IN = {"p4": "p100"}
 _OTHERWISE = "v100"
 
@@ -190,7 +190,7 @@ def nearest_region(region: str, candidates: list[str]) -> str:
 
 
 def stand_in_tables(gpu: str, region: str) -> list[Lifetimes]:
-    """Return the tables that stand in for lifetimes that nobody published; none where somebody did.
+    """Return the tables that stand in where no lifetimes were published; empty where they were.
 
     All tables with a GPU stand in for each GPU, because regions differ more than GPUs do: within 24 hours 23 to 67 % of
     the K80s were revoked, 27 to 70 % of the P100s, 43 to 73 % of the V100s.
@@ -201,7 +201,7 @@ def stand_in_tables(gpu: str, region: str) -> list[Lifetimes]:
 
 
 def stand_in_words(gpu: str, region: str, *, short: bool = False) -> str:
-    """Return what stands in for lifetimes that nobody published; empty where somebody did.
+    """Return a sentence on what stands in where no lifetimes were published; empty where they were.
 
     In sentences, with the shares that were revoked; `short`: a clause without them.
     """
@@ -228,7 +228,7 @@ def _revoked_within(used: list[Lifetimes], hours: int) -> str:
 
 
 def stand_ins(gpu: str, region: str) -> str:
-    """What stands in on the emulator for what nobody published, as a clause; empty where there are figures."""
+    """Return as a clause what the emulator uses where no figures were published; empty where they were."""
     used = lifetimes(gpu, region)
     what = [
         *([f"the {used.gpu.upper()}"] if used.gpu != gpu else []),

@@ -206,7 +206,7 @@ class StudyPreview:
         return f"Hours are by what this model's runs were measured at, if each run is trained to its end{pruned}."
 
     def _stand_ins(self) -> list[str]:
-        """A sentence for each GPU and region whose lifetimes nobody published, where hours rest on them."""
+        """A sentence for each GPU and region without published lifetimes, where hours rest on them."""
         if all(row["hours"] is None for row in self.rows):
             return []
         specs = [part.spec for part in self.parts if not part.spec.emulated]

@@ -35,7 +35,7 @@ _SPARE = 0.02  # of the planned time: so much is waited for Spot before any is k
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`workers` from now on, for this `reason` (empty: as they are). `late`: when it ends if that is after the deadline
-    for certain, else 0. `save`: what is made is to be saved now."""
+    for certain, else 0. `save`: the work so far has to be saved now."""
 
     workers: Workers
     reason: str = ""

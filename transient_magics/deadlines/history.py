@@ -1,4 +1,4 @@
-"""What the blocks of a run's progress show: the speed of each set of workers, and how far it may be off. Pure.
+"""Read the blocks of a run's progress: the speed of each set of workers, and how far it may be off. Pure.
 
 How much faster some workers are than others does not change. The level of all speeds does: what is measured of it
 counts half as much an hour later, and where the last 15 minutes or more differ from what was before by more than chance
@@ -23,7 +23,7 @@ _LEAST_CREW = 300.0  # seconds that workers must have been together to be compar
 
 
 class Point(NamedTuple):
-    """What was measured of one set of workers: steps per second, for how many seconds, how many VMs took part, and how
+    """The measurements of one set of workers: steps per second, for how many seconds, how many VMs took part, and how
     many of these were new to the run."""
 
     workers: Mapping[str, int]
@@ -93,7 +93,7 @@ def _split(old: tuple[Block, ...], new: Sequence[Block], last: float, rate: floa
 
 
 def _sizes(blocks: Sequence[Block]) -> dict[str, Point]:
-    """What these blocks show, by machines."""
+    """Return the measurements in these blocks, by machines."""
     found: dict[str, Point] = {}
     for block in blocks:
         point = found.get(block.machines)
@@ -128,7 +128,7 @@ def _level(blocks: Sequence[Block], sizes: Mapping[str, Point], last: float, rat
 
 @lru_cache(maxsize=256)
 def _before(blocks: tuple[Block, ...], rate: float) -> tuple[Noise, Mapping[str, Point], float, float]:
-    """What blocks that do not change any more show: noise, sizes, the level and of how many seconds it is."""
+    """Return noise, sizes, level and seconds of blocks that do not change any more."""
     if not blocks:
         return measured((), ()), {}, 0.0, 0.0
     sizes = _sizes(blocks)
@@ -160,7 +160,7 @@ def _noise(blocks: Sequence[Block], sizes: Mapping[str, Point], rate: float) -> 
 
 
 class _Crew(NamedTuple):
-    """The same VMs in a row of blocks: how many, how many of them new, and the sum of seconds times deviations."""
+    """A row of blocks with the same VMs: how many, how many of them new, and the sum of seconds times deviations."""
 
     vms: int
     fresh: int

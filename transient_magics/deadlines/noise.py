@@ -41,12 +41,12 @@ class Noise:
     disturbances: tuple[tuple[float, float, float], ...]
 
     def variance(self, seconds: float) -> float:
-        """Variance of a mean over so many seconds about the mean of a long time."""
+        """Variance of a mean over `seconds` about the long-term mean."""
         return sum(weight * variance * averaged(seconds, time) for time, weight, variance in self.disturbances)
 
 
 def averaged(seconds: float, time: float) -> float:
-    """Variance of an AR(1) process's mean over so many seconds, where that of a moment is 1: 2 (x - 1 + exp(-x)) / x^2
+    """Variance of the mean of an AR(1) process over `seconds`, in that of a moment: 2 (x - 1 + exp(-x)) / x^2
     for x in correlation times."""
     x = seconds / time
     return 1 - x / 3 if x < 1e-3 else 2 * (x + math.expm1(-x)) / (x * x)

@@ -21,7 +21,7 @@ from .world import Capacity, Vm, World
 COURSES = 200
 """How many make a band."""
 _DECISIONS = 120  # in what is left: a controller decides far more often
-_SURE, _TAIL = 0.99, 0.05  # nothing is told as surer; the share of courses that end on either side of a band
+_SURE, _TAIL = 0.99, 0.05  # a chance is never shown as surer; the share of courses that end on either side of a band
 _LATEST = 4.0  # times as long as it may take: a course that is not done by then ends at `FAR`
 FAR = 1e11
 """When a course ends whose end is not simulated: seconds since 1970."""
@@ -33,7 +33,7 @@ def end(seen: Seen, chance: random.Random) -> float:
 
 
 def course(seen: Seen, chance: random.Random) -> Iterator[float | None]:
-    """The same, period by period: None after each, and at last the end.
+    """Simulate a course period by period: None after each, and at last the end.
 
     A course of many workers takes longer than a controller may be busy with it at once.
     """

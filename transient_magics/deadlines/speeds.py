@@ -24,13 +24,13 @@ from .history import Point, history
 Counts = Mapping[str, int]
 """Workers by GPU."""
 LEAST_ERROR = 0.02
-"""Of a speed, however long it was measured: no record of a run is as steady as that for hours."""
+"""The least error of a speed, however long it was measured: no run is steadier than that for hours."""
 _FEW = 25.0  # seconds of a size that count as much as the other sizes do
 _YOUNG_ERROR, _YOUNG = 0.1, 5.0  # in the first so many seconds: first quarters of CM-DARE's runs are 8 % off
 
 
 class Speeds:
-    """What blocks of a run's progress say of the speed of its workers.
+    """The speed of a run's workers, from the blocks of its progress.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Speeds:
         return self._noise.between
 
     def scaled(self, factor: float) -> Speeds:
-        """The same, but so many times as fast."""
+        """Return these speeds times `factor`."""
         found = copy(self)
         found._factor, found._means, found._leasts = self._factor * factor, {}, {}
         return found

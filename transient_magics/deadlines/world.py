@@ -101,7 +101,7 @@ class World:
         return self
 
     def periods(self) -> Iterator[None]:
-        """The same, period by period: a process that has other work, too, does some between two."""
+        """Simulate period by period, so that the caller can do other work between two."""
         chance, began = random.Random(self.seed), self.now
         market = self.market or Market(True, LASTS / self.rate, LACKS / self.rate, (PRIOR_SPELLS, PRIOR_SPELLS))
         workers = {key: count for key, count in self.declared.items() if count}
@@ -115,13 +115,13 @@ class World:
         )
         prices = {(kind.gpu, SPOT): kind.spot for kind in self.kinds}
         prices |= {(kind.gpu, ON_DEMAND): kind.on_demand or 0.0 for kind in self.kinds}
-        varies = self.varies / math.sqrt(max(self.period / PERIOD, 1.0))  # each stretch by itself
+        varies = self.varies / math.sqrt(max(self.period / PERIOD, 1.0))  # each stretch is drawn separately
         begin = math.ceil(self.begin / self.period) * self.period  # a VM works from a period's beginning on
         latest = self.latest or began + _LATEST * (self.deadline - began)
         while self.step < self.work and self.now < latest:
             there = self.capacity(self.now)
             self.vms = self._left(workers, there)
-            if any(terms == SPOT for _, terms in workers):  # nothing else tells of capacity
+            if any(terms == SPOT for _, terms in workers):  # capacity is only seen where Spot VMs are requested
                 if (there > 0) != opened:
                     ends[opened] += 1
                     opened, since = there > 0, self.now
@@ -201,7 +201,7 @@ class World:
         return found
 
     def _with_new(self, wanted: Workers, there: int, chance: random.Random) -> list[Vm]:
-        """The same, and new ones for those that are missing, as far as there is capacity."""
+        """Return the VMs that stay, and new ones for those that are missing, as far as there is capacity."""
         found = self._left(wanted, there)
         there -= sum(vm.kind[1] == SPOT for vm in found)
         for kind, count in wanted.items():

@@ -18,7 +18,7 @@ _JOINS = 20
 
 
 class Block(NamedTuple):
-    """Progress of one set of workers: it ended `at` and took so many `seconds`, in which it made `steps`.
+    """Progress of one set of workers: it ended `at`, took `seconds` and made `steps`.
 
     `fresh`: how many of its VMs are new to the run.
     """

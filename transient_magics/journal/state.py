@@ -91,7 +91,7 @@ class VmState:
     gib_price: float | None = None
     """US dollars for each GiB of its traffic, of a VM that was left; None: as the cluster's declaration says."""
     transfer: Mapping[str, float] = field(default_factory=dict[str, float])
-    """What its traffic cost, in US dollars, by the work that had the VM when it was counted; "" where none had."""
+    """The cost of its traffic, in US dollars, by the work that had the VM when it was counted; "" where none had."""
     share: Share = WHOLE
     """What its provider leaves it of its processors and its network."""
     shares: tuple[tuple[float, Share], ...] = ()
@@ -568,14 +568,14 @@ class ClusterState:
         return any(begin <= moment for begin in begins) or any(begin <= moment <= end for begin, end in spans)
 
     def ended_of(self, name: str) -> float:
-        """When a run, job or Dask cluster ended, in seconds since 1970; 0 while it goes on."""
+        """When a run, job or Dask cluster ended, in seconds since 1970; 0 while it runs."""
         if run := self.runs.get(name):
             return run.finished_at if run.over else 0.0
         work = self.jobs.get(name) or self.dasks.get(name)
         return work.ended_at if work and work.over else 0.0
 
     def byte_price(self, vm: VmState) -> float:
-        """What a byte costs that the VM exchanges with parameter servers, in US dollars."""
+        """The price of a byte that the VM exchanges with parameter servers, in US dollars."""
         price = vm.gib_price
         if price is None:
             price = self.spec.transfer_prices.get(vm.zone, 0.0) if self.spec else 0.0

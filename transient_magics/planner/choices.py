@@ -141,7 +141,7 @@ class Choice:
         return replace(known, seconds=known.seconds + self._distance(workload, group))
 
     def _distance(self, workload: Workload, group: WorkerGroup) -> float:
-        """What a step takes longer because the parameter servers are in another region; 0 within one."""
+        """The additional seconds of a step whose parameter servers are in another region; 0 within one."""
         if not self.servers or group.zone == self.home_zone:
             return 0.0
         away = round_trip_milliseconds(degrees(region(group.zone or ""), region(self.home_zone)))

@@ -1,4 +1,4 @@
-"""When a run that goes on will end and what it will have cost by itself, given all that has happened already.
+"""The end of a running run and its own cost by then, given all that has happened already.
 
 The VMs that live have reached their ages, so what counts of their lifetimes is what is left; what is being replaced is
 on its way; the speed is what these workers were measured to reach together. The rest is the simulation.
@@ -43,7 +43,7 @@ CLOSING_SECONDS = 10.0
 
 @dataclass(frozen=True, repr=False)
 class Forecast:
-    """Of a run at the moment `at` (seconds since 1970): when it is over, and what it will have cost then."""
+    """The forecast of a run, made at the moment `at` (seconds since 1970): its end, and its cost by then."""
 
     run: str
     at: float
@@ -53,7 +53,7 @@ class Forecast:
     guess: str = ""
     """Why its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
     stand_in: str = ""
-    """What stands in for lifetimes of its VMs that nobody published, in words; empty where nothing does."""
+    """The sentence on lifetimes that stand in for unpublished ones of its VMs; empty where none do."""
     behind: Behind | None = None
     """Where it is slower than earlier runs of its model lead to expect."""
 
@@ -74,7 +74,7 @@ class Forecast:
 
     @property
     def dollars(self) -> float:
-        """What the run will have cost by then (`journal.cost`), in the mean, what it has cost already included."""
+        """The run's cost by then (`journal.cost`), in the mean, including its cost so far."""
         return float(self._finished("dollars").mean())
 
     def interval(self, what: str = "seconds", level: float = 0.9) -> tuple[float, float]:
@@ -88,7 +88,7 @@ class Forecast:
 
     @property
     def cost(self) -> Projection:
-        """The same with its interval of 90 %, in US dollars."""
+        """The run's cost at its end with its 90 % interval, in US dollars."""
         return Projection(self.dollars, *self.interval("dollars"))
 
     def __str__(self) -> str:

@@ -164,7 +164,7 @@ def make_plan(
 
 
 def _transfer_words(choice: Choice, group: WorkerGroup, dollars_per_step: float) -> str:
-    """What data between zones costs; to two digits where the price was not read on a list."""
+    """The cost of data between zones; to two digits where the price is not confirmed."""
     dollars = 1e6 * dollars_per_step
     said = f"Data between {group.zone} and the parameter servers in {choice.home_zone} costs"
     if transfer_price(group.zone or "", choice.home_zone).confirmed:
@@ -262,7 +262,7 @@ def _faster_machines(
 
 
 def _stand_ins(course: Course) -> list[str]:
-    """A sentence for each GPU and region whose lifetimes nobody published."""
+    """A sentence for each GPU and region without published lifetimes."""
     return list(dict.fromkeys(filter(None, [stand_in(group.lifetimes) for group in course.groups])))
 
 

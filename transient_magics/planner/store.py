@@ -1,8 +1,8 @@
 """What was learnt of models by running them, one file per model and problem, which grows with every run.
 
 The files lie in `models/` of the user's data directory and outlive the clusters. Their names end with the version of
-what they hold; files of other versions are not read. A workload is fitted anew from all runs of its file whenever it is
-asked for.
+what they hold; files of other versions are not read. A workload is fitted again from all runs of its file for each
+request.
 """
 
 from __future__ import annotations

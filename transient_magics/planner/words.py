@@ -227,7 +227,7 @@ def _range(low: str, high: str) -> str:
 
 def _but(forecast: Forecast) -> str:
     """What else must be known of it: how sure it is that the run ends, whether the intervals are measured, whose
-    lifetimes stand in, and whether it is slower than was to be expected."""
+    lifetimes stand in, and whether it is slower than expected."""
     lost = 1 - forecast.finished
     unless = f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
     guess = f"a guess: {forecast.guess}" if forecast.guess else ""

@@ -1,4 +1,4 @@
-"""When a bag that goes on has all of its results: its jobs and VMs simulated from now on. All times in hours.
+"""The time until a running bag has all of its results: its jobs and VMs simulated from now on. All times in hours.
 
 Each course draws what running jobs still take, what each further job takes and how long each VM lives, and gives every
 job to the VM that is free first, as the policies nearly do. All courses advance together, an attempt at a time, so that
@@ -22,7 +22,7 @@ LEAST_FINISHED, MOST_HOURS = 3, 24.0 * 365
 _ROUNDS = 30
 _LEAST_SPREAD = 1e-3
 _MOST_OFF = 1.0
-"""Of the logarithm of the deviation: of three jobs it is hardly known, and jobs would take for ever."""
+"""Of the logarithm of the deviation: three jobs show little of it, and simulated jobs would never end."""
 _USUAL_LIFE = 25.0
 """Mean hours that a Spot VM lives: with this prior, worth one revocation, those of the bag's own VMs count. Of the VMs
 that were published in 2019 a third to a half lived for 24 hours."""
@@ -85,7 +85,7 @@ def middle(hours: _Array, level: float = 0.9) -> tuple[float, float, float]:
 
 
 def _running(bag: Progress, random: np.random.Generator, courses: int) -> _Array:
-    """What each running job takes in all. Shape (courses, running)."""
+    """The whole time of each running job. Shape (courses, running)."""
     finished, elapsed = np.log(bag.finished), np.log(np.maximum(bag.running, 1e-6))
     mean, deviation = _fitted(finished, elapsed)
     # Both parameters vary as a normal distribution by the information that the jobs give, and as t of so few.
@@ -133,7 +133,7 @@ def _fitted(finished: _Array, elapsed: _Array) -> tuple[float, float]:
 
 
 def _further(bag: Progress, running: _Array, random: np.random.Generator, courses: int) -> _Array:
-    """What each further job takes. Shape (courses, waiting)."""
+    """The time of each further job. Shape (courses, waiting)."""
     finished = np.broadcast_to(np.array(bag.finished), (courses, len(bag.finished)))
     sample = np.hstack([finished, running])
     many, freedom = sample.shape[1], len(bag.finished) - 1

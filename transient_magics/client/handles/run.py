@@ -176,7 +176,7 @@ class Run:
         Returns
         -------
         Cost
-            `total` in US dollars; `projected` while the run goes on (None where it is too young to tell, or where
+            `total` in US dollars; `projected` while it runs (None where it is too young to tell, or where
             `note` says why not).
         """
         from ..planning.forecasts import projected

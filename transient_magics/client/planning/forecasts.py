@@ -1,4 +1,4 @@
-"""Forecasts: when a run that goes on ends, and what it will have cost."""
+"""Forecasts of the end of a running run, and of its cost by then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def forecast(run: Run, revocations: str | None = None) -> Forecast:
-    """When a run that goes on ends, and what it will have cost. Raises PlanError where that cannot be told.
+    """Forecast the end of a running run, and its cost by then. Raises PlanError where no forecast can be made.
 
     `revocations`: `published` or `none`; by default `published` on Compute Engine, and on the emulator what its weather
     is (other revocations than published ones are not foreseen).
@@ -98,7 +98,7 @@ def _machines(run: KnownRun) -> tuple[bool, frozenset[tuple[str, str, str]]]:
 
 
 def projected(cost: Cost, run: Run) -> Cost:
-    """Return the cost of a run that goes on with what it will be at its end, or with a note on why that cannot be
+    """Return the cost of a running run with its projection to the end, or with a note on why that cannot be
     read; unchanged where the run is too young to tell."""
     try:
         return replace(cost, projected=forecast(run).cost)
@@ -121,7 +121,7 @@ def forecast_line(run: Run) -> str:
 
 
 def no_forecast(error: StoreError) -> str:
-    """Return why there is no forecast, in the place of one."""
+    """Return why there is no forecast."""
     return f"no forecast: {error}"
 
 

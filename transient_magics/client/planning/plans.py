@@ -221,7 +221,7 @@ def _within(finish_by: float | str | None, spec: str, availability: str) -> floa
 
 
 def _traces(name: str, seed: int) -> Sequence[Trace]:
-    """Those of a file, or drawn from the table in the package."""
+    """Return the traces of a file, or traces drawn from the table in the package."""
     return drawn(seed, 2 * DAYS) if name == GOOGLE_H100_2025 else read_traces(*_file(name))
 
 
@@ -272,7 +272,7 @@ def _workload(
 
 
 def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> Workload:
-    """What was counted of a model that trained on the emulator alone, for a plan for Compute Engine."""
+    """Return the counted workload of a model that trained on the emulator only, for a plan for Compute Engine."""
     from ...planner.speeds.counted import counted_workload
     from ...planner.store import family_of
 

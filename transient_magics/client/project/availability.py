@@ -48,7 +48,7 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
         try:
             traces = list(read_traces(path.read_text(encoding="utf-8"), name))
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
     wanted = wanted.strip().lower()
     if not wanted:

@@ -24,7 +24,7 @@ def bill_words(state: ClusterState, bill: Bill) -> str:
 
 
 def work_cost(cost: Cost) -> str:
-    """`, $0.05 so far`, behind what is said of a piece of work; nothing before it costs."""
+    """`, $0.05 so far`, appended to the line of a piece of work; empty before it costs anything."""
     return f", {cost.words}" if cost.total else ""
 
 

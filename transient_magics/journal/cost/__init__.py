@@ -1,4 +1,4 @@
-"""What work and clusters cost, computed from a cluster's state and never stored."""
+"""The cost of work and clusters, computed from a cluster's state and never stored."""
 
 from .bills import FORGOTTEN, MOVED, at_the_end, bill, charged, costs, hourly_of, total
 from .figures import Bill, Cost, Projection

@@ -1,4 +1,4 @@
-"""What a cluster and each piece of its work cost at a moment, and what the cluster will have cost at its end. Pure."""
+"""The cost of a cluster and of each piece of its work at a moment, and of the cluster at its end. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def hourly_of(state: ClusterState, name: str) -> tuple[float, float]:
 def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
     """Return what the cluster will have cost when Compute Engine ends its VMs, as `spec` from now, to a millionth.
 
-    So nobody has to be in charge until then. Data transfer that is still to come is not in it, nor what is left of the
+    No controller has to run until then. Data transfer that is still to come is not in it, nor what is left of the
     first minute of VMs that a resize sends away. VMs that stayed where a move has had the others end sooner end later.
     """
     left = spec.ends_at - spec.declared_at - state.clock.between(spec.declared_at, now)
@@ -135,7 +135,7 @@ def _transfer_hourly(state: ClusterState, vm: VmState) -> float:
 
 
 def _lines(state: ClusterState, division: Division) -> dict[str, float]:
-    """A cluster's bill by work, and what is none's. Runs of studies and Dask clusters of bags are in theirs."""
+    """The lines of a cluster's bill: work, and the rest. Runs count in their study, Dask clusters in their bag."""
     whole = {run: study.name for study in state.studies.values() for run in study.runs}
     whole |= {dask: bag.name for bag in state.bags.values() for dask in bag.dasks}
     lines = Lines(float)

@@ -1,4 +1,4 @@
-"""What is said of a cost: Projection, Cost and Bill."""
+"""The types of costs: Projection, Cost and Bill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...spec import render_money
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What work will have cost at its end, in US dollars: the mean, and the ends of the interval of 90 %."""
+    """The cost of work at its end, in US dollars: the mean, and the ends of the 90 % interval."""
 
     mean: float
     low: float
@@ -25,7 +25,7 @@ class Projection:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Cost:
-    """What a run, study, job, bag, Dask cluster or cluster has cost.
+    """The cost of a run, study, job, bag, Dask cluster or cluster.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Cost:
     over : bool
         Whether it has ended.
     projected : Projection or None
-        What it will have cost at its end; None where it is over, or no forecast can be made.
+        Its cost at its end; None where it is over, or no forecast can be made.
     note : str
         Why no forecast can be made, where the user has to do something about it; else empty.
     """
@@ -72,7 +72,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Bill(Cost):
-    """What a cluster has cost, costs per hour at this moment, and would have cost at on-demand prices.
+    """The cost of a cluster: until now, per hour at this moment, and at on-demand prices.
 
     `by_vm` in US dollars. `work`: the cost of each piece of work, by its name. `transfer` and `transfer_hourly`: what
     of these is data transfer between zones; hours are those of the emulated clock, but for transfer.
@@ -93,5 +93,5 @@ class Bill(Cost):
 
 
 def _text(words: str) -> str:
-    """As text in HTML. JupyterLab reads what stands between two dollar signs as a formula, unless tags part them."""
+    """Return text as HTML. JupyterLab reads text between two dollar signs as a formula, unless tags separate them."""
     return html.escape(words).replace("$", "<span>$</span>")

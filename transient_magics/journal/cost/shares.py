@@ -1,4 +1,4 @@
-"""What work and clusters cost: from VMs' times and prices, never stored.
+"""How the bill of a cluster is divided among its work: from VMs' times and prices, never stored.
 
 Each run, job and Dask cluster costs
 
@@ -9,7 +9,7 @@ Each run, job and Dask cluster costs
 - what its workers exchange with parameter servers in other zones, by the byte, as both ends count it.
 
 A study costs what its trials' runs do, a bag what its Dask clusters do. What happens after the end of work changes
-none of it. All else that a cluster is billed stands in lines of its own: start-up (until VMs answer, the rest of a
+none of it. Everything else on a cluster's bill stands in lines of its own: start-up (until VMs answer, the rest of a
 first minute with it, less what Google does not bill of VMs taken within theirs), idle (VMs without work), VMs after a
 preemption notice, and corrections: less than nothing, where Compute Engine reports only after the end of work that a
 VM of that work had stopped sooner. All lines sum to the bill.
@@ -39,7 +39,7 @@ _NOTHING = 1e-12
 Lines = defaultdict[str, float]
 """US dollars by what for."""
 _Tenure = tuple[str, float, float]
-"""Which work had a worker, from when to when, in seconds on the cluster's clock."""
+"""The work that had a worker, from when and until when, in seconds on the cluster's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Division:
 
 
 def divided(state: ClusterState, now: float) -> Division:
-    """Divide the price of all VM time and transfer: by work and what for, and what is no work's."""
+    """Divide the price of all VM time and transfer: by work and purpose, and the rest."""
     found, meter = Division(), Meter(state, now)
     work, rest = found.work, found.rest
     tenures = _tenures(state, now)
@@ -152,7 +152,7 @@ class Workers:
         return {name: self._workers[name] / whole for name in self._slots}
 
     def change(self, slot: int, name: str, places: int) -> None:
-        """Give work so many places more in a slot, or less."""
+        """Give work more `places` in a slot; negative: fewer."""
         there = self._on[slot]
         for each in there:
             self._workers[each] -= 1 / len(there)
@@ -168,7 +168,7 @@ class Workers:
 
 
 class _Holders:
-    """Which work had the VM of a slot, by time: equal parts of it where several had it."""
+    """The work that had the VM of a slot, by time, in equal parts where several had it."""
 
     def __init__(self, tenures: Iterable[_Tenure]) -> None:
         turns = [turn for name, since, until in tenures for turn in ((since, 1, name), (until, -1, name))]

@@ -13,7 +13,7 @@ MOST_JOBS = 12
 
 
 def job_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[JobLine]:
-    """A line for each job that goes on, and the latest one; of many for the first ones, and a last line that counts.
+    """A line for each job that runs, and the latest one; of many for the first ones, and a last line that counts.
 
     `by_name`: the costs of the cluster's work.
     """

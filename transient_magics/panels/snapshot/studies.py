@@ -87,7 +87,7 @@ def whole_view(begun: Sequence[tuple[ClusterState, StudyState]], now: float) -> 
 
 
 def _cost_words(study: StudyState, here: Cost, whole: Cost | None) -> str:
-    """What the study has cost; of one on several clusters, and the whole is unknown, what it has cost here."""
+    """The cost of the study; where it runs on several clusters and the sum is unknown, its cost on this one."""
     if whole:
         return whole.words
     return f"{here.words} on this cluster" if len(study.spec.parts) > 1 else here.words

@@ -52,7 +52,7 @@ class Point:
     chance: float
 
     def moved(self, dollars: float) -> Point:
-        """The same, with so many dollars more."""
+        """Return this point with `dollars` added to its cost."""
         mean = self.dollars + dollars
         return replace(self, dollars=mean, low=min(self.low + dollars, mean), high=max(self.high + dollars, mean))
 
@@ -125,7 +125,7 @@ def _courses(
     choice: Choice, workload: Workload, course: Course, start: float, markets: Sequence[Capacity], seed: int,
     deadline: float, count: int,
 ) -> list[World]:  # fmt: skip
-    """So many courses until a deadline, each with a market and luck of its own."""
+    """Simulate courses until a deadline, each with a market and luck of its own."""
     declared = {(gpu, SPOT): workers for gpu, workers in _counts(choice).items()}
     kinds = tuple(
         Kind(gpu, *(float(np.mean([getattr(each, rate) for each in course.groups if each.accelerator == gpu])) / 3600

@@ -35,7 +35,7 @@ _HOURS = np.arange(LAST_HOUR + 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """Lifetimes that nobody published: those of all VMs of tables that stand in for them.
+    """Lifetimes where none were published: those of all VMs of the tables that stand in.
 
     The tables differ by more than chance, so that the one that holds may be any of them. Simulated courses are cut into
     blocks, each of which takes place with the lifetimes of one table. Where one table alone stands in, the hazard is as
@@ -43,11 +43,11 @@ class Pooled:
     """
 
     words: str
-    """What stands in, in sentences."""
+    """The sentences on what stands in."""
     tables: tuple[Continued, ...]
     together: Continued
     clause: str = ""
-    """What stands in, shortly."""
+    """The short form of them."""
 
     @classmethod
     def of(cls, used: Sequence[Lifetimes], words: str = "", clause: str = "") -> Self:
@@ -79,7 +79,7 @@ class Pooled:
 
 @cache
 def published_lifetimes(gpu: str, region: str) -> LifetimeModel:
-    """Return how VMs with a GPU lived in a region, `Pooled` where nobody published that."""
+    """Return how VMs with a GPU lived in a region, `Pooled` where that was not published."""
     used = stand_in_tables(gpu, region)
     if used:
         return Pooled.of(used, stand_in_words(gpu, region), stand_in_words(gpu, region, short=True))
@@ -87,7 +87,7 @@ def published_lifetimes(gpu: str, region: str) -> LifetimeModel:
 
 
 def stand_in(model: LifetimeModel | None, *, short: bool = False) -> str:
-    """Return what stands in for lifetimes that nobody published, in sentences or `short`; empty where nothing does."""
+    """Return sentences on what stands in for unpublished lifetimes, or the `short` form; empty where nothing does."""
     inner = model.model if isinstance(model, Capped) else model
     if not isinstance(inner, Pooled):
         return ""

@@ -225,7 +225,7 @@ class _Fitting:
         return np.log(cluster_speed(offered, limit, sharpness))
 
     def _rows(self, values: Array, scale: float) -> Array:
-        """What is squared: whitened log errors of runs, and how far priors are missed."""
+        """The residuals: whitened log errors of runs, and the distances to priors."""
         missed = self._logs(values) - self._measured
         runs = [(missed[..., run] @ white.T) / scale for run, white in zip(self._runs, self._whitening, strict=True)]
         return np.concatenate([*runs, self._priors(values)], axis=-1)
@@ -312,7 +312,7 @@ def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: flo
 
 
 def _averaged(seconds: Any) -> Any:
-    """The variance of the mean over so long, in that of a moment."""
+    """The variance of the mean over that time, relative to that of a moment."""
     return _CORRELATED_SECONDS / (_CORRELATED_SECONDS + seconds)
 
 

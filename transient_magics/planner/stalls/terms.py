@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the measure called `run` says of one kind of VM, at `place`, of one `source`.
+    """The result of the measurement `run` for one kind of VM, at `place`, of one `source`.
 
     `workers` took part, with so many `servers`; numbers crossed as `wire` says. `parameters` and `gigaflops` of the
     model: 0 where not counted.

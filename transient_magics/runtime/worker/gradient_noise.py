@@ -13,7 +13,7 @@ the last one's step, which has turned its noise around, so their product is too 
 g' H g (H: the Hessian); once a run fluctuates around its minimum it is even negative.
 
 All gradients of an estimate are of the same variables, which the worker reads once and keeps until the last of them,
-while steps go on between them. Those steps, its own and other workers', would turn G away: at a learning rate of half
+while steps pass between them. Those steps, its own and other workers', would turn G away: at a learning rate of half
 the inverse of the largest curvature, with 8 workers, the mean of eight successive gradients has a fifth of the squared
 norm. Rows of embeddings are the exception: which of them a mini-batch needs is seen with it, so they are read for each
 gradient, and steps on them count.

@@ -276,7 +276,7 @@ class Training:
         self._moved()
 
     def _measure_noise(self, session: Any, size: int, share: float) -> float:
-        """Compute one more gradient of such a mini-batch if it is time to; its seconds, which are no part of a step."""
+        """Compute one more gradient of such a mini-batch if it is time to; its seconds, not part of a step."""
         others = self._link.active - 1 if self._turn else 0
         if not self._noise.due(self.meter.usual, others):
             return 0.0
