@@ -114,7 +114,7 @@ def repeating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[client.Run]:
     """A transformer that has learnt to repeat one bit."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         home = tmp_path_factory.mktemp("home")
-        yield trained("transformer", "small_transformer", "short_bits", 200, home, monkeypatch)
+        yield trained("transformer", "small_transformer", "short_bits", 2000, home, monkeypatch)
 
 
 def assert_likeliest(run: client.Run, answers: list[str]) -> None:
@@ -157,7 +157,7 @@ def test_what_a_model_has_no_words_for_is_said(repeating: client.Run, texts: obj
 
 
 def test_a_classifier_names_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trained("transformer_encoder", "small_transformer", "first_bit", 100, tmp_path, monkeypatch)
+    run = trained("transformer_encoder", "small_transformer", "first_bit", 2000, tmp_path, monkeypatch)
     assert run.decode(TEXTS) == ["nought", "one", "nought", "one"]
     scores = run.predict(TEXTS)
     assert isinstance(scores, numpy.ndarray)
