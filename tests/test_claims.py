@@ -112,8 +112,8 @@ def test_the_evidence_says_how_many_rows_of_the_table_meet_their_goal() -> None:
     assert f"{sum(goals)} of {len(goals)} rows meet the goal" in text
 
 
-def test_the_page_on_deadlines_says_what_the_table_shows() -> None:
-    text = " ".join((TOP / "docs" / "deadlines.md").read_text(encoding="utf-8").split())
+def test_the_evidence_on_deadlines_is_what_the_table_shows() -> None:
+    text = " ".join((TOP / "docs" / "evidence.md").read_text(encoding="utf-8").split())
     below = shares("deadline speed", "", "below")
     assert f"below that bound, at 95%, in {min(below):.0f} to {max(below):.0f} of 100" in text
     for drop in (5, 10):
