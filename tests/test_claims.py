@@ -24,7 +24,7 @@ SURE = re.compile(
 SAVED = re.compile(r"%\}? saved\b(?! against Google's on-demand price| \{AGAINST\})")
 MAY = {
     "docs/lifetimes.md": ("survival with its 90% band",),
-    "docs/bags.md": ("in which nine of ten\nof 200 simulated bags", "the 90% intervals hold 80 to 97% of the results",
+    "docs/bags.md": ("in which nine of ten of 200 simulated bags", "the 90% intervals hold 80 to 97% of the results",
                      "band that holds 90%"),
     "docs/data.md": ("(90% straight from the bucket)",),
     "notebooks/icac19.ipynb": ("{1 - ours / alone:.1%} saved, published {1 - theirs / on_demand:.1%}",),
