@@ -87,7 +87,7 @@ def _options() -> Iterator[str]:
     yield "# Commands and options"
     yield ""
     yield "Every magic prints the same with `-h`. In a terminal, `transient train FILE.py` takes the options of"
-    yield "`%%train`, and so on. The [index](../genindex) lists every option."
+    yield "`%%train`, and so on. The {ref}`index <genindex>` lists every option."
     yield ""
     yield "| command | what it does |"
     yield "|---|---|"
@@ -113,7 +113,8 @@ def _commands(verbs: tuple[str, ...]) -> Iterator[str]:
     """The page of a command and its sub-commands: an anchor and an index entry for each option."""
     for number, verb in enumerate(verbs):
         yield from ("", f"{'##' if number else '#'} `{_LINES[verb]}`", "", _cell(_described(verb)), "")
-        yield from ("```{program} " + _LINES[verb], "```")
+        program = re.sub(r"^%+(transient_)?", "transient ", _LINES[verb])  # Sphinx takes no "%" in a program's name
+        yield from ("```{program} " + program, "```")
         for option in options.declared(verb):
             yield from _option(option)
 
