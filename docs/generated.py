@@ -39,6 +39,22 @@ _PAGES = {
 }
 """The sub-commands of the options' table, by the page of the reference that describes them."""
 
+_GUIDES = {
+    "cluster": "clusters",
+    "train": "training",
+    "sweep": "sweeps",
+    "job": "jobs",
+    "bag": "bags",
+    "plan": "planning",
+    "doctor": "google-cloud",
+    "weather": "emulator",
+    "deflate": "deflation",
+    "stalls": "stalls",
+    "measure": "lifetimes",
+    "lifetimes": "lifetimes",
+}
+"""The page that explains the commands of a page of the reference."""
+
 _LINES = {
     "declare": "%transient_cluster",
     **{verb: f"%transient_cluster {verb}" for verb in options.CLUSTER_VERBS},
@@ -69,7 +85,7 @@ def pages() -> dict[str, Iterator[str]]:
     """Return the lines of every page of the reference, by the name of its file."""
     return {
         "options": _options(),
-        **{page: _commands(verbs) for page, verbs in _PAGES.items()},
+        **{page: _commands(verbs, _GUIDES[page]) for page, verbs in _PAGES.items()},
         "events": _events(),
         "errors": _errors(),
         "python": _python(),
@@ -109,10 +125,12 @@ def _described(verb: str) -> str:
     return " ".join(options.DESCRIPTIONS[verb].split())
 
 
-def _commands(verbs: tuple[str, ...]) -> Iterator[str]:
+def _commands(verbs: tuple[str, ...], guide: str) -> Iterator[str]:
     """The page of a command and its sub-commands: an anchor and an index entry for each option."""
     for number, verb in enumerate(verbs):
         yield from ("", f"{'##' if number else '#'} `{_LINES[verb]}`", "", _cell(_described(verb)), "")
+        if not number:
+            yield from (f"Guide: [](../{guide}.md).", "")
         program = re.sub(r"^%+(transient_)?", "transient ", _LINES[verb])  # Sphinx takes no "%" in a program's name
         yield from ("```{program} " + program, "```")
         for option in options.declared(verb):
