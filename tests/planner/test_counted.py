@@ -84,3 +84,12 @@ def test_a_plan_and_a_search_say_what_they_rest_on() -> None:
     assert gpus & {"t4", "l4", "v100"}
     with pytest.raises(PlanError, match=r"The FLOPs of new cannot be counted.*Train it for a minute"):
         counted_workload("new", {"parameters": 5, "batch_size": 4})
+
+
+def test_what_stands_in_for_texts_that_are_not_made_yet_is_said() -> None:
+    counts = {"gigaflops": 0.3, "parameters": 6e7, "batch_size": 4096, "length": 32.0, "vocabulary": 32_768.0}
+    said = " ".join(counted_workload("transformer", counts).notes)
+    assert "0.3 GFLOPs for a token" in said
+    assert "Its texts are taken to have 32 tokens each." in said
+    assert "one of 32,768 entries stands in, the size that the problem declares" in said
+    assert "stands in" not in " ".join(counted_workload("new", RESNET_32).notes)

@@ -39,10 +39,19 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     seconds = {gpu: line.seconds(gigaflops, batch) for gpu, line in lines.items()}
     service = min(service_by_size(parameters), min(seconds.values()) / 2)
     called = f"{name[:1].upper()}{name[1:]}"
+    length, vocabulary = int(counts.get("length", 0)), int(counts.get("vocabulary", 0))
+    of = "a token" if length else "an example"
     notes = [
-        f"{called} was never measured on Compute Engine: {gigaflops:.3g} GFLOPs for an example, {parameters:,} "
+        f"{called} was never measured on Compute Engine: {gigaflops:.3g} GFLOPs for {of}, {parameters:,} "
         "parameters, counted."
     ]
+    if length:
+        notes.append(f"Its texts are taken to have {length} tokens each.")
+    if vocabulary:
+        notes.append(
+            f"Its vocabulary is made with its data: one of {vocabulary:,} entries stands in, the size that the problem "
+            "declares."
+        )
     guess = "" if family else "its family was never measured"
     if beyond > 1:
         guess = f"its FLOPs are beyond those that were measured, {least:.2g} to {most:.2g} G"
