@@ -87,9 +87,12 @@ def test_a_plan_and_a_search_say_what_they_rest_on() -> None:
 
 
 def test_what_stands_in_for_texts_that_are_not_made_yet_is_said() -> None:
-    counts = {"gigaflops": 0.3, "parameters": 6e7, "batch_size": 4096, "length": 32.0, "vocabulary": 32_768.0}
-    said = " ".join(counted_workload("transformer", counts).notes)
-    assert "0.3 GFLOPs for a token" in said
-    assert "Its texts are taken to have 32 tokens each." in said
+    counts = {"parameters": 5e7, "batch_size": 4096, "tokens": 1.0, "vocabulary": 32_768.0}
+    found = counted_workload("transformer", counts)
+    said = " ".join(found.notes)
+    assert "0.3 GFLOPs for a token, taken as 6 for each parameter (Kaplan et al., 2020)" in said
+    assert found.guess
     assert "one of 32,768 entries stands in, the size that the problem declares" in said
     assert "stands in" not in " ".join(counted_workload("new", RESNET_32).notes)
+    with pytest.raises(PlanError, match="cannot be counted"):
+        counted_workload("new", {"parameters": 5e7, "batch_size": 4096})

@@ -36,6 +36,6 @@ def test_a_text_model_is_counted_for_a_plan_before_its_vocabulary_is_made(tmp_pa
     program = "transient_magics.runtime.programs.check", "--run", tmp_path
     assert "vocabulary that is made with its data" in json.loads(programs.run(*program))["note"]
     model = json.loads(programs.run(*program, "--planned"))["model"]
-    assert (model["vocabulary"], model["length"]) == (32_768, 32)
+    assert (model["vocabulary"], model["tokens"]) == (32_768, 1)
     assert model["parameters"] > 32_768 * 128, "of the embedding"
-    assert 6 * model["parameters"] / 2 < 1e9 * model["gigaflops"] < 6 * model["parameters"] * 4, "about 6 per parameter"
+    assert "gigaflops" not in model

@@ -41,9 +41,9 @@ def model_of(source: str, options: Mapping[str, Any], include: tuple[str, ...] =
 
 
 def counted(source: str, spec: RunSpec, include: tuple[str, ...] = ()) -> Mapping[str, float]:
-    """What was counted of the model: `parameters`, `gigaflops` of an example (of texts: of a token), `batch_size`, and
-    what stands in for what only its data tell. Takes some ten seconds the first time that this process is asked about
-    it. Raises CellError, TrainingError or ClusterError."""
+    """What was counted of the model: `parameters`, `gigaflops` of an example, `batch_size`, and whether that is in
+    `tokens`; the size of a `vocabulary` that stands in. Takes some ten seconds the first time that this process is
+    asked about it. Raises CellError, TrainingError or ClusterError."""
     paths = included(include)
     ages = tuple(each.stat().st_mtime_ns for path in paths for each in (Path(path), *Path(path).rglob("*")))
     return _counted(source, json.dumps({**spec.to_dict(), "declared_at": 0.0}, sort_keys=True), paths, ages)

@@ -3,8 +3,9 @@
 FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model": {"parameters": N,
 "gigaflops": X, "batch_size": B}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the
 cell's line as the notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is
-only made with its data passes with a note. With `--planned`, which plans of models that never ran ask, a vocabulary of
-the declared size and texts of `LENGTH` tokens stand in: `vocabulary` and `length` in the answer's `model` name both.
+only made with its data passes with a note. With `--planned`, for plans of models that never ran, a vocabulary of the
+size that the problem declares stands in: `vocabulary` in the answer's `model` is that size. `tokens` there says that a
+mini-batch is so many tokens.
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ from ..training.trainable import Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import cell_line, told
 
-LENGTH = 32
-"""Tokens of a text that stands in: about as many as sentences have. What a token takes depends little on it."""
-
 
 def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[str, Any]:
     """Raise what is wrong with the run; the answer has a `note` on what could not be checked, or the `model`'s size."""
@@ -52,11 +50,9 @@ def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[st
                 what = f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
                 return {"note": what}
             assumed["vocabulary"] = size
-    length = LENGTH if planned and isinstance(trainable, RegisteredModel) and trainable.counts_tokens else 0
-    if length:
-        assumed["length"] = length
-    counts = check_graph(trainable, spec.ps_shards, length)
-    found = {"model": {**counts, "batch_size": trainable.batch, **assumed}}
+    if planned and isinstance(trainable, RegisteredModel) and trainable.counts_tokens:
+        assumed["tokens"] = 1
+    found = {"model": {**check_graph(trainable, spec.ps_shards), "batch_size": trainable.batch, **assumed}}
     if isinstance(trainable, OwnModel):
         trainable.check_data()
     if spec.objective or spec.judged_by:

@@ -17,11 +17,11 @@ _EXAMPLES = 2
 _FREE = "targets"  # Tensor2Tensor's losses have branches that are never taken, and that no known batch fits
 
 
-def count(graph: Any, features: Mapping[str, Any], length: int = 0) -> dict[str, float]:
+def count(graph: Any, features: Mapping[str, Any]) -> dict[str, float]:
     """`parameters` that are trained, and `gigaflops` (1e9) of a step per example, of a training graph on placeholders.
 
     `variable_bytes` is what parameter servers keep, the optimizer's variables among them. `gigaflops` is left out where
-    the shapes of the features do not tell. With a `length` they are those of a token, of texts with so many tokens.
+    the shapes of the features do not tell.
     """
     tf = tensorflow()
 
@@ -31,19 +31,17 @@ def count(graph: Any, features: Mapping[str, Any], length: int = 0) -> dict[str,
         "parameters": sum(each.shape.num_elements() or 0 for each in trained),
         "variable_bytes": sum((each.shape.num_elements() or 0) * each.dtype.size for each in kept),
     }
-    fixed = [feature for name, feature in features.items() if length or name != _FREE]
-    if fixed and all(feature.shape.rank and (length or feature.shape[1:].is_fully_defined()) for feature in fixed):
+    fixed = [feature for name, feature in features.items() if name != _FREE]
+    if fixed and all(feature.shape.rank and feature.shape[1:].is_fully_defined() for feature in fixed):
         with contextlib.suppress(ValueError):  # some other branch that fits no known batch
-            found["gigaflops"] = _operations(tf, graph, fixed, length) / _EXAMPLES / max(length, 1) / 1e9
+            found["gigaflops"] = _operations(tf, graph, fixed) / _EXAMPLES / 1e9
     return found
 
 
-def _operations(tf: Any, graph: Any, features: Iterable[Any], length: int) -> float:
+def _operations(tf: Any, graph: Any, features: Iterable[Any]) -> float:
     with tf.Graph().as_default() as copy:
         known = {
-            feature.name: tf.placeholder(
-                feature.dtype, [_EXAMPLES, *(size or length for size in feature.shape[1:].as_list())]
-            )
+            feature.name: tf.placeholder(feature.dtype, [_EXAMPLES, *feature.shape[1:].as_list()])
             for feature in features
         }
         tf.import_graph_def(graph.as_graph_def(), input_map=known, name="")

@@ -126,14 +126,14 @@ def pushed(objective: Objective, accumulators: Accumulators, wire: str, updates:
     return tf.group(accumulators.push(_sent(objective.pairs, objective.weight, wire), objective.weight), *updates)
 
 
-def check_graph(trainable: Trainable, shards: int = 1, length: int = 0) -> dict[str, float]:
+def check_graph(trainable: Trainable, shards: int = 1) -> dict[str, float]:
     """Build one training step on placeholders, and throw it away; its size (count.py). Raises what the model raises."""
     with tensorflow().Graph().as_default() as graph:
         trainable.prepare()
         features = trainable.placeholders()
         with cut(shards):
             training_graph(trainable, features)
-    return count(graph, features, length)
+    return count(graph, features)
 
 
 def _staleness(pairs: Pairs, global_step: Any, began: Any) -> Any:
