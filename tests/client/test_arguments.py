@@ -19,6 +19,7 @@ from transient_magics.cli import arguments, options, verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import Preview, resized, specify
+from transient_magics.client.declaring.runs import specified
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.vms.machines import requested
 from transient_magics.emulator.weather.settings import Settings
@@ -474,6 +475,21 @@ def test_a_mistake_in_a_run_is_answered_with_one_clear_line(line: str, said: str
     with pytest.raises(DeclarationError) as error:
         parse("train", split(line), called="%%train")
     assert said in str(error.value)
+
+
+def test_static_mini_batches_are_refused_where_the_speed_of_unequal_workers_is_not_known() -> None:
+    static = {"name": "run", "train_steps": 10, "batching": "static"}
+
+    def specified_on(workers: str, **more: str) -> RunSpec:
+        return specified(specify(Declaration(workers)), {**static, **more}, None, (), "")[0]
+
+    with pytest.raises(DeclarationError) as error:
+        specified_on("k80x2+cpux2")
+    assert "the speed of workers without a GPU is not known beside other GPUs (--batching)" in str(error.value)
+    assert "Use --batching dynamic" in str(error.value)
+    assert specified_on("k80x2+cpux2", batching="dynamic").batching == "dynamic"
+    for workers in ("k80x2+p100", "t4x2+l4", "cpux2"):
+        assert specified_on(workers).batching == "static"
 
 
 def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
