@@ -235,6 +235,7 @@ def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:
 ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "list": (client.clusters, ["--all"]),
     "status": (client.cluster, ["demo"]),
+    "cost": (client.cluster, ["demo"]),
     "attach": (client.attach, ["demo --project my-own -o c"]),
     "resize": (None, ["demo k80x6 --give-up dearest", "demo --ps 2"]),
     "relocate": (None, ["demo --zone us-east1-c --gpus t4 --yes"]),
@@ -512,7 +513,7 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
 def test_everything_explains_itself(verb: str) -> None:
     command = parse("cluster", [*([verb] if verb else []), "--help"], called="%transient_cluster")
     assert command.verb == "help"
-    assert command.values["text"].startswith(f"usage: %transient_cluster {verb}".rstrip())
+    assert str(command.values["help"]).startswith(f"usage: %transient_cluster {verb}".rstrip())
 
 
 @pytest.mark.parametrize(
@@ -521,12 +522,12 @@ def test_everything_explains_itself(verb: str) -> None:
 )
 def test_a_usage_says_which_words_may_be_left_out(verb: str, said: str) -> None:
     called = f"transient {verb}"
-    assert parse(verb, ["-h"], called=called).values["text"].startswith(f"usage: {called} {said} [options]\n")
+    assert str(parse(verb, ["-h"], called=called).values["help"]).startswith(f"usage: {called} {said} [options]\n")
 
 
 def test_the_help_of_a_cluster_shows_that_its_sub_commands_are_no_magics() -> None:
-    said = parse("cluster", ["-h"], called="%transient_cluster").values["text"]
-    assert "as in `%transient_cluster revoke NAME WORKER`:\n  list, status, attach," in said
+    said = str(parse("cluster", ["-h"], called="%transient_cluster").values["help"])
+    assert "as in `%transient_cluster revoke NAME WORKER`:\n  list, status, cost, attach," in said
 
 
 def test_a_table_says_the_same_as_a_line() -> None:
