@@ -55,7 +55,7 @@ def main() -> None:
 def commit_time() -> str:
     """Return the time of the last commit in seconds since 1970: that of all files in the archives."""
     git = ["git", "log", "-1", "--format=%ct"]
-    return subprocess.run(git, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(git, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout.strip()
 
 
 def build(project: Path, to: Path) -> tuple[Path, Path]:

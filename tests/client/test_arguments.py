@@ -395,8 +395,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--resume run-1 --no-check --when-done workers --pace .2 --finish-by 18:00 --max-cost $5 --confidence 0.9 "
         "--gpus t4,l4 --zones us-east1-c,us-east1-d --adapt ask --wait -o run"
     )
-    besides = ["--prep", "--param", "--backup-workers"]
-    assert unnamed("train", line) == besides, "which take no --cache, a cell's own model, and --mode sync"
+    besides = ["--param", "--prep", "--backup-workers"]
+    assert unnamed("train", line) == besides, "which take a cell's own model, no --cache, and --mode sync"
     assert parse("train", split(TRAIN + "--prep 'CPU x2'")).values["prep"] == "cpux2"
     command = parse("train", split(line))
     assert (command.wait, command.output) == (True, "run")

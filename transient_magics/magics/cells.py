@@ -300,7 +300,7 @@ def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:
 
 
 def with_body(lines: list[str]) -> list[str]:
-    """Append a blank body to a cell that is only the line of a cell magic of ours.
+    """Append a blank body to a cell that is only the line of one of our cell magics.
 
     An input transformer of IPython, which refuses an empty body before the magic is called. With a blank one
     `%%train -h` shows its help.
