@@ -112,7 +112,7 @@ def test_no_text_claims_more_than_was_measured() -> None:
 
 def test_no_help_claims_more_than_was_measured() -> None:
     for verb in ("declare", "train", "study", "bag", "plan"):  # texts in pieces read as one
-        assert not list(claims(verb, arguments.parse(verb, ["-h"]).values["text"]))
+        assert not list(claims(verb, str(arguments.parse(verb, ["-h"]).values["help"])))
 
 
 @pytest.mark.parametrize("name", sorted(MAY))

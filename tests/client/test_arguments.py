@@ -236,6 +236,7 @@ def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:
 ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "list": (client.clusters, ["--all"]),
     "status": (client.cluster, ["demo"]),
+    "cost": (client.cluster, ["demo"]),
     "attach": (client.attach, ["demo --project my-own -o c"]),
     "resize": (None, ["demo k80x6 --give-up dearest", "demo --ps 2"]),
     "relocate": (None, ["demo --zone us-east1-c --gpus t4 --yes"]),
@@ -395,8 +396,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--resume run-1 --no-check --when-done workers --pace .2 --finish-by 18:00 --max-cost $5 --confidence 0.9 "
         "--gpus t4,l4 --zones us-east1-c,us-east1-d --adapt ask --wait -o run"
     )
-    besides = ["--prep", "--param", "--backup-workers"]
-    assert unnamed("train", line) == besides, "which take no --cache, a cell's own model, and --mode sync"
+    besides = ["--param", "--prep", "--backup-workers"]
+    assert unnamed("train", line) == besides, "which take a cell's own model, no --cache, and --mode sync"
     assert parse("train", split(TRAIN + "--prep 'CPU x2'")).values["prep"] == "cpux2"
     command = parse("train", split(line))
     assert (command.wait, command.output) == (True, "run")
@@ -528,7 +529,7 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
 def test_everything_explains_itself(verb: str) -> None:
     command = parse("cluster", [*([verb] if verb else []), "--help"], called="%transient_cluster")
     assert command.verb == "help"
-    assert command.values["text"].startswith(f"usage: %transient_cluster {verb}".rstrip())
+    assert str(command.values["help"]).startswith(f"usage: %transient_cluster {verb}".rstrip())
 
 
 @pytest.mark.parametrize(
@@ -537,12 +538,12 @@ def test_everything_explains_itself(verb: str) -> None:
 )
 def test_a_usage_says_which_words_may_be_left_out(verb: str, said: str) -> None:
     called = f"transient {verb}"
-    assert parse(verb, ["-h"], called=called).values["text"].startswith(f"usage: {called} {said} [options]\n")
+    assert str(parse(verb, ["-h"], called=called).values["help"]).startswith(f"usage: {called} {said} [options]\n")
 
 
 def test_the_help_of_a_cluster_shows_that_its_sub_commands_are_no_magics() -> None:
-    said = parse("cluster", ["-h"], called="%transient_cluster").values["text"]
-    assert "as in `%transient_cluster revoke NAME WORKER`:\n  list, status, attach," in said
+    said = str(parse("cluster", ["-h"], called="%transient_cluster").values["help"])
+    assert "as in `%transient_cluster revoke NAME WORKER`:\n  list, status, cost, attach," in said
 
 
 def test_a_table_says_the_same_as_a_line() -> None:
