@@ -256,8 +256,10 @@ def _another(values: Array, deviations: Array) -> tuple[float, float]:
 
 
 def _mixed(mean: float, wider: float, squares: float, freedom: int, deviations: Array) -> tuple[float, float]:
-    """The middle 90 % about a fitted `mean` that left `squares` with so many degrees of freedom; `wider`: how many times
-    the deviation of one more run from the mean is that of runs."""
+    """The middle 90 % about a fitted `mean` that left `squares` with so many degrees of freedom.
+
+    `wider`: how many times the deviation of one more run from the mean is that of runs.
+    """
     logs = -freedom * np.log(deviations) - squares / (2 * deviations**2)
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()

@@ -21,10 +21,11 @@ def student(deviation: float, freedom: float) -> float:
     return deviation * float(special.stdtrit(freedom, 0.95) / special.ndtri(0.95))
 
 
-def next_run_error(seconds: float) -> float:
+def next_run_error(seconds: float, noise: float = 0.0) -> float:
     """Return how far off, relatively, the speed of one more run may be by that of one run, measured for `seconds`.
 
-    Both runs differ from the usual one, and the measured time differs from its run.
+    Both runs differ from the usual one. The measured time differs from its run as usual, or by as much `noise` as its
+    parts showed where that is more.
     """
-    measured = 1 / (1 + seconds / BLOCK_SECONDS)
-    return student(BETWEEN_ERROR, BETWEEN_FREEDOM) * math.sqrt(2 + measured)
+    between = student(BETWEEN_ERROR, BETWEEN_FREEDOM)
+    return math.hypot(math.sqrt(2) * between, max(between / math.sqrt(1 + seconds / BLOCK_SECONDS), noise))

@@ -82,7 +82,7 @@ def what_if(stalls: Stalls, change: Change) -> Prediction:
     model = WHAT_IF_ERROR * abs(step.mean - statistics.fmean(before)) / step.mean if step.mean else 0.0
     measured = step.error / step.mean if step.mean else 0.0
     return Prediction(
-        change, Estimate.about(step.mean, math.hypot(measured, model, next_run_error(stalls.lasted))),
+        change, Estimate.about(step.mean, math.hypot(model, next_run_error(stalls.lasted, measured))),
         Estimate.about(faster.mean, math.hypot(faster.error / faster.mean, model) if faster.mean else 0.0),
         parts(stalls, change),
     )  # fmt: skip
