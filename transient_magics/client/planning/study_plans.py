@@ -126,7 +126,7 @@ def hours_until_trained(course: Course, runs: int, at_once: int, seed: int = 0) 
 
 def _exact(course: Course) -> Course:
     """The same course as if all was known of its model's speed."""
-    groups = tuple(replace(group, error=0.0, far_error=0.0) for group in course.groups)
+    groups = tuple(replace(group, error=0.0, added_error=0.0) for group in course.groups)
     return replace(course, groups=groups, draws=None, limit_error=0.0)
 
 
