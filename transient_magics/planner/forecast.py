@@ -25,6 +25,7 @@ from .choices import Lifetimes
 from .expected import Behind
 from .lifetimes.published import stand_in
 from .measured import Observation, Record
+from .ranges.middle import middle
 from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import YOUNG_SECONDS, Cell, fit, rest_error
 from .speeds.preparation import gpu_of, kind_of
@@ -85,8 +86,7 @@ class Forecast:
             raise PlanError("An interval is of seconds or dollars, with a level between 0 and 1",
                             fix='For example: forecast.interval("seconds", 0.9)')  # fmt: skip
         values = self._finished("dollars") if what == "dollars" else 3600 * self._finished("hours")
-        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return middle(values, level)
 
     @property
     def cost(self) -> Projection:

@@ -17,6 +17,7 @@ from .accuracy import Accuracies, Accuracy
 from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
 from .lifetimes.published import stand_in
+from .ranges.middle import middle
 from .simulate import Course, Outcome, simulate
 from .speeds.workloads import Workload
 from .stalls.advice import terms_words
@@ -101,8 +102,7 @@ class Plan:
                             fix='For example: plan.interval("hours", 0.9)')  # fmt: skip
         if what == "finished":
             return self.outcome.finished_between(level)
-        low, high = np.quantile(getattr(self._done, what), [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return middle(getattr(self._done, what), level)
 
     def within(self, hours: float | None = None, dollars: float | None = None) -> float:
         """The probability to be done within so many hours and dollars."""

@@ -61,10 +61,9 @@ class BagRow:
         if what not in ("hours", "dollars", "failed") or not 0 < level < 1:
             raise PlanError("An interval is of hours, dollars or failed, with a level between 0 and 1",
                             fix='For example: row.interval("dollars", 0.9)')  # fmt: skip
-        import numpy as np
+        from ...planner.ranges.middle import middle
 
-        low, high = np.quantile(getattr(self.courses, what), [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return middle(getattr(self.courses, what), level)
 
 
 @dataclass(frozen=True, repr=False)
