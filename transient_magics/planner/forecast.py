@@ -31,6 +31,8 @@ from .speeds.preparation import gpu_of, kind_of
 from .speeds.speed import SCALING
 from .speeds.workloads import Estimate, by_peak
 
+IF_CAPACITY_LASTS = ", if Spot capacity lasts"
+"""The condition of what is simulated with Spot VMs as if each request for one were granted."""
 _RUNS = 4000
 _YOUNG_ERROR = 0.18  # first quarters of CM-DARE's runs differ from the others by 8 %, few times by twice as much
 _UNKNOWN_ERROR = 1.0  # of the seconds of a step without a GPU, where only GPUs have trained
@@ -87,6 +89,11 @@ class Forecast:
         values = self._finished("dollars") if what == "dollars" else 3600 * self._finished("hours")
         low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
+
+    @property
+    def provided(self) -> str:
+        """Its condition as a clause; empty where it has none."""
+        return IF_CAPACITY_LASTS if self.transient else ""
 
     @property
     def cost(self) -> Projection:
