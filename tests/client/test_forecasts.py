@@ -96,8 +96,9 @@ def test_how_a_run_ends_is_told_by_its_handle_and_by_the_status(
     forecaster: Forecaster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = re.compile(rf"finishes in \d+ min \(.*\), at {CLOCK}{COSTS}")
-    found = client.cluster("demo").run("run-1").forecast()
-    assert words.fullmatch(str(found))
+    run = client.cluster("demo").run("run-1")
+    assert words.fullmatch(str(run.forecast()))
+    assert re.fullmatch(rf"{MONEY} so far, {MONEY} at its end \({MONEY} to {MONEY}\){LASTS}", run.cost().words)
     assert program.main(["cluster", "status", "demo"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if words.search(line)]
     assert line.strip().startswith("run-1 finishes in ")

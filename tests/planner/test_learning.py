@@ -389,7 +389,7 @@ def test_what_a_run_costs_in_the_end_lies_within_what_was_foretold_of_it(until: 
 def test_an_interval_whose_ends_read_the_same_is_left_out() -> None:
     sure: Any = SimpleNamespace(
         seconds=180.0, cost=Projection(0.0571, 0.0571, 0.0571), at=0.0, finishes_at=180.0, finished=1.0, guess="",
-        stand_in="", transient=True, behind=None, interval=lambda what: (175.0, 184.0),
+        stand_in="", provided=", if Spot capacity lasts", behind=None, interval=lambda what: (175.0, 184.0),
     )  # fmt: skip
     said = r"finishes in 3 min, at \d\d:\d\d, if Spot capacity lasts; this run \$0.057 at its end"
     assert re.fullmatch(said, forecast_words(sure))

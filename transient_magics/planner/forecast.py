@@ -32,6 +32,8 @@ from .speeds.preparation import gpu_of, kind_of
 from .speeds.speed import SCALING
 from .speeds.workloads import Estimate, by_peak
 
+IF_CAPACITY_LASTS = ", if Spot capacity lasts"
+"""The condition of what is simulated with Spot VMs as if each request for one were granted."""
 _RUNS = 4000
 _YOUNG_ERROR = 0.18  # first quarters of CM-DARE's runs differ from the others by 8 %, few times by twice as much
 _UNKNOWN_ERROR = 1.0  # of the seconds of a step without a GPU, where only GPUs have trained
@@ -87,6 +89,11 @@ class Forecast:
                             fix='For example: forecast.interval("seconds", 0.9)')  # fmt: skip
         values = self._finished("dollars") if what == "dollars" else 3600 * self._finished("hours")
         return middle(values, level)
+
+    @property
+    def provided(self) -> str:
+        """Its condition as a clause; empty where it has none."""
+        return IF_CAPACITY_LASTS if self.transient else ""
 
     @property
     def cost(self) -> Projection:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..spec import render_duration, render_table
 from ..spec import render_money as money
+from .forecast import IF_CAPACITY_LASTS
 
 if TYPE_CHECKING:
     from .accuracy import Accuracy
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 AGAINST = "against Google's on-demand price"
 """To what a saving is compared."""
-_LASTS = ", if Spot capacity lasts"
 MOST_ROWS = 8
 _HARDLY = 0.01
 """So few workers lost in the mean need no digits."""
@@ -65,7 +65,7 @@ def accuracy_words(accuracy: Accuracy) -> str:
 
 def lasts(plans: Sequence[Plan]) -> str:
     """What plans with Spot VMs take for granted."""
-    return _LASTS if any(plan.choice.transient for plan in plans) else ""
+    return IF_CAPACITY_LASTS if any(plan.choice.transient for plan in plans) else ""
 
 
 def plan_text(plan: Plan) -> str:
@@ -219,7 +219,7 @@ def forecast_words(forecast: Forecast) -> str:
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
         f"finishes in {render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
-        f"at {at}{_LASTS if forecast.transient else ''}; this run {forecast.cost}{_but(forecast)}"
+        f"at {at}{forecast.provided}; this run {forecast.cost}{_but(forecast)}"
     )
 
 
@@ -252,5 +252,5 @@ def ending_words(forecast: Forecast) -> str:
 
     return (
         f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}"
-        f"{_LASTS if forecast.transient else ''}; this run {forecast.cost}{_but(forecast)}"
+        f"{forecast.provided}; this run {forecast.cost}{_but(forecast)}"
     )

@@ -115,7 +115,8 @@ def projected(cost: Cost, run: Run) -> Cost:
     """Return the cost of a running run with its projection to the end, or with a note on why that cannot be
     read; unchanged where the run is too young to tell."""
     try:
-        return replace(cost, projected=forecast(run).cost)
+        found = forecast(run)
+        return replace(cost, projected=replace(found.cost, provided=found.provided))
     except StoreError as error:
         return replace(cost, note=no_forecast(error))
     except (TransientError, ImportError):

@@ -11,16 +11,18 @@ from ...spec import render_money
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The cost of work at its end, in US dollars: the mean, and the ends of the 90 % interval."""
+    """The cost of work at its end, in US dollars: the mean, and the ends of the 90 % interval. `provided`: the
+    condition of all three, as a clause; empty where there is none."""
 
     mean: float
     low: float
     high: float
+    provided: str = ""
 
     def __str__(self) -> str:
         low, high = render_money(self.low), render_money(self.high)
         between = f" ({low} to {high})" if low != high else ""
-        return f"{render_money(self.mean)} at its end{between}"
+        return f"{render_money(self.mean)} at its end{between}{self.provided}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
