@@ -26,14 +26,12 @@ from .expected import Behind
 from .lifetimes.published import stand_in
 from .measured import Observation, Record
 from .ranges.middle import middle
-from .simulate import Course, Outcome, Startup, Workers, simulate
+from .simulate import IF_CAPACITY_LASTS, Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import YOUNG_SECONDS, Cell, fit, rest_error
 from .speeds.preparation import gpu_of, kind_of
 from .speeds.speed import SCALING
 from .speeds.workloads import Estimate, by_peak
 
-IF_CAPACITY_LASTS = ", if Spot capacity lasts"
-"""The condition of what is simulated with Spot VMs as if each request for one were granted."""
 _RUNS = 4000
 _YOUNG_ERROR = 0.18  # first quarters of CM-DARE's runs differ from the others by 8 %, few times by twice as much
 _UNKNOWN_ERROR = 1.0  # of the seconds of a step without a GPU, where only GPUs have trained

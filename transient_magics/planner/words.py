@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..spec import render_duration, render_table
 from ..spec import render_money as money
-from .forecast import IF_CAPACITY_LASTS
+from .simulate import IF_CAPACITY_LASTS
 
 if TYPE_CHECKING:
     from .accuracy import Accuracy
