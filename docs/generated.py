@@ -133,17 +133,24 @@ def _commands(verbs: tuple[str, ...], guide: str) -> Iterator[str]:
             yield from (f"Guide: [](../{guide}.md).", "")
         program = re.sub(r"^%+(transient_)?", "transient ", _LINES[verb])  # Sphinx takes no "%" in a program's name
         yield from ("```{program} " + program, "```")
-        for option in options.declared(verb):
-            yield from _option(option)
+        groups = options.grouped(options.declared(verb))
+        for title, listed in groups:
+            if len(groups) > 1:
+                yield from ("", f"{'###' if number else '##'} {title}")
+            for option in listed:
+                yield from _option(option)
 
 
 def _option(option: Option) -> Iterator[str]:
-    value = f" {option.metavar}" if option.takes_value and option.metavar and option.flags[0].startswith("-") else ""
+    value = f" {option.metavar}" if option.takes_value and option.metavar and not option.is_position else ""
     spelled = ", ".join(f"{flag}{value}" for flag in option.spellings) if value else ", ".join(option.spellings)
-    text = option.help if option.flags[0].startswith("-") else f"{option.metavar or option.name}: {option.help}"
+    text = f"{option.metavar or option.name}: {option.help}" if option.is_position else option.help
     text = f"{text[:1].upper()}{text[1:].rstrip('.')}."
-    required = " Required." if option.required else ""
-    yield from ("", "```{option} " + spelled, _cell(text) + required, "```")
+    if option.required:
+        text += " Required."
+    if option.default:
+        text += f" Default: {option.default}."
+    yield from ("", "```{option} " + spelled, _cell(text), "```")
 
 
 def _events() -> Iterator[str]:

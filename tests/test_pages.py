@@ -19,7 +19,7 @@ from tests.notebooks import notebook_of, runner_of
 from transient_magics import client
 from transient_magics.catalog.prices import worker_price
 from transient_magics.cli import arguments, program
-from transient_magics.cli.options import declared
+from transient_magics.cli.options import ALIASES, declared
 from transient_magics.client.project.availability import replayed
 from transient_magics.emulator.weather.settings import Settings
 
@@ -197,6 +197,13 @@ def shown(path: Path) -> set[str]:
 def test_every_line_that_is_shown_is_understood(path: Path) -> None:
     for line in shown(path):
         verb, *words = arguments.split(line)
+        if verb in ("help", "version"):
+            assert verb == "version" or arguments.explain([word for word in words if word != "COMMAND"]), line
+            continue
+        verb = ALIASES.get(verb, verb)
+        if "-h" in words:
+            assert arguments.parse(verb, words).verb == "help", line
+            continue
         if verb == "emulator":
             with pytest.raises(SystemExit) as ended:
                 program.main([*line.split("#")[0].split(), "-h"])

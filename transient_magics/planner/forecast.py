@@ -54,6 +54,8 @@ class Forecast:
     """Why its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
     stand_in: str = ""
     """The sentence on lifetimes that stand in for unpublished ones of its VMs; empty where none do."""
+    transient: bool = False
+    """Whether it has Spot or preemptible workers, so that it holds if there is capacity for their replacements."""
     behind: Behind | None = None
     """Where it is slower than earlier runs of its model lead to expect."""
 
@@ -143,7 +145,8 @@ def forecast(
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
     stand_ins = dict.fromkeys(stand_in(group.lifetimes, short=True) for group in course.groups)
     guess = speeds.guess([kind for kind, *_ in offers])
-    return Forecast(run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)))
+    transient = any(vm.provisioning_model != "standard" for vm in vms)
+    return Forecast(run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)), transient)
 
 
 def _kind(vm: VmState) -> str:

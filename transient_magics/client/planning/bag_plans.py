@@ -75,6 +75,8 @@ class BagPlan:
     rows: tuple[BagRow, ...]
     risk: str
     notes: tuple[str, ...] = ()
+    transient: bool = False
+    """Whether its VMs may be revoked."""
 
     @property
     def best(self) -> BagRow:
@@ -84,7 +86,8 @@ class BagPlan:
     @property
     def title(self) -> str:
         """What is planned, and by what."""
-        return f"A bag of {self.jobs} jobs, {self.risk}."
+        lasts = ", if Spot capacity lasts" if self.transient else ""
+        return f"A bag of {self.jobs} jobs{lasts}, {self.risk}."
 
     @property
     def spread(self) -> str:
@@ -162,7 +165,7 @@ def bag_plan(
         rests_on += notes
         rows += _rows(name, bag, on_demand_hourly, (policy,) if policy else POLICIES, seed)
     every = dict.fromkeys((*_notes(rows, provisioning_model, save_time), *filter(None, rests_on)))
-    return BagPlan(jobs, tuple(rows), risk, tuple(every))
+    return BagPlan(jobs, tuple(rows), risk, tuple(every), provisioning_model != "standard")
 
 
 def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]]:
@@ -226,8 +229,6 @@ def _rows(name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str],
 
 def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[str]:
     notes = ["More jobs are begun than results are wanted; none is waited for, and one that is lost begins again."]
-    if model != "standard":
-        notes.insert(0, f"Hours and dollars are counted as if {model.capitalize()} capacity lasts.")
     if save_time is None:
         notes.append(
             "No job saves anything here; with --save-time 20s one that is lost goes on from its last checkpoint."
