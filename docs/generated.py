@@ -149,7 +149,8 @@ def _option(option: Option) -> Iterator[str]:
     if option.required:
         text += " Required."
     if option.default:
-        text += f" Default: {option.default}."
+        text += f" Default: {option.default}"
+        text += "" if text.endswith(".") else "."
     yield from ("", "```{option} " + spelled, _cell(text), "```")
 
 
