@@ -35,6 +35,7 @@ from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.observations import LEAST_EVENTS, Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, Weibull
 from transient_magics.planner.measured import Record
+from transient_magics.planner.ranges.middle import middle as middle_of
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
 from transient_magics.planner.speeds.families import families, leave_one_out, line
 from transient_magics.runtime.worker.gradient_noise import NoiseProbe
@@ -135,8 +136,14 @@ def course_takes(kind: str, vms: int, name: str, what: str, random: np.random.Ge
         return Trial(*outcome.finished_between(0.9), true.finished)
     if not outcome.finished:
         return None
-    low, high = np.quantile(getattr(outcome.until_done(), what), [0.05, 0.95])
-    return Trial(float(low), float(high), float(random.choice(getattr(true.until_done(), what))))
+    found = middle_of(getattr(outcome.until_done(), what))
+    return Trial(*found, float(random.choice(getattr(true.until_done(), what))), _best_takes(kind, name, what))
+
+
+@cache
+def _best_takes(kind: str, name: str, what: str) -> tuple[float, float]:
+    """For one who knows the law of lifetimes: those VMs that were seen tell nothing more."""
+    return middle_of(getattr(came(kind, name).until_done(), what))
 
 
 def alive_share_watched_shortly(vms: int, age: float, random: np.random.Generator) -> Trial | None:
@@ -169,10 +176,11 @@ def _lifetimes() -> Iterator[Row]:
 
 
 SCALE = 400.0
-LAWS_OF_BATCHES: dict[str, Callable[[float], float]] = {
-    "over the share of noise": lambda batch: 60_000 * (1.5 - SCALE / (SCALE + batch)),
-    "over the batch": lambda batch: 30_000 * (1 + batch / SCALE),
+LAWS_OF_BATCHES: dict[str, tuple[Callable[[float], float], float, float]] = {
+    "over the share of noise": (lambda batch: SCALE / (SCALE + batch), 90_000, -60_000),
+    "over the batch": (lambda batch: batch, 30_000, 30_000 / SCALE),
 }
+"""What examples are a line over, its value at 0, and its slope."""
 SIZES = {(1, 4, 16): 8, (1, 2, 4, 8, 16): 6, (1, 2, 4, 8, 16) * 2: 12, (4, 4, 4): 8}
 """Of how many workers the runs were that got there, each with its mini-batch of 32, and of how many one is planned."""
 TARGET = Target("accuracy", ">=", 0.9)
@@ -194,16 +202,38 @@ def got_there(workers: int, examples: float, random: np.random.Generator) -> Rec
 
 
 def examples_to_target(law: str, spread: float, seen: tuple[int, ...], random: np.random.Generator) -> Trial | None:
-    """Log examples to a target with a batch that was not run, by a line through those that were; where one is drawn."""
-    examples, workers = LAWS_OF_BATCHES[law], SIZES[seen]
-    runs = [got_there(each, examples(32 * each) * float(np.exp(random.normal(0, spread))), random) for each in seen]
-    took = examples(32 * workers) * float(np.exp(random.normal(0, spread)))
+    """Log examples to a target with a batch that was not run, by a line through those that were; where one is drawn.
+
+    `spread`: by how much runs differ, 0: as in a drawn world.
+    """
+    over, at_zero, slope = LAWS_OF_BATCHES[law]
+    deviations = STEPS_DIFFER if not spread else np.array([spread])
+    deviation = float(random.choice(deviations))
+    x = np.array([over(32 * each) for each in (*seen, SIZES[seen])])
+    usual = at_zero + slope * x
+    *away, came = random.normal(0, deviation, len(x))
+    examples = (usual[:-1] * np.exp(away)).tolist()
+    runs = [got_there(each, needed, random) for each, needed in zip(seen, examples, strict=True)]
+    workers = SIZES[seen]
     try:
         need = TargetSteps(runs, TARGET, 32).need(workers)
     except PlanError:  # the line is not good enough
         return None
     middle, off = float(np.log(need.examples)), float(stats.norm.ppf(0.95)) * need.error
-    return Trial(middle - off, middle + off, float(np.log(took)))
+    middle_log = math.log(usual[-1])
+    best = _line_through(np.array(away), np.column_stack([1 / usual, x / usual]), deviations)
+    return Trial(middle - off, middle + off, middle_log + float(came), (middle_log + best[0], middle_log + best[1]))
+
+
+def _line_through(away: Array, terms: Array, deviations: Array) -> tuple[float, float]:
+    """The middle 90 % of one more run, whose terms come last, relative to the usual one: for one who knows what
+    examples are a line over, of which each of the `deviations` is as likely before; flat in the line."""
+    inverse = np.linalg.pinv(terms[:-1])
+    found = inverse @ away
+    squares = float(((away - terms[:-1] @ found) ** 2).sum())
+    wider = math.sqrt(1 + float(((terms[-1] @ inverse) ** 2).sum()))
+    freedom = len(away) - int(np.linalg.matrix_rank(terms[:-1]))
+    return _mixed(float(terms[-1] @ found), wider, squares, freedom, deviations)
 
 
 def hours_to_target(spread: float, bound: bool, groups: int, known: int, random: np.random.Generator) -> Trial:
@@ -222,12 +252,19 @@ def hours_to_target(spread: float, bound: bool, groups: int, known: int, random:
 def _another(values: Array, deviations: Array) -> tuple[float, float]:
     """The middle 90 % of one more normal value, of which each of the `deviations` is as likely before; flat mean."""
     many, mean = len(values), float(values.mean())
-    squares = float(((values - mean) ** 2).sum())
-    logs = -(many - 1) * np.log(deviations) - squares / (2 * deviations**2)
+    return _mixed(mean, math.sqrt(1 + 1 / many), float(((values - mean) ** 2).sum()), many - 1, deviations)
+
+
+def _mixed(mean: float, wider: float, squares: float, freedom: int, deviations: Array) -> tuple[float, float]:
+    """The middle 90 % about a fitted `mean` that left `squares` with so many degrees of freedom.
+
+    `wider`: how many times the deviation of one more run from the mean is that of runs.
+    """
+    logs = -freedom * np.log(deviations) - squares / (2 * deviations**2)
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     grid = mean + np.linspace(-12, 12, 4001) * float(np.average(deviations, weights=weights))
-    below = special.ndtr((grid[:, np.newaxis] - mean) / (deviations * math.sqrt(1 + 1 / many))) @ weights
+    below = special.ndtr((grid[:, np.newaxis] - mean) / (deviations * wider)) @ weights
     return float(np.interp(0.05, below, grid)), float(np.interp(0.95, below, grid))
 
 
@@ -488,8 +525,7 @@ def _planned(bag: Jobs, what: str) -> tuple[float, float]:
         bag.count, bag.shortest, bag.longest, bag.vms, 0.1, Weibull(bag.life), spare=bag.spare, server_hourly=0.2,
         boot=bag.boot, waves=0.0,
     )  # fmt: skip
-    low, high = np.quantile(getattr(simulate_bag(plan, "memoryless", courses=200, uncertain=False), what), [0.05, 0.95])
-    return float(low), float(high)
+    return middle_of(getattr(simulate_bag(plan, "memoryless", courses=200, uncertain=False), what))
 
 
 def bag_plan(bag: Jobs, what: str, random: np.random.Generator) -> Trial:
@@ -529,12 +565,14 @@ def _targets() -> Iterator[Row]:
             trial = partial(hours_to_target, spread, bound, groups, known)
             yield Row("hours to a target", measured, trial, target=False)
     for law in LAWS_OF_BATCHES:
-        for spread in (0.05, 0.15):
-            for seen in SIZES:
-                measured = f"{len(seen)} runs with {len(set(seen))} sizes that differ by {spread:.0%}, {law}"
-                guess = len(set(seen)) == 1
+        for seen in SIZES:
+            known = f"{len(seen)} runs with {len(set(seen))} sizes"
+            guess = len(set(seen)) == 1
+            trial = partial(examples_to_target, law, 0.0, seen)
+            yield Row("examples to a target", f"{known}, {law}", trial, target=not guess)
+            for spread in (0.05, 0.15):
                 trial = partial(examples_to_target, law, spread, seen)
-                yield Row("examples to a target", measured, trial, target=not guess)
+                yield Row("examples to a target", f"{known} that differ by {spread:.0%}, {law}", trial, target=False)
 
 
 def _accuracies() -> Iterator[Row]:

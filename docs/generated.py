@@ -23,32 +23,74 @@ from transient_magics.journal import events as of_controller
 from transient_magics.protocol import vm_events as of_vms
 from transient_magics.protocol.events import KINDS
 
+_PAGES = {
+    "cluster": ("declare", *options.CLUSTER_VERBS),
+    "train": ("train", "export", "tensorboard"),
+    "sweep": ("study",),
+    "job": ("job",),
+    "bag": ("bag",),
+    "plan": ("plan",),
+    "doctor": ("doctor", "catalog", *(f"image {verb}" for verb in options.IMAGE_VERBS)),
+    "weather": ("weather",),
+    "deflate": ("deflate", "inflate"),
+    "stalls": ("stalls",),
+    "measure": ("measure",),
+    "lifetimes": ("lifetimes",),
+}
+"""The sub-commands of the options' table, by the page of the reference that describes them."""
+
+_GUIDES = {
+    "cluster": "clusters",
+    "train": "training",
+    "sweep": "sweeps",
+    "job": "jobs",
+    "bag": "bags",
+    "plan": "planning",
+    "doctor": "google-cloud",
+    "weather": "emulator",
+    "deflate": "deflation",
+    "stalls": "stalls",
+    "measure": "lifetimes",
+    "lifetimes": "lifetimes",
+}
+"""The page that explains the commands of a page of the reference."""
+
 _LINES = {
-    "declare": "%transient_cluster SPEC",
+    "declare": "%transient_cluster",
     **{verb: f"%transient_cluster {verb}" for verb in options.CLUSTER_VERBS},
     "train": "%%train",
+    "study": "%%sweep",
     "job": "%%job",
+    "bag": "%%bag",
     **{
         verb: f"%transient_{verb}"
-        for verb in ("plan", "weather", "deflate", "inflate", "measure", "lifetimes", "doctor")
+        for verb in ("plan", "weather", "deflate", "inflate", "stalls", "measure", "lifetimes", "doctor")
     },
     **{f"image {verb}": f"%transient_image {verb}" for verb in options.IMAGE_VERBS},
     **{verb: f"transient {verb}" for verb in ("catalog", "export", "tensorboard")},
 }
-"""The sub-commands of the options' table, and the lines under which people know them."""
+"""The line that people type for a sub-command."""
 
 
 def write(folder: Path) -> None:
     """Write the pages of the reference into `folder`, where they have changed."""
     folder.mkdir(exist_ok=True)
-    pages = {
-        "options": _options(), "events": _events(), "errors": _errors(), "python": _python(),
-        "intervals": _intervals(_stored("calibration.json"), _stored("calibration-before.json")),
-    }  # fmt: skip
-    for name, lines in pages.items():
+    for name, lines in pages().items():
         path, text = folder / f"{name}.md", "\n".join(lines) + "\n"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[str, Iterator[str]]:
+    """Return the lines of every page of the reference, by the name of its file."""
+    return {
+        "options": _options(),
+        **{page: _commands(verbs, _GUIDES[page]) for page, verbs in _PAGES.items()},
+        "events": _events(),
+        "errors": _errors(),
+        "python": _python(),
+        "intervals": _intervals(_stored("calibration.json"), _stored("calibration-before.json")),
+    }
 
 
 def _cell(text: str) -> str:
@@ -57,19 +99,59 @@ def _cell(text: str) -> str:
 
 
 def _options() -> Iterator[str]:
-    yield "# Options"
+    """The overview of all commands, a row for each."""
+    yield "# Commands and options"
     yield ""
-    yield "As `-h` prints them behind each magic and sub-command. In a terminal `transient train FILE.py` takes those"
-    yield "of `%%train`, and so on."
-    for verb, line in _LINES.items():
-        yield from ("", f"## `{line}`", "", "| option | value | meaning |", "|---|---|---|")
-        yield from map(_option, options.declared(verb))
+    yield "Every magic prints the same with `-h`. In a terminal, `transient train FILE.py` takes the options of"
+    yield "`%%train`, and so on. The {ref}`index <genindex>` lists every option."
+    yield ""
+    yield "| command | what it does |"
+    yield "|---|---|"
+    for page, verbs in _PAGES.items():
+        for verb in verbs:
+            first = _described(verb).partition(". ")[0].rstrip(".")
+            place = f"{page}.md" if verb == verbs[0] else f"{page}.md#{_anchor(_LINES[verb])}"
+            yield f"| [`{_LINES[verb]}`]({place}) | {_cell(first)} |"
+    yield ""
+    yield from ("```{toctree}", ":hidden:", "", *_PAGES, "```")
 
 
-def _option(option: Option) -> str:
-    value = (option.metavar or "") if option.takes_value else ""
-    spelled = ", ".join(f"`{flag}`" for flag in option.spellings)
-    return f"| {spelled} | {_cell(value)} | {_cell(option.help)} |"
+def _anchor(line: str) -> str:
+    """The anchor of a heading, as MyST makes it."""
+    return re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-")
+
+
+def _described(verb: str) -> str:
+    return " ".join(options.DESCRIPTIONS[verb].split())
+
+
+def _commands(verbs: tuple[str, ...], guide: str) -> Iterator[str]:
+    """The page of a command and its sub-commands: an anchor and an index entry for each option."""
+    for number, verb in enumerate(verbs):
+        yield from ("", f"{'##' if number else '#'} `{_LINES[verb]}`", "", _cell(_described(verb)), "")
+        if not number:
+            yield from (f"Guide: [](../{guide}.md).", "")
+        program = re.sub(r"^%+(transient_)?", "transient ", _LINES[verb])  # Sphinx takes no "%" in a program's name
+        yield from ("```{program} " + program, "```")
+        groups = options.grouped(options.declared(verb))
+        for title, listed in groups:
+            if len(groups) > 1:
+                yield from ("", f"{'###' if number else '##'} {title}")
+            for option in listed:
+                yield from _option(option)
+
+
+def _option(option: Option) -> Iterator[str]:
+    value = f" {option.metavar}" if option.takes_value and option.metavar and not option.is_position else ""
+    spelled = ", ".join(f"{flag}{value}" for flag in option.spellings) if value else ", ".join(option.spellings)
+    text = f"{option.metavar or option.name}: {option.help}" if option.is_position else option.help
+    text = f"{text[:1].upper()}{text[1:].rstrip('.')}."
+    if option.required:
+        text += " Required."
+    if option.default:
+        text += f" Default: {option.default}"
+        text += "" if text.endswith(".") else "."
+    yield from ("", "```{option} " + spelled, _cell(text), "```")
 
 
 def _events() -> Iterator[str]:
@@ -118,6 +200,7 @@ def _python() -> Iterator[str]:
             continue
         kind = "class" if inspect.isclass(getattr(transient_magics, name)) else "function"
         yield from ("", "```{eval-rst}", f".. auto{kind}:: transient_magics.{name}", "```")
+    yield from ("", "```{toctree}", ":hidden:", "", "events", "errors", "```")
 
 
 def _stored(name: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -16,16 +17,17 @@ import pytest
 from tests import homes
 from tests.notebooks import notebook_of, runner_of
 from transient_magics import client
+from transient_magics.catalog.prices import worker_price
 from transient_magics.cli import arguments, program
-from transient_magics.cli.options import declared
+from transient_magics.cli.options import ALIASES, declared
 from transient_magics.client.project.availability import replayed
 from transient_magics.emulator.weather.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-README, TOUR, PLANNING, EMULATOR = (
+README, TOUR, PLANNING, EMULATOR, DEFLATION = (
     path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", DOCS / "tour.md", DOCS / "planning.md", DOCS / "emulator.md")
+    for path in (ROOT / "README.md", *(DOCS / f"{page}.md" for page in ("tour", "planning", "emulator", "deflation")))
 )
 GOOGLE = DOCS / "google-cloud.md"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
@@ -143,20 +145,29 @@ def test_no_room_has_more_than_fifteen_modules() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_link_leads_somewhere(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    anchors = {re.sub(r"[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in headings}
-    for place in re.findall(r"\]\((?!https:)(.*?)\)", text):
-        there = place[1:] in anchors if place.startswith("#") else (path.parent / place).exists()
-        assert there or written(place), place
+    for place in re.findall(r"\]\((?!https:)(.*?)\)", path.read_text(encoding="utf-8")):
+        name, _, anchor = place.partition("#")
+        target = path.parent / name if name else path
+        assert written(name) or target.exists(), place
+        assert not anchor or anchor in anchors(target), place
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a document's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def written(place: str) -> bool:
     """Whether a page is one of those that are written from the code."""
-    return (
-        place.startswith("reference/")
-        and place in (DOCS / "index.md").read_text(encoding="utf-8") + "reference/events.md"
-    )
+    folder, _, page = place.partition("/")
+    return folder == "reference" and page.removesuffix(".md") in reference_pages()
+
+
+@functools.cache
+def reference_pages() -> set[str]:
+    """The names of the pages that `docs/generated.py` writes."""
+    return set(runpy.run_path(str(DOCS / "generated.py"))["pages"]())
 
 
 @pytest.mark.slow  # `make docs` does so, too
@@ -166,8 +177,11 @@ def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300, encoding="utf-8"
     )
     assert built.returncode == 0, built.stderr
-    options = (tmp_path / "reference" / "options.html").read_text(encoding="utf-8")
-    assert all(spelling in options for option in declared("train") for spelling in option.spellings)
+    options = (tmp_path / "reference" / "train.html").read_text(encoding="utf-8")
+    index = (tmp_path / "genindex.html").read_text(encoding="utf-8")
+    for option in declared("train"):
+        assert all(f'id="cmdoption-transient-train-{spelling.lstrip("-")}"' in options for spelling in option.spellings)
+        assert all(f">{spelling}" in index for spelling in option.spellings)
     assert "vm.preemption_notice" in (tmp_path / "reference" / "events.html").read_text(encoding="utf-8")
 
 
@@ -183,6 +197,13 @@ def shown(path: Path) -> set[str]:
 def test_every_line_that_is_shown_is_understood(path: Path) -> None:
     for line in shown(path):
         verb, *words = arguments.split(line)
+        if verb in ("help", "version"):
+            assert verb == "version" or arguments.explain([word for word in words if word != "COMMAND"]), line
+            continue
+        verb = ALIASES.get(verb, verb)
+        if "-h" in words:
+            assert arguments.parse(verb, words).verb == "help", line
+            continue
         if verb == "emulator":
             with pytest.raises(SystemExit) as ended:
                 program.main([*line.split("#")[0].split(), "-h"])
@@ -214,7 +235,7 @@ def test_every_weather_that_it_shows_can_be_set(tmp_path: Path, monkeypatch: pyt
     Path("market.csv").write_text(
         "zone,gpu,gpus_per_vm,seconds,available\nus-east-1f,v100,1,0,3\nus-east-1f,v100,1,900,\n", encoding="utf-8"
     )
-    lines = re.findall(r"^%transient_weather (.*)$", "\n".join(blocks("text", EMULATOR)), re.MULTILINE)
+    lines = re.findall(r"^%transient_weather (.*)$", "\n".join(blocks("text", EMULATOR + DEFLATION)), re.MULTILINE)
     assert lines
     for line in lines:
         values = dict(arguments.parse("weather", arguments.split(line)).values)
@@ -245,10 +266,21 @@ def test_what_is_rehearsed_on_the_emulator_can_be_typed_as_it_stands(own_home: P
 
 
 def test_what_the_cluster_on_google_costs_an_hour_is_what_the_catalog_says() -> None:
-    (line,) = re.findall(r"^%transient_cluster (t4x4 .*)$", README, re.MULTILINE)
+    (line,) = re.findall(r"^%transient_cluster (l4x4 .*)$", README, re.MULTILINE)
     spec = client.specify(client.Declaration(**arguments.parse("cluster", arguments.split(line)).values))
-    promise = r"Four T4 on Spot and one parameter server, as above, come to about \$([\d.]+) an hour"
+    promise = r"Four L4 on Spot and one parameter server come to about \$([\d.]+) an hour"
     assert re.findall(promise, " ".join(README.split())) == [f"{spec.hourly:.1f}"]
+
+
+def test_the_h100_costs_on_google_what_the_catalog_says() -> None:
+    price = worker_price("h100", "us-central1-a")
+    assert f"${price.transient:.2f} on Spot in us-central1 at Google" in " ".join(README.split())
+
+
+def test_every_benchmark_of_the_evidence_exists() -> None:
+    programs = re.findall(r"`(bench_\w+\.py)", (DOCS / "evidence.md").read_text(encoding="utf-8"))
+    assert len(programs) > 10
+    assert [program for program in programs if not (ROOT / "benchmarks" / program).is_file()] == []
 
 
 def test_the_picture_is_there() -> None:

@@ -73,7 +73,7 @@ def bob(alice: Path, tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 async def engine(alice: Path) -> AsyncIterator[ComputeEngine]:
-    async with ComputeEngine(EMULATED_PROJECT, emulator.ensure()) as opened:
+    async with ComputeEngine(EMULATED_PROJECT, emulator.ensure(linger=PATIENCE)) as opened:
         yield opened
 
 

@@ -40,7 +40,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 async def engine(home: Path) -> AsyncIterator[ComputeEngine]:
-    async with ComputeEngine(EMULATED_PROJECT, emulator.ensure()) as opened:
+    async with ComputeEngine(EMULATED_PROJECT, emulator.ensure(linger=200.0)) as opened:
         yield opened
 
 

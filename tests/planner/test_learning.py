@@ -32,7 +32,9 @@ from transient_magics.spec import parse_groups
 BEGAN = 1_000_000.0
 
 
-def story(steps: int = 4000, *, revoked: bool = True, **spec: Any) -> tuple[list[Event], list[dict[str, Any]]]:
+def story(
+    steps: int = 4000, *, revoked: bool = True, gpu: str = "", **spec: Any
+) -> tuple[list[Event], list[dict[str, Any]]]:
     """Four workers of two steps a second; after 100 s one of them is revoked, 40 s later its replacement joins."""
     cluster = stories.declaration("demo", declared_at=BEGAN)
     told: list[tuple[float, Event]] = [
@@ -67,7 +69,15 @@ def story(steps: int = 4000, *, revoked: bool = True, **spec: Any) -> tuple[list
             told.append((second, events.TrainProgress(run="run-1", step=int(step), loss=1.0,
                                                       steps_per_second=2.0 * active, active=active)))  # fmt: skip
     told.sort(key=lambda each: each[0])
+    if gpu:
+        told = [
+            (second, replace(event, accelerator=gpu) if _asks_for_a_worker(event) else event) for second, event in told
+        ]
     return [_at(event, BEGAN + second, seq) for seq, (second, event) in enumerate(told, 1)], rows
+
+
+def _asks_for_a_worker(event: Event) -> bool:
+    return isinstance(event, events.VmRequested) and event.role == "worker"
 
 
 def _at(event: Event, at: float, seq: int) -> Event:
@@ -379,9 +389,9 @@ def test_what_a_run_costs_in_the_end_lies_within_what_was_foretold_of_it(until: 
 def test_an_interval_whose_ends_read_the_same_is_left_out() -> None:
     sure: Any = SimpleNamespace(
         seconds=180.0, cost=Projection(0.0571, 0.0571, 0.0571), at=0.0, finishes_at=180.0, finished=1.0, guess="",
-        stand_in="", behind=None, interval=lambda what: (175.0, 184.0),
+        stand_in="", provided=", if Spot capacity lasts", behind=None, interval=lambda what: (175.0, 184.0),
     )  # fmt: skip
-    said = r"finishes in 3 min, at \d\d:\d\d; this run \$0.057 at its end"
+    said = r"finishes in 3 min, at \d\d:\d\d, if Spot capacity lasts; this run \$0.057 at its end"
     assert re.fullmatch(said, forecast_words(sure))
 
 

@@ -183,7 +183,7 @@ def _work(choice: Choice, workload: Workload, course: Course) -> float:
 
 def _error(course: Course) -> float:
     """The deviation of the speed's logarithm."""
-    return max(math.hypot(group.error, course.work_error) for group in course.groups)
+    return max(math.hypot(group.step_error, course.work_error) for group in course.groups)
 
 
 def _start(course: Course) -> float:
