@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-ORDER = ("planning",)
+ORDER = ("quickstart", "weather", "planning")
 """The notebooks that are stored with their outputs, from the first to the last page."""
 ABOUT = "Notebooks with their outputs. All ran on the emulator: they need no account, and nothing was billed."
 
@@ -18,6 +18,9 @@ ABOUT = "Notebooks with their outputs. All ran on the emulator: they need no acc
 def write(folder: Path) -> None:
     """Write a page for each notebook, its pictures, and an index into `folder`, where they have changed."""
     folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if not path.name.startswith(("index", *ORDER)):
+            path.unlink()  # of a notebook that left the gallery: Sphinx refuses pages without a place
     index = ["# Gallery", "", ABOUT, ""]
     for name in ORDER:
         notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
