@@ -289,6 +289,24 @@ def test_a_run_is_foretold_from_what_its_workers_reach() -> None:
     assert low < calm.seconds < high
 
 
+def test_stretches_with_distant_workers_are_left_out_where_others_tell_how_fast_steps_are(tmp_path: Path) -> None:
+    history, rows = story(revoked=False)
+    moved = [
+        replace(each, zone="us-east1-c") if isinstance(each, events.VmRequested) and each.vm == "worker-3" else each
+        for each in history
+    ]
+    far, near = record(moved, rows, "run-1"), record(history, rows, "run-1")
+    assert {each.distant for each in far.observations} == {True}
+    assert {each.distant for each in near.observations} == {False}
+    assert Record.from_dict(far.to_dict()) == far
+    slow = [replace(each, steps_per_second=each.steps_per_second / 2) for each in far.observations]
+    store = learnt(tmp_path, list(near.observations), slow)
+    assert store.workload("run-1", "own").step("k80").seconds == pytest.approx(0.5, rel=0.05)
+    alone = learnt(tmp_path / "alone", slow).workload("run-1", "own")
+    assert alone.step("k80").seconds == pytest.approx(1.0, rel=0.05)
+    assert any("their distance is in its seconds" in note for note in alone.notes)
+
+
 def test_an_empty_place_is_filled_again_some_day() -> None:
     """The replacement was refused everywhere, and is asked for again: with three for ever it would last much longer."""
     history, rows = story()
