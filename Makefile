@@ -1,4 +1,4 @@
-# make demo | notebooks | test | quick | nightly | mutants | docs | lab | lint | light | package: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | notebooks | gallery | test | quick | nightly | mutants | docs | lab | lint | light | package: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A text file that the package opens in the locale's encoding is an error in tests (filterwarnings in pyproject.toml).
 PYTEST := PYTHONWARNDEFAULTENCODING=1 $(BIN)/python -m pytest
 
-.PHONY: demo notebooks test quick nightly mutants docs light package lint lab venv browser bench lock clean
+.PHONY: demo notebooks gallery test quick nightly mutants docs light package lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -42,6 +42,11 @@ demo: $(FRONT)
 # out/icac19-rows.jsonl as they come.
 notebooks: $(FRONT)
 	@for each in quickstart planning lennard-jones icac19; do $(BIN)/python notebooks/demo.py notebooks/$$each.ipynb || exit 1; done
+
+# Run the notebooks in JupyterLab and store them with their outputs, panels as pictures: half an hour. Then the pictures
+# of the README.
+gallery: browser $(FRONT)
+	@$(BIN)/python tools/gallery.py && $(BIN)/python tools/revocation.py
 
 lab: $(FRONT)
 	@$(BIN)/jupyter lab notebooks/quickstart.ipynb

@@ -6,6 +6,7 @@ What was measured may be said: intervals whose rows of the stored calibration ta
 from __future__ import annotations
 
 import ast
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,6 +89,8 @@ def files() -> list[Path]:
 def said(path: Path) -> str:
     """All that a file may show to somebody: of a module neither docstrings nor comments."""
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        return html.unescape(text)  # outputs are HTML
     if path.suffix != ".py":
         return text
     lines = text.splitlines()
