@@ -80,9 +80,10 @@ mutants: browser $(FRONT)
 docs: $(READY)
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build && echo "docs/_build/index.html"
 
-# The client alone, in an empty environment: built, installed and tried with every Python from 3.11 to 3.13 that is here.
+# The client alone, in an empty environment: built, installed and tried with every Python from 3.11 to 3.13 that is here,
+# or with PYTHONS="...".
 light:
-	@tools/light
+	@tools/light $(PYTHONS)
 
 # A release without publishing: source and wheel, twice and equal, their metadata, `make light` with that wheel, the pages.
 # .github/workflows/release.yml runs it for a tag and publishes dist/.

@@ -37,6 +37,7 @@ def test_the_help_of_a_run_lists_every_option_once_in_titled_groups_and_research
         assert text.count(f"\n  {option.flags[0]}") >= 1
     assert "--damping" not in text[: places[-1]]
     assert "how many of the last checkpoints to keep (default: 5)" in text
+    assert "how many steps, over all workers (required)" in text
 
 
 @pytest.mark.parametrize("verb", ["declare", "train", "study", "job", "bag", "stalls", "plan", "weather", "doctor"])
@@ -49,6 +50,7 @@ def test_a_notebook_shows_names_meanings_and_defaults_in_columns() -> None:
     rows = cells(html)
     assert rows[0] == ["option", "what it does", "default"]
     assert ["--keep N", "how many of the last checkpoints to keep", "5"] in rows
+    assert ["--train-steps N", "how many steps, over all workers", "required"] in rows
     assert ["Research"] in rows
     shown = [row[0] for row in rows if len(row) == 3]
     assert len(shown) == 1 + len(declared("train"))

@@ -51,7 +51,8 @@ def _option_cells(option: Option) -> str:
     else:
         value = f" {option.metavar}" if option.takes_value and option.metavar else ""
         names = markup.code(", ".join(option.spellings) + value)
-    return markup.cells([names, markup.escape(option.help), markup.escape(option.default)])
+    default = "required" if option.required else option.default
+    return markup.cells([names, markup.escape(option.help), markup.escape(default)])
 
 
 def help_of(parser: argparse.ArgumentParser, options: Sequence[Option]) -> Help:

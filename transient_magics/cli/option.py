@@ -58,6 +58,8 @@ class Option:
     @property
     def explanation(self) -> str:
         """Its help and its default, as a terminal shows them."""
+        if self.required:
+            return f"{self.help} (required)"
         return f"{self.help} (default: {self.default})" if self.default else self.help
 
     @property

@@ -8,9 +8,9 @@ meet within 8 % in the mean and 17 % at worst.
 
 Workers of clusters take longer. Between us-east1 and us-central1 what was added to a step of ResNet-32 was about 1.3
 times what follows from CM-DARE for ICAC'19's K80s, and 6 times for its P100s (Li et al., ICAC'19; the mean hours of its
-clusters `3e1c` and `2e2c`). The three pairs of places differ from `added_seconds` by 1.0 in the logarithm
-(`ADDED_ERROR`), and are as long as that in the mean (`_IN_CLUSTERS`). Nothing tells which of them another distance is
-like, so all of it is an estimate.
+clusters `3e1c` and `2e2c`). Over these three measurements the geometric mean is twice what `alone` computes
+(`_IN_CLUSTERS`), and the standard deviation of the logarithm is 1.0 (`ADDED_ERROR`). Nothing tells which of them
+another distance is like, so each is an estimate.
 """
 
 from __future__ import annotations

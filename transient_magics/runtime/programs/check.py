@@ -4,8 +4,8 @@ FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok
 "gigaflops": X, "batch_size": B}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the
 cell's line as the notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is
 only made with its data passes with a note. With `--planned`, for plans of models that never ran, a vocabulary of the
-size that the problem declares stands in: `vocabulary` in the answer's `model` is that size. `tokens` there says that a
-mini-batch is so many tokens.
+size that the problem declares stands in: `vocabulary` in the answer's `model` is that size. `tokens` there means that
+the mini-batch is counted in tokens.
 """
 
 from __future__ import annotations

@@ -38,12 +38,12 @@ class RegisteredModel:
 
     @autograph_off()
     def assume_vocabulary(self) -> int:
-        """Have a vocabulary without words stand in; its size, 0 where the problem declares none."""
+        """Use a vocabulary without words and return its size; 0 for a problem that declares no size."""
         return vocabulary.assume(self._definition.problem)
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether a mini-batch is so many tokens, not examples."""
+        """Whether the mini-batch is counted in tokens, not in examples."""
         return bool(self._definition.problem.batch_size_means_tokens)
 
     def fingerprint(self) -> dict[str, str]:
