@@ -243,7 +243,7 @@ def test_a_band_has_the_starts_of_those_who_take_over_and_of_a_late_run_it_lies_
     assert 20_000 / closed.speeds.mean({"cpu": 4}) < low < high <= 9000
     share, (low, high) = band([end(replace(closed, deadline=600.0), chance) for _ in range(20)], 600.0)
     assert share == 0
-    assert 2500 < low < high < 60_000
+    assert 0.9 * 2500 < low < high < 60_000, "VMs may be faster than those that were measured"
 
 
 def trained(speed: Callable[[float], float], hours: float, vms: int = 1) -> Speeds:
