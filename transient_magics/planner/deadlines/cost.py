@@ -226,7 +226,7 @@ def _markets(
 ) -> tuple[list[Capacity], str]:  # fmt: skip
     """How many Spot VMs there are at each second, of each course, and in words what that is like."""
     if not traces:
-        numbers = ", and as many VMs at once as Google's zones had with an H100 in October 2025" if workers > 1 else ""
+        numbers = ", with as many VMs at once as Google's zones had H100s in October 2025" if workers > 1 else ""
         return drawn(workers, 3 * seconds, runs, seed), f"like AWS's of 2022 (V100 and K80){numbers}"
     some = [trace for trace in traces if max(trace.numbers)]
     if not some:
