@@ -43,8 +43,8 @@ demo: $(FRONT)
 notebooks: $(FRONT)
 	@for each in quickstart planning lennard-jones icac19; do $(BIN)/python notebooks/demo.py notebooks/$$each.ipynb || exit 1; done
 
-# Run the notebooks in JupyterLab and store them with their outputs, panels as pictures: half an hour. Then the pictures
-# of the README.
+# Run the notebooks in JupyterLab and store them with their outputs, panels as pictures: some minutes for each. Then the
+# pictures of the README. The study and the fluid are left out: they take hours (`make notebooks`).
 gallery: browser $(FRONT)
 	@$(BIN)/python tools/gallery.py && $(BIN)/python tools/revocation.py
 

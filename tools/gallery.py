@@ -3,7 +3,7 @@
 `python tools/gallery.py [NOTEBOOK ...]`, by default those of `notebooks/`. GitHub and JupyterLab show pictures of a
 notebook that they do not trust, and drop inline SVG. Panels are pictured before the cell that deletes their cluster.
 The notebooks in LONG need hours on an idle machine and run only when they are named.
-Cells with the tag `trains` are skipped: their results are stored beside the notebook.
+Cells with the tag `trains` are skipped: their results are rows in a file beside the notebook.
 """
 
 from __future__ import annotations
