@@ -23,6 +23,7 @@ from _calibration import Array, Row, Trial, World
 from scipy import special, stats
 
 from transient_magics.bags.policy.ending import Progress, hours_left, middle, scheduled
+from transient_magics.bags.policy.placing import SPARE_HOURS
 from transient_magics.bags.policy.simulate import Bag
 from transient_magics.bags.policy.simulate import simulate as simulate_bag
 from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
@@ -423,15 +424,33 @@ class Attempt:
     lost: bool
 
 
-def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Attempt]:
-    """All attempts of one bag, in order of their end, until all results are there."""
+@dataclass(frozen=True)
+class BagCourse:
+    """One bag until all results are there: its attempts in order of their end, and from when to when it had each VM."""
+
+    attempts: list[Attempt]
+    rented: list[tuple[float, float]]
+
+    def ended(self, results: int) -> float:
+        """When so many results were there."""
+        return [attempt.end for attempt in self.attempts if not attempt.lost][results - 1]
+
+    def hours_of_vms(self, until: float) -> float:
+        """The hours of all VMs together by then."""
+        return sum(max(min(end, until) - born, 0.0) for born, end in self.rented)
+
+
+def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> BagCourse:
+    """A VM that has no job is given back after an hour, as the product does."""
     total = math.ceil(round(bag.count * (1 + bag.spare), 9))
     work, queue = random.uniform(bag.shortest, bag.longest, total), list(range(total))
     vms: list[tuple[float, int, float, float, float]] = []  # free at, number, dies at, its log speed, noise now
+    born, rented = dict[int, float](), list[tuple[float, float]]()
 
     def rent(at: float, number: int) -> None:
         speed = world.vm * float(random.normal())
         life = float(random.exponential(bag.life))
+        born[number] = at
         heapq.heappush(vms, (at + bag.boot, number, at + life, speed, world.noise * float(random.normal())))
 
     for number in range(bag.vms):
@@ -442,8 +461,10 @@ def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Att
     while vms:
         free, number, dies, speed, noise = heapq.heappop(vms)
         if not queue and not waiting:
+            rented.append((born[number], min(dies, free + SPARE_HOURS)))
             continue
         if dies <= free:
+            rented.append((born[number], dies))
             rent(free, numbers)
             numbers += 1
             continue
@@ -455,6 +476,7 @@ def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Att
         end = free + takes
         if end > dies:
             made.append(Attempt(job, free, dies, takes, True))
+            rented.append((born[number], dies))
             heapq.heappush(waiting, (dies, job))
             rent(dies, numbers)
             numbers += 1
@@ -464,13 +486,13 @@ def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Att
         noise = kept * noise + math.sqrt(1 - kept**2) * world.noise * float(random.normal())
         heapq.heappush(vms, (end, number, dies, speed, noise))
         results += 1
-    return sorted(made, key=lambda attempt: attempt.end)
+    return BagCourse(sorted(made, key=lambda attempt: attempt.end), rented)
 
 
 def bag_end(bag: Jobs, part: float, random: np.random.Generator) -> Trial | None:
     """Hours until all results are there, after a part of them; shown once more have finished than run."""
     world, bag = World.draw(random), replace(bag, life=float(random.choice(LIVES)))
-    attempts = bag_course(bag, world, random)
+    attempts = bag_course(bag, world, random).attempts
     came = [attempt.end for attempt in attempts if not attempt.lost]
     many = max(round(part * bag.count), 3)
     now, end = came[many - 1], came[bag.count - 1]
@@ -519,21 +541,42 @@ def _best_end(bag: Jobs, progress: Progress, world: World, random: np.random.Gen
     return low, high
 
 
+HOURLY, SERVER_HOURLY, PRICE_ERROR = 0.1, 0.2, 0.1
+"""Dollars of a VM and of what is beside them, and how far off the price of VMs may be (of its logarithm)."""
+BAG_COURSES = 1000
+
+
 @cache
 def _planned(bag: Jobs, what: str) -> tuple[float, float]:
     plan = Bag(
-        bag.count, bag.shortest, bag.longest, bag.vms, 0.1, Weibull(bag.life), spare=bag.spare, server_hourly=0.2,
-        boot=bag.boot, waves=0.0,
+        bag.count, bag.shortest, bag.longest, bag.vms, HOURLY, Weibull(bag.life), spare=bag.spare,
+        server_hourly=SERVER_HOURLY, boot=bag.boot, waves=0.0, price_error=PRICE_ERROR,
     )  # fmt: skip
     return middle_of(getattr(simulate_bag(plan, "memoryless", courses=200, uncertain=False), what))
 
 
+def _bag_comes(bag: Jobs, random: np.random.Generator) -> dict[str, float]:
+    """Hours, dollars and lost attempts of a bag whose jobs take what was declared."""
+    course = bag_course(bag, replace(World.draw(random), vm=0.0, noise=0.0), random)
+    hours = course.ended(bag.count)
+    price = HOURLY * math.exp(PRICE_ERROR * float(random.normal()) - PRICE_ERROR**2 / 2)
+    return {
+        "hours": hours,
+        "dollars": course.hours_of_vms(hours) * price + hours * SERVER_HOURLY,
+        "failed": float(sum(attempt.lost and attempt.end <= hours for attempt in course.attempts)),
+    }
+
+
+@cache
+def _best_bag(bag: Jobs) -> dict[str, tuple[float, float]]:
+    random = np.random.default_rng(7)
+    came = [_bag_comes(bag, random) for _ in range(BAG_COURSES)]
+    return {what: middle_of([each[what] for each in came]) for what in came[0]}
+
+
 def bag_plan(bag: Jobs, what: str, random: np.random.Generator) -> Trial:
-    """Hours of the whole bag, or attempts lost, where jobs take what was declared and lifetimes are known."""
-    attempts = bag_course(bag, replace(World.draw(random), vm=0.0, noise=0.0), random)
-    came = [attempt.end for attempt in attempts if not attempt.lost][bag.count - 1]
-    lost = sum(attempt.lost and attempt.end <= came for attempt in attempts)
-    return Trial(*_planned(bag, what), came if what == "hours" else float(lost))
+    """Hours, dollars or lost attempts of the whole bag, where jobs take what was declared and lifetimes are known."""
+    return Trial(*_planned(bag, what), _bag_comes(bag, random)[what], _best_bag(bag)[what])
 
 
 def _bags() -> Iterator[Row]:
@@ -541,7 +584,7 @@ def _bags() -> Iterator[Row]:
         for part in (0.05, 0.2, 0.5):
             yield Row("bag end", f"{bag}, after {part:.0%} of the results", partial(bag_end, bag, part))
     for bag in BAGS[:2]:
-        for what in ("hours", "failed"):
+        for what in ("hours", "dollars", "failed"):
             yield Row(f"bag plan {what}", str(bag), partial(bag_plan, bag, what))
 
 

@@ -25,6 +25,7 @@ from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.journal import Event, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
+from transient_magics.planner.expected import expected
 from transient_magics.planner.forecast import CLOSING_SECONDS, forecast
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.parametric import Weibull
@@ -217,6 +218,41 @@ def _plans() -> Iterator[Row]:
         for runs in (1, 3):
             measured = f"{runs} run{'s' if runs > 1 else ''}, 4 revocations, {name}"
             yield Row("plan hours", measured, partial(plan_of_same, "hours", runs, 4, Fixed(world)), target=False)
+
+
+# What earlier runs lead to expect of one that trains.
+
+SEEN_HOURS = 10 / 60
+
+
+def expected_of_same(runs: int, random: np.random.Generator) -> Trial | None:
+    """Steps per second of one more run on the cluster that so many trained on, over ten minutes."""
+    world, workload = World.draw(random), exact_workload(str(random.choice(NETWORKS)))
+    gpus, choice = gpus_of(CLUSTER), choice_of(CLUSTER)
+    courses = [
+        Course.draw(random, world, workload, gpus, revoked_times(random, len(gpus), 4, HOURS)) for _ in range(runs)
+    ]
+    found = expected(
+        learnt({f"run-{place}": each.record(workload.parameters) for place, each in enumerate(courses)}), choice
+    )
+    if found is None:
+        return None
+    measured = [course.parts() for course in courses]
+    posterior = best_speed(measured, [usual_speeds(run, workload) for run in measured])
+    which = random.choice(len(posterior.weights), BEST_RUNS, p=posterior.weights)
+    run, vm, noise = np.array([_spreads(each, SEEN_HOURS) for each in worlds()]).T[:, which]
+    spread = np.sqrt(posterior.deviations[which] ** 2 + run**2 + vm**2 / len(gpus) + noise**2)
+    usual = speed_of(workload, gpus, np.zeros(len(gpus)), 1)
+    best = middle(usual * np.exp(posterior.means[which] + spread * random.normal(size=BEST_RUNS)))
+    effect = world.run_effect(random) + float(world.mean_noise(random, [0.0], [SEEN_HOURS])[0])
+    came = speed_of(workload, gpus, world.vm_effects(random, len(gpus)), 1) * math.exp(effect)
+    return Trial(found.low, found.high, came, best)
+
+
+def _expected() -> Iterator[Row]:
+    for runs in (1, 3):
+        measured = f"{runs} run{'s' if runs > 1 else ''}, 4 revocations"
+        yield Row("expected speed", measured, partial(expected_of_same, runs))
 
 
 # Plans of other clusters.
@@ -463,4 +499,4 @@ def _studies() -> Iterator[Row]:
             yield Row(f"study {what}", measured, partial(study_of, what, runs))
 
 
-ROWS: list[Row] = [*_plans(), *_others(), *_forecasts(), *_studies()]
+ROWS: list[Row] = [*_plans(), *_expected(), *_others(), *_forecasts(), *_studies()]

@@ -161,8 +161,8 @@ def anchors(path: Path) -> set[str]:
 def written(place: str) -> bool:
     """Whether a page is one of those that are written from the code."""
     folder, _, page = place.partition("/")
-    if folder == "gallery":
-        return page == "index" or (ROOT / "notebooks" / f"{page}.ipynb").is_file()
+    if place == "gallery/index":
+        return True
     return folder == "reference" and page.removesuffix(".md") in reference_pages()
 
 
