@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-ORDER = ("quickstart", "keras", "weather", "deadline", "planning")
+ORDER = ("quickstart", "keras", "weather", "sweep", "deadline", "planning")
 """The notebooks that are stored with their outputs, from the first to the last page."""
 ABOUT = "Notebooks with their outputs. All ran on the emulator: they need no account, and nothing was billed."
 

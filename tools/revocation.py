@@ -54,6 +54,8 @@ def main() -> int:
                 raise TimeoutError(f"No worker was revoked and replaced within {PATIENCE_SECONDS:.0f} s")
             begun = time.monotonic()
             said = panel.inner_text()
+            if "deleted" in said:
+                raise RuntimeError("The run ended before its replacement trained: make the run longer (CHANGES)")
             if "loss" in said:
                 frames.append(Image.open(io.BytesIO(panel.screenshot())).convert("RGB"))
             replaced = panel.locator("tr[data-key=worker-4]", has_text="training").count()
