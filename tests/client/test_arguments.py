@@ -491,6 +491,7 @@ def test_static_mini_batches_are_refused_where_the_speed_of_unequal_workers_is_n
     assert specified_on("k80x2+cpux2", batching="dynamic").batching == "dynamic"
     for workers in ("k80x2+p100", "t4x2+l4", "cpux2"):
         assert specified_on(workers).batching == "static"
+    assert specified(specify(Declaration("k80x2+cpux2")), static, 1, (), "")[0].most_workers == 1
 
 
 def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:

@@ -35,7 +35,10 @@ def test_a_bag_is_planned_by_policy_and_type() -> None:
             assert getattr(row, what) <= high * 1.3 + 1
         assert row.dollars < row.on_demand_dollars
     said = str(found)
-    assert "A bag of 30 jobs, lifetimes as published in 2019 for preemptible VMs." in said
+    condition = "if capacity for preemptible VMs lasts"
+    assert f"A bag of 30 jobs, {condition}, lifetimes as published in 2019 for preemptible VMs." in " ".join(
+        said.split()
+    )
     assert "In brackets where 90% of 200 simulated bags lie." in " ".join(said.split())
     figure = r"\$\d+\.\d\d"
     assert re.search(

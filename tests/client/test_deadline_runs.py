@@ -99,6 +99,19 @@ def test_a_cluster_that_is_shared_or_ends_before_or_has_no_spot_is_refused(sent:
     assert sent == []
 
 
+def test_a_resize_to_workers_that_static_mini_batches_cannot_follow_is_refused(sent: list[Command]) -> None:
+    cluster = declared()
+    static = {"train_steps": 5, "batching": "static"}
+    happened(events.TrainDeclared(run="run-1", spec={**static, "most_workers": 1}))
+    cluster.resize("k80x2+cpu")
+    assert [type(each) for each in sent] == [Resize]
+    happened(events.TrainDeclared(run="run-2", spec=static))
+    with pytest.raises(DeclarationError, match="the speed of workers without a GPU is not known beside other GPUs"):
+        cluster.resize("k80x2+cpu")
+    cluster.resize("k80x2+p100")
+    assert [type(each) for each in sent] == [Resize, Resize]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
@@ -34,7 +35,7 @@ def test_the_help_of_a_run_lists_every_option_once_in_titled_groups_and_research
     places = [text.index(f"\n{title}:\n") for title in titles]
     assert places == sorted(places)
     for option in declared("train"):
-        assert text.count(f"\n  {option.flags[0]}") >= 1
+        assert len(re.findall(rf"\n  {re.escape(option.flags[0])}(?![\w-])", text)) == 1, option.flags
     assert "--damping" not in text[: places[-1]]
     assert "how many of the last checkpoints to keep (default: 5)" in text
     assert "how many steps, over all workers (required)" in text
@@ -88,6 +89,7 @@ def test_help_and_version_answer_in_a_terminal(capsys: pytest.CaptureFixture[str
     assert printed("help", "train") == printed("train", "-h")
     assert printed("help", "cluster", "resize") == printed("cluster", "help", "resize")
     assert printed("sweep", "-h").startswith("usage: transient sweep FILE [options]")
+    assert printed("help", "version") == printed("help", "help") == printed("help")
     assert main(["help", "tarin"]) == 2
     assert "Unknown command 'tarin'. Did you mean train?" in capsys.readouterr().err
 
@@ -100,6 +102,7 @@ def test_help_and_version_answer_in_a_terminal(capsys: pytest.CaptureFixture[str
         ("%%transient_plan -h", "usage: %%transient_plan [SPEC] [options]"),
         ("%transient_help", "Magics of transient_magics"),
         ("%transient_help cluster resize", "usage: %transient_cluster resize NAME SPEC [options]"),
+        ("%transient_help study", "usage: %%sweep [options]"),
         ("%transient_help catalog", "usage: transient catalog [GPU] [options]"),
     ],
 )
@@ -115,9 +118,14 @@ def test_a_cell_with_one_line_shows_a_help(cell: str, shown: str, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("cell", "message"), [("%%train --train-steps 5", "The cell has no body"), ("%%job", "A job runs a command")]
+    ("cell", "message"),
+    [
+        ("%%train --train-steps 5", "The cell has no body"),
+        ("%%job", "A job runs a command"),
+        ("%transient_help emulator", "command of the terminal only.*Type: transient emulator -h"),
+    ],
 )
-def test_a_cell_without_a_body_is_refused_in_one_sentence(cell: str, message: str) -> None:
+def test_a_cell_that_cannot_be_followed_is_refused_in_one_sentence(cell: str, message: str) -> None:
     shell = InteractiveShell()
     shell.run_cell("%load_ext transient_magics")
     with pytest.raises(TransientError, match=message):
@@ -153,4 +161,14 @@ def test_results_trials_and_bills_show_their_facts(name: str) -> None:
     shown = [cell for row in cells(html) for cell in row]
     assert set(parts) <= set(shown)
     assert "var(--jp-" in html
-    assert not {"<b>:", "<i>", "run-<1>"} & set(html.split())
+    for raw in ("<b>:", "<b>/c", "<i>", "run-<1>"):
+        assert raw not in html
+
+
+def test_a_parameter_with_the_name_of_a_fact_of_a_trial_is_shown_beside_it() -> None:
+    params = {"runs": 7, "reason": "warm", "lr": 0.1}
+    trial = Trial(2, params, "failed", None, (Run("study-1-2", Cluster("tour")),), "out of memory")
+    rows = [["runs (parameter)", "7"], ["reason (parameter)", "warm"], ["lr", "0.1"],
+            ["runs", "study-1-2"], ["reason", "out of memory"]]  # fmt: skip
+    assert cells(trial._repr_html_()) == rows
+    assert [re.split(" {2,}", line.strip()) for line in str(trial).splitlines()[1:]] == rows

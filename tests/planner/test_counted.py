@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +70,21 @@ def test_more_flops_take_no_less_and_nothing_is_as_sure_beyond_what_was_measured
         assert "beyond those that were measured" in less.guess
 
 
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "times"),
+    [(5e7, 4096, 1.0), (2.1e8, 4096, 40.32 / 22.865), (1e9, 65_536, 3072 / 22.865), (1e6, 128, 0.631 / 0.006)],
+)
+def test_the_flops_of_a_mini_batch_decide_whether_a_model_is_beyond_what_was_measured(
+    parameters: float, tokens: int, times: float
+) -> None:
+    found = counted_workload("new", {"parameters": parameters, "batch_size": tokens, "tokens": 1.0})
+    line = families.line(families.ALL, "p100")
+    assert line
+    expected = min(math.hypot(line.error, 0.35 * math.log(times)), 1.0)
+    assert found.step("p100").error == pytest.approx(expected, rel=1e-3)
+    assert ("beyond those that were measured" in found.guess) == (times > 1)
+
+
 def test_a_plan_and_a_search_say_what_they_rest_on() -> None:
     workload = counted_workload("the cell's model", {**RESNET_32, "gigaflops": 2.0})
     plan = make_plan(Choice((WorkerGroup("t4", 2, "us-central1-a"),)), workload, 10_000)
@@ -90,7 +107,8 @@ def test_what_stands_in_for_texts_that_are_not_made_yet_is_said() -> None:
     counts = {"parameters": 5e7, "batch_size": 4096, "tokens": 1.0, "vocabulary": 32_768.0}
     found = counted_workload("transformer", counts)
     said = " ".join(found.notes)
-    assert "0.3 GFLOPs for a token, taken as 6 for each parameter (Kaplan et al., 2020)" in said
+    assert "0.3 GFLOPs for a token, taken as 6 FLOPs for each parameter. Kaplan et al. (2020) count 6" in said
+    assert "outside of the embeddings, so with a large vocabulary this is too high" in said
     assert found.guess
     assert "one of 32,768 entries stands in, the size that the problem declares" in said
     assert "stands in" not in " ".join(counted_workload("new", RESNET_32).notes)

@@ -304,7 +304,23 @@ def test_stretches_with_distant_workers_are_left_out_where_others_tell_how_fast_
     assert store.workload("run-1", "own").step("k80").seconds == pytest.approx(0.5, rel=0.05)
     alone = learnt(tmp_path / "alone", slow).workload("run-1", "own")
     assert alone.step("k80").seconds == pytest.approx(1.0, rel=0.05)
-    assert any("their distance is in its seconds" in note for note in alone.notes)
+    assert any("the distance is in them" in note for note in alone.notes)
+
+
+def test_a_distant_gpu_that_nothing_else_measured_keeps_its_stretches(tmp_path: Path) -> None:
+    found = learnt(
+        tmp_path,
+        [
+            Observation({"k80": 2}, 1, 4.0, 60.0),
+            Observation({"k80": 2, "p100": 2}, 1, 10.0, 600.0, distant=True),
+            Observation({"k80": 2}, 1, 1.0, 600.0, distant=True),
+        ],
+    ).workload("run", "own")
+    assert found.step("p100").measured
+    assert found.step("p100").seconds == pytest.approx(1 / 3, rel=0.05)
+    assert found.step("k80").seconds == pytest.approx(0.5, rel=0.05)
+    said = [note for note in found.notes if "the distance is in them" in note]
+    assert [note.partition(" were measured")[0] for note in said] == ["Its seconds on P100"]
 
 
 def test_an_empty_place_is_filled_again_some_day() -> None:

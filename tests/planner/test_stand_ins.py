@@ -30,6 +30,7 @@ T4 = (
     "No lifetimes of the T4 were published. Of 396 preemptible VMs with K80, P100 or V100 were revoked: 23% within 1 h "
     "(0% to 67% by region)"
 )
+CONDITIONS = {"spot": ", if Spot capacity lasts", "preemptible": ", if capacity for preemptible VMs lasts"}
 SHORT = "no lifetimes of the T4 were published: those of 396 preemptible VMs with K80, P100 or V100 stand in"
 
 
@@ -94,7 +95,7 @@ def test_dry_runs_the_declare_panel_and_bag_plans_name_it_too() -> None:
 
 @pytest.mark.parametrize(("gpu", "provisioning", "said"), [
     ("t4", "spot", f"; {SHORT}"),
-    ("t4", "standard", ""), ("k80", "spot", ""),
+    ("t4", "standard", ""), ("k80", "spot", ""), ("k80", "preemptible", ""),
 ])  # fmt: skip
 def test_the_forecast_of_a_run_names_it_in_a_clause(gpu: str, provisioning: str, said: str) -> None:
     history, rows = story(revoked=False)
@@ -110,6 +111,8 @@ def test_the_forecast_of_a_run_names_it_in_a_clause(gpu: str, provisioning: str,
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
     found = forecast(state, now, state.runs["run-1"], seen, published_lifetimes)
     for words in (str(found), ending_words(found)):
-        assert (", if Spot capacity lasts; this run" in words) == (provisioning == "spot")
+        assert [model for model in CONDITIONS if f"{CONDITIONS[model]}; this run" in words] == [
+            model for model in CONDITIONS if model == provisioning
+        ]
         assert words.count("lifetimes") == bool(said)
         assert said in words

@@ -84,14 +84,19 @@ def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
     if not words:
         return Overview(notebook)
     typed = words[0].lstrip("%").removeprefix("transient_")
+    if typed in ("help", "version"):  # the overview explains both, and neither has options
+        return Overview(notebook)
     verb = options.ALIASES.get(typed, typed)
-    if verb not in options.PROGRAM_VERBS or verb == "emulator":
+    if verb == "emulator":
+        raise DeclarationError("The emulator is a command of the terminal only", fix="Type: transient emulator -h")
+    if verb not in options.PROGRAM_VERBS:
         what = f"Unknown command '{words[0]}'"
         raise DeclarationError(what, fix=nearest(typed, [*options.PROGRAM_VERBS, *options.ALIASES]))
     file = verb in FROM_FILES and not notebook
     called = f"transient {typed}"
     if notebook and verb not in _TERMINAL_ONLY:
-        called = f"%%{typed}" if typed in _CELLS else f"%transient_{typed}"
+        name = next((alias for alias, known in options.ALIASES.items() if known == verb), verb)
+        called = f"%%{name}" if name in _CELLS else f"%transient_{name}"
     return parse(verb, [*words[1:], "-h"], called=called, file=file).values["help"]
 
 

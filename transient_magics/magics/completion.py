@@ -78,9 +78,10 @@ def candidates(magic: str, before: str, token: str) -> list[str]:
 
 
 def _commands(words: list[str]) -> list[str]:
-    """Return the commands that a help can explain, or the sub-commands of one."""
+    """Return the commands that a help in a notebook can explain, or the sub-commands of one."""
     if not words:
-        return [*options.PROGRAM_VERBS, *options.ALIASES]
+        terminal_only = ("emulator", *options.ALIASES.values())
+        return [verb for verb in (*options.PROGRAM_VERBS, *options.ALIASES) if verb not in terminal_only]
     return list(arguments.verbs(words[0])) if words in (["cluster"], ["image"]) else []
 
 

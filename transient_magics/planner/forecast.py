@@ -21,12 +21,13 @@ from ..errors import PlanError
 from ..journal import ClusterState, Projection, RunState, VmState, costs
 from ..journal.cost import hourly_of
 from ..journal.power import MachineChange, Stretch
+from ..spec import if_capacity_lasts
 from .choices import Lifetimes
 from .expected import Behind
 from .lifetimes.published import stand_in
 from .measured import Observation, Record
 from .ranges.middle import middle
-from .simulate import IF_CAPACITY_LASTS, Course, Outcome, Startup, Workers, simulate
+from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import YOUNG_SECONDS, Cell, fit, rest_error
 from .speeds.preparation import gpu_of, kind_of
 from .speeds.speed import SCALING
@@ -55,8 +56,8 @@ class Forecast:
     """Why its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
     stand_in: str = ""
     """The sentence on lifetimes that stand in for unpublished ones of its VMs; empty where none do."""
-    transient: bool = False
-    """Whether it has Spot or preemptible workers, so that it holds if there is capacity for their replacements."""
+    provisioning: str = "standard"
+    """The model of its VMs. A forecast with spot or preemptible ones holds if there is capacity for replacements."""
     behind: Behind | None = None
     """Where it is slower than earlier runs of its model lead to expect."""
 
@@ -91,7 +92,7 @@ class Forecast:
     @property
     def provided(self) -> str:
         """Its condition as a clause; empty where it has none."""
-        return IF_CAPACITY_LASTS if self.transient else ""
+        return if_capacity_lasts(self.provisioning)
 
     @property
     def cost(self) -> Projection:
@@ -150,8 +151,9 @@ def forecast(
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
     stand_ins = dict.fromkeys(stand_in(group.lifetimes, short=True) for group in course.groups)
     guess = speeds.guess([kind for kind, *_ in offers])
-    transient = any(vm.provisioning_model != "standard" for vm in vms)
-    return Forecast(run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)), transient)
+    models = [vm.provisioning_model for vm in vms]
+    provisioning = next((model for model in models if model != "standard"), "standard")
+    return Forecast(run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)), provisioning)
 
 
 def _kind(vm: VmState) -> str:

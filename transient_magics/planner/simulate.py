@@ -30,8 +30,6 @@ from .speeds.speed import SCALING, SHARPNESS, capacities, capacity, cluster_spee
 
 Array = NDArray[np.float64]
 
-IF_CAPACITY_LASTS = ", if Spot capacity lasts"
-"""The condition of a simulation with Spot VMs, in which each request for one is granted."""
 _FAR = 1e12  # seconds: later than anything
 _MOST_GENERATIONS = 4096
 _HOUR, _MINUTE = 3600.0, 60.0

@@ -23,7 +23,7 @@ from ..spec import Source
 from .measured import Observation, Record
 from .speeds import families
 from .speeds.fitting import BY_PEAK_ERROR, Cell, fit
-from .speeds.preparation import waiting
+from .speeds.preparation import gpu_of, waiting
 from .speeds.speed import SERVICE_ERROR, service_by_size
 from .speeds.workloads import PLACES, Estimate, Workload
 from .stalls.terms import Terms
@@ -37,8 +37,8 @@ _EMULATED = (
     "--project plans for that."
 )
 _DISTANT = (
-    "It trained with workers in another region than its parameter servers only: their distance is in its seconds, and "
-    "counts once more where such workers are planned."
+    "Its seconds on {gpus} were measured only with workers in another region than their parameter servers: the "
+    "distance is in them, and counts once more where such workers are planned."
 )
 _NOT_COUNTED = (
     "Its parameters were not counted: the limit of the parameter servers and data transfer between zones are left out."
@@ -144,8 +144,10 @@ class ModelStore:
         records = {run: each for run, each in known.items() if each.mode == "async"}
         stalls, untrained = self._terms(source, wire), ""
         every = [(run, each) for run, record in records.items() for each in record.observations]
-        near = [(run, each) for run, each in every if not each.distant]
-        seen = near or every
+        # A stretch with a distant worker has the way in it: it counts for the kinds that nothing else measured.
+        near = {kind for _, each in every if not each.distant for kind in each.workers}
+        seen = [(run, each) for run, each in every if not each.distant or not near.issuperset(each.workers)]
+        far = dict.fromkeys(gpu_of(kind).upper() for _, each in seen for kind in each.workers if kind not in near)
         runs = len({run for run, _ in seen})
         measured = f"measured in {runs} run{'' if runs == 1 else 's'}"
         if not seen and stalls:
@@ -172,8 +174,8 @@ class ModelStore:
             preparation = statistics.fmean(each.input * each.place.vcpus for each in bound.values())
         joins = [statistics.median(record.joins) for record in records.values() if record.joins]
         notes = [_EMULATED] if source == "emulated" else []
-        if every and not near:
-            notes.append(_DISTANT)
+        if far:
+            notes.append(_DISTANT.format(gpus=" and ".join(far)))
         if not parameters:
             notes.append(_NOT_COUNTED)
         if not found.apart:

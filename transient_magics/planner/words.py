@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..spec import render_duration, render_table
+from ..spec import if_capacity_lasts, render_duration, render_table
 from ..spec import render_money as money
-from .simulate import IF_CAPACITY_LASTS
 
 if TYPE_CHECKING:
     from .accuracy import Accuracy
@@ -64,8 +63,8 @@ def accuracy_words(accuracy: Accuracy) -> str:
 
 
 def lasts(plans: Sequence[Plan]) -> str:
-    """What plans with Spot VMs take for granted."""
-    return IF_CAPACITY_LASTS if any(plan.choice.transient for plan in plans) else ""
+    """Return what plans with Spot or preemptible VMs take for granted."""
+    return next(filter(None, (if_capacity_lasts(plan.choice.provisioning) for plan in plans)), "")
 
 
 def plan_text(plan: Plan) -> str:

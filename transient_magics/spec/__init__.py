@@ -27,6 +27,7 @@ from .project import parse_project
 from .storage import cluster_store, own_bucket, parse_bucket, parse_records, run_store
 from .training import BYTES_EACH_WAY, RunSpec, check_run, make_run, parse_workers
 from .units import (
+    if_capacity_lasts,
     parse_cpus,
     parse_duration,
     parse_interval,
@@ -60,6 +61,7 @@ __all__ = [
     "check_package",
     "check_run",
     "cluster_store",
+    "if_capacity_lasts",
     "make_run",
     "own_bucket",
     "parse_bucket",

@@ -126,6 +126,14 @@ def render_workers(workers: Iterable[tuple[str, str, int]]) -> str:
     return " and ".join(said) or "no worker"
 
 
+def if_capacity_lasts(provisioning_model: str) -> str:
+    """Return the condition of an estimate in which each request for such a VM is granted; empty for on-demand VMs."""
+    return {
+        "spot": ", if Spot capacity lasts",
+        "preemptible": ", if capacity for preemptible VMs lasts",
+    }.get(provisioning_model, "")
+
+
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of text, as wide as they must be."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]

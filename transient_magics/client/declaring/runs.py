@@ -54,7 +54,7 @@ def specified(
         )
         raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
     if cluster and options.get("batching") == "static":
-        _refuse_unknown_speeds(cluster)
+        refuse_unknown_speeds(cluster, options.get("most_workers") or 0)
     if cluster and (options.get("least_workers") or 0) > cluster.worker_count:
         what = f"{cluster.name} has {text.count(cluster.worker_count, 'worker')}, not {options['least_workers']}"
         raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
@@ -72,8 +72,21 @@ def specified(
     return spec, files
 
 
-def _refuse_unknown_speeds(cluster: ClusterSpec) -> None:
-    """Raise DeclarationError where workers are unequal, and nothing tells how fast some of them are."""
+def refuse_unknown_speeds(cluster: ClusterSpec, most_workers: int = 0) -> None:
+    """Refuse static mini-batches on unequal workers where the speed of some of them is not known.
+
+    Parameters
+    ----------
+    most_workers
+        The number of workers that the run takes at most; 0: all. One worker has nothing to divide.
+
+    Raises
+    ------
+    DeclarationError
+        The speed of some of the workers is not known.
+    """
+    if most_workers == 1:
+        return
     kinds = {group.accelerator for group in cluster.groups}
     unknown = sorted(kind for kind in kinds if not known_speed(kind))
     if unknown and len(kinds) > 1:

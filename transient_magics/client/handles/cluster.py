@@ -217,6 +217,7 @@ class Cluster:
         Raises DeclarationError and ClusterError.
         """
         from ..declaring import relocated, resized
+        from ..declaring.runs import refuse_unknown_speeds
 
         if bool(spec) == bool(ps) or (ps and give_up):
             raise DeclarationError("A resize takes either other workers or --ps N", fix="For example: k80x6")
@@ -225,7 +226,11 @@ class Cluster:
             command = Relocate(spec=relocated(current, servers=ps).to_dict(), agreed=True)
             commands.send(self.directory, command)
         else:
-            commands.send(self.directory, Resize(spec=resized(current, spec).to_dict(), give_up=give_up))
+            target = resized(current, spec)
+            for run in self.state.runs.values():
+                if not run.over and run.spec.batching == "static":
+                    refuse_unknown_speeds(target, run.spec.most_workers)
+            commands.send(self.directory, Resize(spec=target.to_dict(), give_up=give_up))
 
     def relocate(self, zone: str = "", *, gpus: str = "", yes: bool = False) -> Relocation:
         """Move to another zone, or to another GPU: new VMs first, then its runs go on there, then the old ones go.

@@ -55,11 +55,14 @@ class Trial:
     @property
     def _facts(self) -> dict[str, str]:
         """What it shows, by name: its parameters, its runs, and why it ended."""
-        facts = {name: text.value_words(value) for name, value in self.params.items()}
-        facts["runs"] = ", ".join(run.name for run in self.runs)
+        facts = {"runs": ", ".join(run.name for run in self.runs)}
         if self.reason:
             facts["reason"] = self.reason
-        return facts
+        params = {
+            f"{name} (parameter)" if name in facts else name: text.value_words(value)
+            for name, value in self.params.items()
+        }
+        return params | facts
 
     def stop(self) -> None:
         """End its runs, each with a last checkpoint; the study goes on with its other trials. Raises ClusterError."""

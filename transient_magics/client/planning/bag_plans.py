@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 from ...catalog import ACCELERATORS, ZONES, region
 from ...errors import DeclarationError, PlanError
 from ...protocol.bag.spec import MOST_JOBS
-from ...spec import JOBS, PARAMETER_SERVER, WorkerGroup, parse_duration, parse_groups, price_kind, render_groups
+from ...spec import (
+    JOBS,
+    PARAMETER_SERVER,
+    WorkerGroup,
+    if_capacity_lasts,
+    parse_duration,
+    parse_groups,
+    price_kind,
+    render_groups,
+)
 from ...spec.pricing import lines_of
 from ..declaring.declaration import Declaration
 from ..declaring.specification import specify
@@ -74,8 +83,8 @@ class BagPlan:
     rows: tuple[BagRow, ...]
     risk: str
     notes: tuple[str, ...] = ()
-    transient: bool = False
-    """Whether its VMs may be revoked."""
+    provisioning: str = "standard"
+    """The provisioning model of its VMs."""
 
     @property
     def best(self) -> BagRow:
@@ -85,7 +94,7 @@ class BagPlan:
     @property
     def title(self) -> str:
         """What is planned, and by what."""
-        lasts = ", if Spot capacity lasts" if self.transient else ""
+        lasts = if_capacity_lasts(self.provisioning)
         return f"A bag of {self.jobs} jobs{lasts}, {self.risk}."
 
     @property
@@ -164,7 +173,7 @@ def bag_plan(
         rests_on += notes
         rows += _rows(name, bag, on_demand_hourly, (policy,) if policy else POLICIES, seed)
     every = dict.fromkeys((*_notes(rows, provisioning_model, save_time), *filter(None, rests_on)))
-    return BagPlan(jobs, tuple(rows), risk, tuple(every), provisioning_model != "standard")
+    return BagPlan(jobs, tuple(rows), risk, tuple(every), provisioning_model)
 
 
 def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]]:

@@ -16,7 +16,7 @@ from ...journal import ClusterState, Cost, VmState, costs
 from ...journal.bags.state import BagJobState, DeclaredBag
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
-from ...spec import render_duration
+from ...spec import if_capacity_lasts, render_duration
 from .axes import Axis
 from .contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
 
@@ -184,8 +184,7 @@ def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
         return ""
     low, middle, high = found
     sooner = ", or sooner" if bag.spec.until else ""
-    if _revocable(state):
-        sooner += ", if Spot capacity lasts"
+    sooner += if_capacity_lasts(state.spec.provisioning_model if state.spec else "spot")
     about = f"in about {render_duration(middle)}"
     if low == high:
         return f"{about}{sooner}"

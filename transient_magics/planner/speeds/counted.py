@@ -3,7 +3,8 @@
 The seconds of a step on the GPUs of CM-DARE follow from the line of the model's family over FLOPs, or from one line for
 all networks that were measured where its family was not; those on other GPUs from peak speeds (`workloads.by_peak`).
 Beyond the FLOPs that were measured a line is worth less: drawn through half of the networks it misses those of the
-other half by up to twice what their distance says (`BEYOND_ERROR`).
+other half by up to twice what their distance says (`BEYOND_ERROR`). The FLOPs are those of a mini-batch, because the
+seconds of a step follow from them (`families.Line`).
 """
 
 from __future__ import annotations
@@ -17,19 +18,24 @@ from .speed import SERVICE_ERROR, service_by_size
 from .workloads import Estimate, Workload
 
 BEYOND_ERROR, _MOST_ERROR = 0.35, 1.0
-"""How far off, relatively, a step may be for each natural logarithm of how many times its FLOPs are beyond what was
-measured: 0.1 to 0.35 where lines through half of the networks were asked for the rest. No more than is said here."""
+"""How far off, relatively, a step may be for each natural logarithm of how many times the FLOPs of its mini-batch are
+beyond what was measured: 0.1 to 0.35 where lines through half of the networks were asked for the rest. The second value
+is the largest error."""
 
 _PER_PARAMETER_AND_TOKEN = 6
-"""FLOPs of a training step of a language model, its backward pass included (Kaplan et al., "Scaling laws for neural
-language models", 2020, arXiv 2001.08361, section 2.1)."""
+"""FLOPs of a training step of a language model for each parameter and token, its backward pass included (Kaplan et al.,
+"Scaling laws for neural language models", 2020, arXiv 2001.08361, section 2.1).
+
+Kaplan et al. leave out the parameters of vocabulary and positional embeddings. They are in the counted parameters, so
+the FLOPs of a model with a large vocabulary come out too high.
+"""
 
 
 def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -> Workload:
-    """The workload of a model of which a check counted `gigaflops`, `parameters` and its `batch_size`.
+    """Return the workload of a model of which a check counted `gigaflops`, `parameters` and its `batch_size`.
 
-    Where a mini-batch is so many `tokens`, whose texts have no fixed shape, FLOPs follow from the parameters. Raises
-    PlanError where FLOPs could not be counted otherwise.
+    Where the batch size counts `tokens`, whose texts have no fixed shape, FLOPs follow from the parameters, embeddings
+    included. Raises PlanError where FLOPs could not be counted otherwise.
     """
     gigaflops, parameters = counts.get("gigaflops", 0.0), int(counts.get("parameters", 0))
     estimated = gigaflops <= 0 and bool(counts.get("tokens"))
@@ -41,7 +47,9 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
                         fix="Train it for a minute, then plan with that run.")  # fmt: skip
     kind = family or families.ALL
     least, most = families.extent(kind)
-    beyond = max(least / gigaflops, gigaflops / most, 1.0)
+    # The networks were measured with mini-batches of 128 examples, and a line takes other sizes in proportion.
+    like_measured = gigaflops * batch / families.BATCH_SIZE
+    beyond = max(least / like_measured, like_measured / most, 1.0)
     whose = f"the line of {family} networks" if family else "one line for all networks that CM-DARE measured"
     lines = {gpu: line for gpu in families.GPUS if (line := families.line(kind, gpu))}
     seconds = {gpu: line.seconds(gigaflops, batch) for gpu, line in lines.items()}
@@ -55,7 +63,8 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     if estimated:
         notes = [
             f"{called} was never measured on Compute Engine: {parameters:,} parameters, counted, and {gigaflops:.3g} "
-            "GFLOPs for a token, taken as 6 for each parameter (Kaplan et al., 2020)."
+            "GFLOPs for a token, taken as 6 FLOPs for each parameter. Kaplan et al. (2020) count 6 for each parameter "
+            "outside of the embeddings, so with a large vocabulary this is too high."
         ]
     if vocabulary:
         notes.append(
@@ -64,7 +73,10 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
         )
     guess = "" if family else "its family was never measured"
     if beyond > 1:
-        guess = f"its FLOPs are beyond those that were measured, {least:.2g} to {most:.2g} G"
+        guess = (
+            f"the FLOPs of its mini-batch are beyond those that were measured, {least:.2g} to {most:.2g} G for each of "
+            f"{families.BATCH_SIZE} examples"
+        )
     return Workload(
         name=name,
         compute={gpu: Estimate(seconds[gpu] - service, _error(line.error, beyond), f"from FLOPs, by {whose}")
