@@ -35,7 +35,7 @@ MAY = {
     "transient_magics/client/planning/lifetimes.py": ("90% BAND",),
     "transient_magics/panels/twin/bags.py": ("90% intervals held",),
     "transient_magics/panels/twin/sections.py": ("90% band",),
-    "transient_magics/emulator/weather/words.py": ("(nine of ten)",),
+    "transient_emulator/weather/words.py": ("(nine of ten)",),
     "transient_magics/cli/options/weather.py": ("nine of ten within 50ms..400ms",),
     "widgets/bags.js": ("90% held",),
 }  # fmt: skip
@@ -44,7 +44,14 @@ MAY = {
 
 def files() -> list[Path]:
     found = [TOP / "README.md", *(TOP / "docs").glob("*.md"), *(TOP / "notebooks").glob("*.ipynb")]
-    return sorted([*found, *(TOP / "widgets").glob("*.js"), *(TOP / "transient_magics").rglob("*.py")])
+    return sorted(
+        [
+            *found,
+            *(TOP / "widgets").glob("*.js"),
+            *(TOP / "transient_magics").rglob("*.py"),
+            *(TOP / "transient_emulator").rglob("*.py"),
+        ]
+    )
 
 
 def said(path: Path) -> str:
