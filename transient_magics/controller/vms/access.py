@@ -23,7 +23,7 @@ from ...catalog import region
 from ...cloud import BoundedToken, CloudStorage, ComputeEngine, Reach, Vm, bounded_token, preload
 from ...errors import CloudError, ConnectionLostError, RemoteError, UnreachableError
 from ...journal import Clock, VmState, events
-from ...protocol.checks import at_least, built
+from ...protocol.checks import at_least, built, within
 from ...remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
 from ...spec import EMULATED_PROJECT, ClusterSpec, cluster_store, own_bucket
 from ..place import here
@@ -61,7 +61,7 @@ class _Weather:
     """The part of the emulator's weather that concerns a cluster: its clock, its VMs' link, and VMs to give back."""
 
     anchors: events.Anchors
-    link_bits_per_second: float | None = None
+    link_bits_per_second: Annotated[float, within(1.0, 1e15)] | None = None
     wanted_back: WantedBack | None = None
 
 
