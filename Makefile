@@ -1,4 +1,4 @@
-# make demo | notebooks | test | quick | nightly | mutants | docs | lab | lint | light: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | notebooks | gallery | test | quick | nightly | mutants | docs | lab | lint | light | package: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A text file that the package opens in the locale's encoding is an error in tests (filterwarnings in pyproject.toml).
 PYTEST := PYTHONWARNDEFAULTENCODING=1 $(BIN)/python -m pytest
 
-.PHONY: demo notebooks test quick nightly mutants docs light lint lab venv browser bench lock clean
+.PHONY: demo notebooks gallery test quick nightly mutants docs light package lint lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -42,6 +42,11 @@ demo: $(FRONT)
 # out/icac19-rows.jsonl as they come.
 notebooks: $(FRONT)
 	@for each in quickstart planning lennard-jones icac19; do $(BIN)/python notebooks/demo.py notebooks/$$each.ipynb || exit 1; done
+
+# Run the notebooks in JupyterLab and store them with their outputs, panels as pictures: some minutes for each. Then the
+# pictures of the README. The study and the fluid are left out: they take hours (`make notebooks`).
+gallery: browser $(FRONT)
+	@$(BIN)/python tools/gallery.py && $(BIN)/python tools/revocation.py
 
 lab: $(FRONT)
 	@$(BIN)/jupyter lab notebooks/quickstart.ipynb
@@ -75,10 +80,15 @@ mutants: browser $(FRONT)
 docs: $(READY)
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build && echo "docs/_build/index.html"
 
-# As a stranger would: pip install . in an empty environment, and what works there; with a newer Python too, if there is.
-NEWER := $(shell python3.12 -c 'import sys; print(sys.executable)' 2>/dev/null)
+# The client alone, in an empty environment: built, installed and tried with every Python from 3.11 to 3.13 that is here,
+# or with PYTHONS="...".
 light:
-	@for python in $(PYTHON) $(NEWER); do tools/light $$python || exit 1; done
+	@tools/light $(PYTHONS)
+
+# A release without publishing: source and wheel, twice and equal, their metadata, `make light` with that wheel, the pages.
+# .github/workflows/release.yml runs it for a tag and publishes dist/.
+package: $(READY)
+	@$(BIN)/python tools/package.py
 
 bench: $(FRONT)
 	@for program in benchmarks/bench_*.py; do $(BIN)/python $$program || exit 1; done

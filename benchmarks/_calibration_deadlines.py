@@ -1,5 +1,6 @@
 """Rows of runs with a deadline: the bounds of their speed, the band of their ends, the cost that a plan shows, and how
-often they are in time after a lasting drop of the speed.
+often they are in time after a lasting drop of the speed. With noise, a VM may be too slow for any decision to help: on
+demand from the beginning more runs are late. So there are rows with the time that the lower end of the speed needs.
 
 Courses go through `deadlines.world`, the world that plans simulate too, on markets drawn from the chains of 2022, with
 VMs that differ and speeds that drift. In the rows of drops, "above" is the share of runs that are late, 5 % at most.
@@ -10,19 +11,26 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
-from _calibration import Gaussian, Row, Trial, World, mean_correlation, predictive
+from _calibration import Gaussian, Row, Trial, World, mean_correlation, predictive, worlds
+from _calibration_speeds import CLUSTER, HOURS, NETWORKS, choice_of, exact_workload, gpus_of, learnt, usual_speeds
+from _courses import Course, best_speed, revoked_times, speed_of
 
 from transient_magics.deadlines import world as simulation
 from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.outlook import band, end
 from transient_magics.deadlines.seen import SPOT, Kind, Seen
 from transient_magics.deadlines.speeds import Speeds
-from transient_magics.journal.deadlines import DeadlineState
+from transient_magics.errors import PlanError
+from transient_magics.journal.deadlines import BLOCK_SECONDS, Block, DeadlineState
+from transient_magics.planner.choices import Choice
 from transient_magics.planner.deadlines.chains import published
+from transient_magics.planner.deadlines.cost import deadline_cost, drawn, start_seconds
 from transient_magics.planner.deadlines.market import GRID
+from transient_magics.planner.speeds.workloads import Workload
 
 HOUR = 3600.0
 WORK = 12.0
@@ -129,9 +137,82 @@ def late(vms: int, deadline: float, drop: float, noisy: bool, rng: np.random.Gen
     return Trial(0.0, deadline, run(rng, vms, deadline, world, drop).run().now / HOUR)
 
 
-def enough(drop: float) -> float:
-    """The least time for which the promise is made: hours."""
-    return WORK * (1 / (1 - drop) + 0.02) + START / HOUR
+PLANNED, BEST = 60, 40
+"""Courses of a plan, which has 200, and of its best interval."""
+
+
+def dollars(deadline: float, rng: np.random.Generator) -> Trial | None:
+    """What a plan shows of the cost of a deadline after one run of its cluster, and what the next run costs."""
+    world, workload = World.draw(rng), exact_workload(str(rng.choice(NETWORKS)))
+    gpus, choice = gpus_of(CLUSTER), choice_of(CLUSTER)
+    earlier = Course.draw(rng, world, workload, gpus, revoked_times(rng, len(gpus), 4, HOURS))
+    known = replace(learnt({"run": earlier.record(workload.parameters)}), join_seconds=workload.join_seconds)
+    steps = round(HOUR * WORK * choice.steps_per_second(workload))
+    try:
+        plan = deadline_cost(
+            choice, known, steps, deadline, seed=int(rng.integers(2**31)), runs=PLANNED, others=()
+        ).wanted
+    except PlanError:
+        return None
+    came = paid(choice, workload, steps, deadline, world, world.run_effect(rng), rng)
+    posterior = best_speed([earlier.parts()], [usual_speeds(earlier.parts(), workload)])
+    costs = list[float]()
+    for which in rng.choice(len(posterior.weights), BEST, p=posterior.weights):
+        usual = posterior.means[which] + posterior.deviations[which] * rng.normal()
+        other = worlds()[which]
+        costs.append(paid(choice, workload, steps, deadline, other, usual + other.run_effect(rng), rng, known=True))
+    low, high = np.quantile(costs, [0.05, 0.95], method="weibull")
+    return Trial(plan.low, plan.high, came, (float(low), float(high)))
+
+
+def paid(
+    choice: Choice, workload: Workload, steps: int, deadline: float, world: World, faster: float,
+    rng: np.random.Generator, *, known: bool = False,
+) -> float:  # fmt: skip
+    """The dollars of one run with a deadline, as much `faster` than usual as the logarithm says.
+
+    `known`: decisions know the speed from the first step on, which takes a tenth of the time to simulate.
+    """
+    course = choice.course(workload, steps)
+    [group] = course.groups
+    moments = np.arange(0.0, 3 * deadline, 1 / 12)
+    factors = np.exp(world.noise_at(rng, moments) + faster)
+    [market] = drawn(group.count, 3 * HOUR * deadline, 1, int(rng.integers(2**31)))
+
+    def speed(workers: Mapping[str, int]) -> float:
+        count = sum(workers.values())
+        return speed_of(workload, [group.accelerator] * count, np.zeros(count), course.servers)
+
+    speeds = None
+    if known:
+        sizes = range(1, group.count + 1)
+        steps_per_second = [speed({group.accelerator: count}) * math.exp(faster) for count in sizes]
+        names = [f"{group.accelerator}x{count}" for count in sizes]
+        blocks = [Block(HOUR, HOUR, HOUR * each, name) for each, name in zip(steps_per_second, names, strict=True)]
+        speeds = Speeds(blocks, 0.95)
+    return simulation.World(
+        capacity=market, deadline=deadline * HOUR, work=steps, speed=speed,
+        kinds=(Kind(group.accelerator, group.hourly / HOUR, group.on_demand_hourly / HOUR),),
+        declared={(group.accelerator, SPOT): group.count}, most=group.count,
+        kept=course.servers * course.server_hourly / HOUR, begin=start_seconds(choice, workload, steps),
+        period=START, seed=int(rng.integers(2**31)), differ=world.vm, speeds=speeds,
+        disturbed=lambda now: float(factors[min(int(now / 300), len(factors) - 1)]),
+    ).run().cost  # fmt: skip
+
+
+@cache
+def lower_end(vms: int) -> float:
+    """The lower bound of the speed, as a share of it, after an hour of steady training."""
+    blocks = [
+        Block((place + 1) * BLOCK_SECONDS, BLOCK_SECONDS, 1000 * BLOCK_SECONDS, f"v100x{vms}", vms if not place else 0)
+        for place in range(round(HOUR / BLOCK_SECONDS))
+    ]
+    return Speeds(blocks, 0.95).least({"v100": vms}) / 1000
+
+
+def enough(drop: float, share: float = 1.0) -> float:
+    """The least time for which the promise is made: hours, where the work is planned at this share of the speed."""
+    return WORK / share * (1 / (1 - drop) + 0.02) + START / HOUR
 
 
 ROWS = [
@@ -149,14 +230,22 @@ ROWS = [
         for share in (0.1, 0.25, 0.5, 0.75)
     ),
     *(
+        Row("deadline dollars", f"{WORK:g} h in {hours:g} h, 1 run of {CLUSTER} before", partial(dollars, hours))
+        for hours in (15.0, 18.0, 24.0)
+    ),
+    *(
         Row(
-            f"deadline kept, drop of {drop:.0%}{', noise' if noisy else ''}",
-            f"{count} VMs, {enough(drop):.2f} h for {WORK:g} h",
-            partial(late, count, enough(drop), drop, noisy),
+            f"deadline kept, drop of {drop:.0%}{said}",
+            f"{count} VMs, {hours:.2f} h for {WORK:g} h",
+            partial(late, count, hours, drop, bool(said)),
             target=False,
         )
         for drop in (0.05, 0.1)
         for count in (1, 4)
-        for noisy in (False, True)
+        for said, hours in (
+            ("", enough(drop)),
+            (", noise", enough(drop)),
+            (", noise, planned at the lower end", enough(drop, lower_end(count))),
+        )
     ),
 ]  # fmt: skip

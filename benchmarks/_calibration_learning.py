@@ -23,6 +23,7 @@ from _calibration import Array, Row, Trial, World
 from scipy import special, stats
 
 from transient_magics.bags.policy.ending import Progress, hours_left, middle, scheduled
+from transient_magics.bags.policy.placing import SPARE_HOURS
 from transient_magics.bags.policy.simulate import Bag
 from transient_magics.bags.policy.simulate import simulate as simulate_bag
 from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
@@ -35,6 +36,7 @@ from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.observations import LEAST_EVENTS, Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, Weibull
 from transient_magics.planner.measured import Record
+from transient_magics.planner.ranges.middle import middle as middle_of
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
 from transient_magics.planner.speeds.families import families, leave_one_out, line
 from transient_magics.runtime.worker.gradient_noise import NoiseProbe
@@ -135,8 +137,14 @@ def course_takes(kind: str, vms: int, name: str, what: str, random: np.random.Ge
         return Trial(*outcome.finished_between(0.9), true.finished)
     if not outcome.finished:
         return None
-    low, high = np.quantile(getattr(outcome.until_done(), what), [0.05, 0.95])
-    return Trial(float(low), float(high), float(random.choice(getattr(true.until_done(), what))))
+    found = middle_of(getattr(outcome.until_done(), what))
+    return Trial(*found, float(random.choice(getattr(true.until_done(), what))), _best_takes(kind, name, what))
+
+
+@cache
+def _best_takes(kind: str, name: str, what: str) -> tuple[float, float]:
+    """For one who knows the law of lifetimes: those VMs that were seen tell nothing more."""
+    return middle_of(getattr(came(kind, name).until_done(), what))
 
 
 def alive_share_watched_shortly(vms: int, age: float, random: np.random.Generator) -> Trial | None:
@@ -169,10 +177,11 @@ def _lifetimes() -> Iterator[Row]:
 
 
 SCALE = 400.0
-LAWS_OF_BATCHES: dict[str, Callable[[float], float]] = {
-    "over the share of noise": lambda batch: 60_000 * (1.5 - SCALE / (SCALE + batch)),
-    "over the batch": lambda batch: 30_000 * (1 + batch / SCALE),
+LAWS_OF_BATCHES: dict[str, tuple[Callable[[float], float], float, float]] = {
+    "over the share of noise": (lambda batch: SCALE / (SCALE + batch), 90_000, -60_000),
+    "over the batch": (lambda batch: batch, 30_000, 30_000 / SCALE),
 }
+"""What examples are a line over, its value at 0, and its slope."""
 SIZES = {(1, 4, 16): 8, (1, 2, 4, 8, 16): 6, (1, 2, 4, 8, 16) * 2: 12, (4, 4, 4): 8}
 """Of how many workers the runs were that got there, each with its mini-batch of 32, and of how many one is planned."""
 TARGET = Target("accuracy", ">=", 0.9)
@@ -194,16 +203,38 @@ def got_there(workers: int, examples: float, random: np.random.Generator) -> Rec
 
 
 def examples_to_target(law: str, spread: float, seen: tuple[int, ...], random: np.random.Generator) -> Trial | None:
-    """Log examples to a target with a batch that was not run, by a line through those that were; where one is drawn."""
-    examples, workers = LAWS_OF_BATCHES[law], SIZES[seen]
-    runs = [got_there(each, examples(32 * each) * float(np.exp(random.normal(0, spread))), random) for each in seen]
-    took = examples(32 * workers) * float(np.exp(random.normal(0, spread)))
+    """Log examples to a target with a batch that was not run, by a line through those that were; where one is drawn.
+
+    `spread`: by how much runs differ, 0: as in a drawn world.
+    """
+    over, at_zero, slope = LAWS_OF_BATCHES[law]
+    deviations = STEPS_DIFFER if not spread else np.array([spread])
+    deviation = float(random.choice(deviations))
+    x = np.array([over(32 * each) for each in (*seen, SIZES[seen])])
+    usual = at_zero + slope * x
+    *away, came = random.normal(0, deviation, len(x))
+    examples = (usual[:-1] * np.exp(away)).tolist()
+    runs = [got_there(each, needed, random) for each, needed in zip(seen, examples, strict=True)]
+    workers = SIZES[seen]
     try:
         need = TargetSteps(runs, TARGET, 32).need(workers)
     except PlanError:  # the line is not good enough
         return None
     middle, off = float(np.log(need.examples)), float(stats.norm.ppf(0.95)) * need.error
-    return Trial(middle - off, middle + off, float(np.log(took)))
+    middle_log = math.log(usual[-1])
+    best = _line_through(np.array(away), np.column_stack([1 / usual, x / usual]), deviations)
+    return Trial(middle - off, middle + off, middle_log + float(came), (middle_log + best[0], middle_log + best[1]))
+
+
+def _line_through(away: Array, terms: Array, deviations: Array) -> tuple[float, float]:
+    """The middle 90 % of one more run, whose terms come last, relative to the usual one: for one who knows what
+    examples are a line over, of which each of the `deviations` is as likely before; flat in the line."""
+    inverse = np.linalg.pinv(terms[:-1])
+    found = inverse @ away
+    squares = float(((away - terms[:-1] @ found) ** 2).sum())
+    wider = math.sqrt(1 + float(((terms[-1] @ inverse) ** 2).sum()))
+    freedom = len(away) - int(np.linalg.matrix_rank(terms[:-1]))
+    return _mixed(float(terms[-1] @ found), wider, squares, freedom, deviations)
 
 
 def hours_to_target(spread: float, bound: bool, groups: int, known: int, random: np.random.Generator) -> Trial:
@@ -222,12 +253,19 @@ def hours_to_target(spread: float, bound: bool, groups: int, known: int, random:
 def _another(values: Array, deviations: Array) -> tuple[float, float]:
     """The middle 90 % of one more normal value, of which each of the `deviations` is as likely before; flat mean."""
     many, mean = len(values), float(values.mean())
-    squares = float(((values - mean) ** 2).sum())
-    logs = -(many - 1) * np.log(deviations) - squares / (2 * deviations**2)
+    return _mixed(mean, math.sqrt(1 + 1 / many), float(((values - mean) ** 2).sum()), many - 1, deviations)
+
+
+def _mixed(mean: float, wider: float, squares: float, freedom: int, deviations: Array) -> tuple[float, float]:
+    """The middle 90 % about a fitted `mean` that left `squares` with so many degrees of freedom.
+
+    `wider`: how many times the deviation of one more run from the mean is that of runs.
+    """
+    logs = -freedom * np.log(deviations) - squares / (2 * deviations**2)
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     grid = mean + np.linspace(-12, 12, 4001) * float(np.average(deviations, weights=weights))
-    below = special.ndtr((grid[:, np.newaxis] - mean) / (deviations * math.sqrt(1 + 1 / many))) @ weights
+    below = special.ndtr((grid[:, np.newaxis] - mean) / (deviations * wider)) @ weights
     return float(np.interp(0.05, below, grid)), float(np.interp(0.95, below, grid))
 
 
@@ -386,15 +424,33 @@ class Attempt:
     lost: bool
 
 
-def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Attempt]:
-    """All attempts of one bag, in order of their end, until all results are there."""
+@dataclass(frozen=True)
+class BagCourse:
+    """One bag until all results are there: its attempts in order of their end, and from when to when it had each VM."""
+
+    attempts: list[Attempt]
+    rented: list[tuple[float, float]]
+
+    def ended(self, results: int) -> float:
+        """When so many results were there."""
+        return [attempt.end for attempt in self.attempts if not attempt.lost][results - 1]
+
+    def hours_of_vms(self, until: float) -> float:
+        """The hours of all VMs together by then."""
+        return sum(max(min(end, until) - born, 0.0) for born, end in self.rented)
+
+
+def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> BagCourse:
+    """A VM that has no job is given back after an hour, as the product does."""
     total = math.ceil(round(bag.count * (1 + bag.spare), 9))
     work, queue = random.uniform(bag.shortest, bag.longest, total), list(range(total))
     vms: list[tuple[float, int, float, float, float]] = []  # free at, number, dies at, its log speed, noise now
+    born, rented = dict[int, float](), list[tuple[float, float]]()
 
     def rent(at: float, number: int) -> None:
         speed = world.vm * float(random.normal())
         life = float(random.exponential(bag.life))
+        born[number] = at
         heapq.heappush(vms, (at + bag.boot, number, at + life, speed, world.noise * float(random.normal())))
 
     for number in range(bag.vms):
@@ -405,8 +461,10 @@ def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Att
     while vms:
         free, number, dies, speed, noise = heapq.heappop(vms)
         if not queue and not waiting:
+            rented.append((born[number], min(dies, free + SPARE_HOURS)))
             continue
         if dies <= free:
+            rented.append((born[number], dies))
             rent(free, numbers)
             numbers += 1
             continue
@@ -418,6 +476,7 @@ def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Att
         end = free + takes
         if end > dies:
             made.append(Attempt(job, free, dies, takes, True))
+            rented.append((born[number], dies))
             heapq.heappush(waiting, (dies, job))
             rent(dies, numbers)
             numbers += 1
@@ -427,13 +486,13 @@ def bag_course(bag: Jobs, world: World, random: np.random.Generator) -> list[Att
         noise = kept * noise + math.sqrt(1 - kept**2) * world.noise * float(random.normal())
         heapq.heappush(vms, (end, number, dies, speed, noise))
         results += 1
-    return sorted(made, key=lambda attempt: attempt.end)
+    return BagCourse(sorted(made, key=lambda attempt: attempt.end), rented)
 
 
 def bag_end(bag: Jobs, part: float, random: np.random.Generator) -> Trial | None:
     """Hours until all results are there, after a part of them; shown once more have finished than run."""
     world, bag = World.draw(random), replace(bag, life=float(random.choice(LIVES)))
-    attempts = bag_course(bag, world, random)
+    attempts = bag_course(bag, world, random).attempts
     came = [attempt.end for attempt in attempts if not attempt.lost]
     many = max(round(part * bag.count), 3)
     now, end = came[many - 1], came[bag.count - 1]
@@ -482,22 +541,42 @@ def _best_end(bag: Jobs, progress: Progress, world: World, random: np.random.Gen
     return low, high
 
 
+HOURLY, SERVER_HOURLY, PRICE_ERROR = 0.1, 0.2, 0.1
+"""Dollars of a VM and of what is beside them, and how far off the price of VMs may be (of its logarithm)."""
+BAG_COURSES = 1000
+
+
 @cache
 def _planned(bag: Jobs, what: str) -> tuple[float, float]:
     plan = Bag(
-        bag.count, bag.shortest, bag.longest, bag.vms, 0.1, Weibull(bag.life), spare=bag.spare, server_hourly=0.2,
-        boot=bag.boot, waves=0.0,
+        bag.count, bag.shortest, bag.longest, bag.vms, HOURLY, Weibull(bag.life), spare=bag.spare,
+        server_hourly=SERVER_HOURLY, boot=bag.boot, waves=0.0, price_error=PRICE_ERROR,
     )  # fmt: skip
-    low, high = np.quantile(getattr(simulate_bag(plan, "memoryless", courses=200, uncertain=False), what), [0.05, 0.95])
-    return float(low), float(high)
+    return middle_of(getattr(simulate_bag(plan, "memoryless", courses=200, uncertain=False), what))
+
+
+def _bag_comes(bag: Jobs, random: np.random.Generator) -> dict[str, float]:
+    """Hours, dollars and lost attempts of a bag whose jobs take what was declared."""
+    course = bag_course(bag, replace(World.draw(random), vm=0.0, noise=0.0), random)
+    hours = course.ended(bag.count)
+    price = HOURLY * math.exp(PRICE_ERROR * float(random.normal()) - PRICE_ERROR**2 / 2)
+    return {
+        "hours": hours,
+        "dollars": course.hours_of_vms(hours) * price + hours * SERVER_HOURLY,
+        "failed": float(sum(attempt.lost and attempt.end <= hours for attempt in course.attempts)),
+    }
+
+
+@cache
+def _best_bag(bag: Jobs) -> dict[str, tuple[float, float]]:
+    random = np.random.default_rng(7)
+    came = [_bag_comes(bag, random) for _ in range(BAG_COURSES)]
+    return {what: middle_of([each[what] for each in came]) for what in came[0]}
 
 
 def bag_plan(bag: Jobs, what: str, random: np.random.Generator) -> Trial:
-    """Hours of the whole bag, or attempts lost, where jobs take what was declared and lifetimes are known."""
-    attempts = bag_course(bag, replace(World.draw(random), vm=0.0, noise=0.0), random)
-    came = [attempt.end for attempt in attempts if not attempt.lost][bag.count - 1]
-    lost = sum(attempt.lost and attempt.end <= came for attempt in attempts)
-    return Trial(*_planned(bag, what), came if what == "hours" else float(lost))
+    """Hours, dollars or lost attempts of the whole bag, where jobs take what was declared and lifetimes are known."""
+    return Trial(*_planned(bag, what), _bag_comes(bag, random)[what], _best_bag(bag)[what])
 
 
 def _bags() -> Iterator[Row]:
@@ -505,7 +584,7 @@ def _bags() -> Iterator[Row]:
         for part in (0.05, 0.2, 0.5):
             yield Row("bag end", f"{bag}, after {part:.0%} of the results", partial(bag_end, bag, part))
     for bag in BAGS[:2]:
-        for what in ("hours", "failed"):
+        for what in ("hours", "dollars", "failed"):
             yield Row(f"bag plan {what}", str(bag), partial(bag_plan, bag, what))
 
 
@@ -529,12 +608,14 @@ def _targets() -> Iterator[Row]:
             trial = partial(hours_to_target, spread, bound, groups, known)
             yield Row("hours to a target", measured, trial, target=False)
     for law in LAWS_OF_BATCHES:
-        for spread in (0.05, 0.15):
-            for seen in SIZES:
-                measured = f"{len(seen)} runs with {len(set(seen))} sizes that differ by {spread:.0%}, {law}"
-                guess = len(set(seen)) == 1
+        for seen in SIZES:
+            known = f"{len(seen)} runs with {len(set(seen))} sizes"
+            guess = len(set(seen)) == 1
+            trial = partial(examples_to_target, law, 0.0, seen)
+            yield Row("examples to a target", f"{known}, {law}", trial, target=not guess)
+            for spread in (0.05, 0.15):
                 trial = partial(examples_to_target, law, spread, seen)
-                yield Row("examples to a target", measured, trial, target=not guess)
+                yield Row("examples to a target", f"{known} that differ by {spread:.0%}, {law}", trial, target=False)
 
 
 def _accuracies() -> Iterator[Row]:

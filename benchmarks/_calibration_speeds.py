@@ -1,4 +1,4 @@
-"""Rows about speeds: plans, forecasts of runs, dry runs of studies, and what-if of stalls.
+"""Rows about speeds: plans, forecasts of runs, and dry runs of studies.
 
 Plans are of the networks that CM-DARE and ICAC'19 measured. Where the parameter servers' part was never seen, it
 differs by 22 %, as far as estimates of it are off. Lifetimes are the law's own: rows about what is learned of them are
@@ -21,19 +21,19 @@ from _courses import ABSENT_HOURS, Course, Part, best_speed, revoked_after, revo
 
 from transient_magics.catalog import ACCELERATORS, ZONES, PriceList
 from transient_magics.catalog.published import WAVES
+from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.journal import Event, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
+from transient_magics.planner.expected import expected
 from transient_magics.planner.forecast import CLOSING_SECONDS, forecast
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.parametric import Weibull
 from transient_magics.planner.measured import Record
 from transient_magics.planner.plan import Plan, make_plan
+from transient_magics.planner.ranges.middle import middle
 from transient_magics.planner.speeds.workloads import PUBLISHED, Workload
-from transient_magics.planner.stalls.parts import Repeat, Stalls
-from transient_magics.planner.stalls.what_if import Change, seconds, what_if
 from transient_magics.planner.store import ModelStore
-from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups
 
 NETWORKS = ("cmdare/resnet-15", "cmdare/resnet-32", "cmdare/shake-shake-small", "cmdare/shake-shake-big")
@@ -44,7 +44,6 @@ HOURS = 5.0
 """Of a run."""
 LIVES_HOURS = 20.0
 """How long the VMs of planned runs live, in the mean."""
-LEVELS = (0.05, 0.95)
 
 
 def exact_workload(name: str, away: float = 0.0) -> Workload:
@@ -78,11 +77,6 @@ def law(gpu: str, place: str) -> LifetimeModel:
     return Weibull(LIVES_HOURS)
 
 
-def quantiles(values: Array) -> tuple[float, float]:
-    low, high = np.quantile(values, LEVELS)
-    return float(low), float(high)
-
-
 def usual_speeds(parts: Sequence[Part], workload: Workload) -> list[float]:
     """What the parts' clusters make without effects."""
     found = list[float]()
@@ -97,7 +91,7 @@ def usual_speeds(parts: Sequence[Part], workload: Workload) -> list[float]:
 
 def shown_by(plan: Plan, what: str) -> tuple[float, float]:
     """The interval of hours, dollars or workers lost."""
-    return quantiles(plan.outcome.revocations) if what == "revocations" else plan.interval(what)
+    return middle(plan.outcome.revocations) if what == "revocations" else plan.interval(what)
 
 
 def came_of(
@@ -166,8 +160,8 @@ def best_of_plan(
     run, vm, noise = np.array([_spreads(world, HOURS) for world in worlds()]).T[:, which]
     spread = np.sqrt(run**2 + vm**2 / vms + noise**2)
     away = mean + np.hypot(deviation, spread) * random.normal(size=BEST_RUNS)
-    found = {what: quantiles(getattr(usual, what) * np.exp(-away)) for what in ("hours", "dollars")}
-    return {**found, "revocations": quantiles(usual.revocations)}
+    found = {what: middle(getattr(usual, what) * np.exp(-away)) for what in ("hours", "dollars")}
+    return {**found, "revocations": middle(usual.revocations)}
 
 
 def _spreads(world: World, hours: float) -> tuple[float, float, float]:
@@ -224,6 +218,41 @@ def _plans() -> Iterator[Row]:
         for runs in (1, 3):
             measured = f"{runs} run{'s' if runs > 1 else ''}, 4 revocations, {name}"
             yield Row("plan hours", measured, partial(plan_of_same, "hours", runs, 4, Fixed(world)), target=False)
+
+
+# What earlier runs lead to expect of one that trains.
+
+SEEN_HOURS = 10 / 60
+
+
+def expected_of_same(runs: int, random: np.random.Generator) -> Trial | None:
+    """Steps per second of one more run on the cluster that so many trained on, over ten minutes."""
+    world, workload = World.draw(random), exact_workload(str(random.choice(NETWORKS)))
+    gpus, choice = gpus_of(CLUSTER), choice_of(CLUSTER)
+    courses = [
+        Course.draw(random, world, workload, gpus, revoked_times(random, len(gpus), 4, HOURS)) for _ in range(runs)
+    ]
+    found = expected(
+        learnt({f"run-{place}": each.record(workload.parameters) for place, each in enumerate(courses)}), choice
+    )
+    if found is None:
+        return None
+    measured = [course.parts() for course in courses]
+    posterior = best_speed(measured, [usual_speeds(run, workload) for run in measured])
+    which = random.choice(len(posterior.weights), BEST_RUNS, p=posterior.weights)
+    run, vm, noise = np.array([_spreads(each, SEEN_HOURS) for each in worlds()]).T[:, which]
+    spread = np.sqrt(posterior.deviations[which] ** 2 + run**2 + vm**2 / len(gpus) + noise**2)
+    usual = speed_of(workload, gpus, np.zeros(len(gpus)), 1)
+    best = middle(usual * np.exp(posterior.means[which] + spread * random.normal(size=BEST_RUNS)))
+    effect = world.run_effect(random) + float(world.mean_noise(random, [0.0], [SEEN_HOURS])[0])
+    came = speed_of(workload, gpus, world.vm_effects(random, len(gpus)), 1) * math.exp(effect)
+    return Trial(found.low, found.high, came, best)
+
+
+def _expected() -> Iterator[Row]:
+    for runs in (1, 3):
+        measured = f"{runs} run{'s' if runs > 1 else ''}, 4 revocations"
+        yield Row("expected speed", measured, partial(expected_of_same, runs))
 
 
 # Plans of other clusters.
@@ -394,9 +423,9 @@ def forecast_of(what: str, share: float, lives_hours: float, random: np.random.G
     outcome = simulation.simulate(rest, BEST_RUNS, int(random.integers(2**31)))
     away = np.exp(-posterior.draw(random, BEST_RUNS))
     if what == "seconds":
-        best = quantiles(3600 * outcome.hours * away + CLOSING_SECONDS)
+        best = middle(3600 * outcome.hours * away + CLOSING_SECONDS)
         return Trial(*found.interval("seconds"), 3600 * (end - now) + CLOSING_SECONDS, best)
-    best = quantiles(spent + (outcome.dollars - spent) * away)
+    best = middle(spent + (outcome.dollars - spent) * away)
     over = BEGAN + 3600 * end + CLOSING_SECONDS
     cost = costs(replay(journal_of(course, end, steps)), over)["run-1"].total
     return Trial(*found.interval("dollars"), cost, best)
@@ -416,16 +445,6 @@ def _forecasts() -> Iterator[Row]:
 STUDY_RUNS, STUDY_AT_ONCE, STUDY_WORKERS, STUDY_RUN_HOURS = 8, 2, 2, 1.0
 
 
-def study_takes(
-    choice: Choice, workload: Workload, steps: int, hourly: float, seed: int
-) -> dict[str, tuple[float, float]]:
-    """Hours and dollars as the dry run shows them."""
-    rounds = math.ceil(STUDY_RUNS / STUDY_AT_ONCE)
-    plan = make_plan(choice, workload, steps * rounds, law, runs=RUNS, seed=seed)
-    low, high = plan.interval("hours")
-    return {"hours": (low, high), "dollars": (low * hourly, high * hourly)}
-
-
 def study_of(what: str, runs: int, random: np.random.Generator) -> Trial:
     """Eight runs of an hour with two workers, two at once, by what runs of the model were measured at."""
     world, workload = World.draw(random), exact_workload(str(random.choice(NETWORKS)))
@@ -439,7 +458,8 @@ def study_of(what: str, runs: int, random: np.random.Generator) -> Trial:
     known = replace(known, join_seconds=workload.join_seconds)
     steps = round(3600 * STUDY_RUN_HOURS * choice.steps_per_second(workload))
     hourly = 3.0
-    shown = study_takes(choice, known, steps, hourly, int(random.integers(2**31)))
+    course = choice.course(known, steps, law)
+    shown = middle(hours_until_trained(course, STUDY_RUNS, STUDY_AT_ONCE, int(random.integers(2**31))))
     took = simulation.simulate(choice.course(workload, steps, law), BEST_RUNS, int(random.integers(2**31))).hours
     runs_at = [list[Array]() for _ in range(STUDY_AT_ONCE)]
     posterior = best_speed(
@@ -448,23 +468,23 @@ def study_of(what: str, runs: int, random: np.random.Generator) -> Trial:
     which = random.choice(len(posterior.weights), BEST_RUNS, p=posterior.weights)
     base = posterior.means[which] + posterior.deviations[which] * random.normal(size=BEST_RUNS)
     run, vm, noise = np.array([_spreads(each, STUDY_RUN_HOURS) for each in worlds()]).T[:, which]
-    spread = np.sqrt(run**2 + vm**2 / STUDY_WORKERS + noise**2)
     came = list[float]()
     for lane in runs_at:
-        total = 0.0
+        # The VMs of a place train all its runs.
+        vms, total = float(world.vm_effects(random, STUDY_WORKERS).mean()), 0.0
+        likely = base + vm / math.sqrt(STUDY_WORKERS) * random.normal(size=BEST_RUNS)
         for number in range(STUDY_RUNS // STUDY_AT_ONCE):
             begun = 0.0 if number else _startup_hours(choice, workload)
-            away = base + spread * random.normal(size=BEST_RUNS)
+            away = likely + np.hypot(run, noise) * random.normal(size=BEST_RUNS)
             lane.append(random.permutation(took - _startup_hours(choice, workload)) * np.exp(-away) + begun)
-            effect = world.run_effect(random) + float(world.vm_effects(random, STUDY_WORKERS).mean())
-            effect += float(world.mean_noise(random, [0.0], [STUDY_RUN_HOURS])[0])
+            effect = vms + world.run_effect(random) + float(world.mean_noise(random, [0.0], [STUDY_RUN_HOURS])[0])
             total += (float(random.choice(took)) - _startup_hours(choice, workload)) * math.exp(-effect) + begun
         came.append(total)
-    best = quantiles(np.maximum(*(np.sum(lane, axis=0) for lane in runs_at)))
+    best = middle(np.maximum(*(np.sum(lane, axis=0) for lane in runs_at)))
     hours = max(came)
     if what == "hours":
-        return Trial(*shown["hours"], hours, best)
-    return Trial(*shown["dollars"], hourly * hours, (hourly * best[0], hourly * best[1]))
+        return Trial(*shown, hours, best)
+    return Trial(hourly * shown[0], hourly * shown[1], hourly * hours, (hourly * best[0], hourly * best[1]))
 
 
 def _startup_hours(choice: Choice, workload: Workload) -> float:
@@ -479,33 +499,4 @@ def _studies() -> Iterator[Row]:
             yield Row(f"study {what}", measured, partial(study_of, what, runs))
 
 
-# What-if of stalls.
-
-STEP = {"S0": 0.1, "S1": 0.11, "S2": 0.15, "S3": 0.16, "S4": 0.16, "S5": 0.16, "R4": 0.02, "R5": 0.02}
-MEASURE_HOURS = 30 / 3600
-
-
-def what_if_of(repeats: int, change: Change, random: np.random.Generator) -> Trial:
-    """Seconds of a step with the change in a run of its own, after a measure with so many repeats."""
-    world = World.draw(random)
-    begins = MEASURE_HOURS * np.arange(repeats * len(MEASURES))
-    noise = world.mean_noise(random, begins, begins + MEASURE_HOURS)
-    session = world.run_effect(random) + float(world.vm_effects(random, 4).mean())
-    taken = tuple(
-        Repeat({name: STEP[name] * math.exp(-session - noise[repeat * len(MEASURES) + place])
-                for place, name in enumerate(MEASURES)})
-        for repeat in range(repeats)
-    )  # fmt: skip
-    found = what_if(Stalls("k80", ("worker-0",), taken, 32), change).seconds
-    later = world.run_effect(random) + float(world.vm_effects(random, 4).mean())
-    later += float(world.mean_noise(random, [0.0], [HOURS])[0])
-    return Trial(found.low, found.high, seconds(Repeat(STEP), change) * math.exp(-later))
-
-
-def _what_ifs() -> Iterator[Row]:
-    for repeats in (3, 10):
-        for name, change in (("twice the link", Change(link=2.0)), ("twice the GPU", Change(gpu=2.0))):
-            yield Row("what-if seconds of a step", f"{repeats} repeats, {name}", partial(what_if_of, repeats, change))
-
-
-ROWS: list[Row] = [*_plans(), *_others(), *_forecasts(), *_studies(), *_what_ifs()]
+ROWS: list[Row] = [*_plans(), *_expected(), *_others(), *_forecasts(), *_studies()]

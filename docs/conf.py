@@ -1,4 +1,7 @@
-"""Sphinx's settings: pages in Markdown, the reference written from the code before they are read (generated.py)."""
+"""Sphinx's settings: pages in Markdown, the reference written from the code before they are read (generated.py).
+
+The gallery is written from the stored notebooks (notebook_pages.py).
+"""
 
 import sys
 from pathlib import Path
@@ -7,10 +10,12 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import generated  # noqa: E402
+import notebook_pages  # noqa: E402
 
 from transient_magics import __version__  # noqa: E402
 
 generated.write(HERE / "reference")
+notebook_pages.write(HERE / "gallery")
 
 project = "transient_magics"
 copyright = "its authors, Apache-2.0"

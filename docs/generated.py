@@ -39,6 +39,22 @@ _PAGES = {
 }
 """The sub-commands of the options' table, by the page of the reference that describes them."""
 
+_GUIDES = {
+    "cluster": "clusters",
+    "train": "training",
+    "sweep": "sweeps",
+    "job": "jobs",
+    "bag": "bags",
+    "plan": "planning",
+    "doctor": "google-cloud",
+    "weather": "emulator",
+    "deflate": "deflation",
+    "stalls": "stalls",
+    "measure": "lifetimes",
+    "lifetimes": "lifetimes",
+}
+"""The page that explains the commands of a page of the reference."""
+
 _LINES = {
     "declare": "%transient_cluster",
     **{verb: f"%transient_cluster {verb}" for verb in options.CLUSTER_VERBS},
@@ -69,7 +85,7 @@ def pages() -> dict[str, Iterator[str]]:
     """Return the lines of every page of the reference, by the name of its file."""
     return {
         "options": _options(),
-        **{page: _commands(verbs) for page, verbs in _PAGES.items()},
+        **{page: _commands(verbs, _GUIDES[page]) for page, verbs in _PAGES.items()},
         "events": _events(),
         "errors": _errors(),
         "python": _python(),
@@ -109,23 +125,33 @@ def _described(verb: str) -> str:
     return " ".join(options.DESCRIPTIONS[verb].split())
 
 
-def _commands(verbs: tuple[str, ...]) -> Iterator[str]:
+def _commands(verbs: tuple[str, ...], guide: str) -> Iterator[str]:
     """The page of a command and its sub-commands: an anchor and an index entry for each option."""
     for number, verb in enumerate(verbs):
         yield from ("", f"{'##' if number else '#'} `{_LINES[verb]}`", "", _cell(_described(verb)), "")
+        if not number:
+            yield from (f"Guide: [](../{guide}.md).", "")
         program = re.sub(r"^%+(transient_)?", "transient ", _LINES[verb])  # Sphinx takes no "%" in a program's name
         yield from ("```{program} " + program, "```")
-        for option in options.declared(verb):
-            yield from _option(option)
+        groups = options.grouped(options.declared(verb))
+        for title, listed in groups:
+            if len(groups) > 1:
+                yield from ("", f"{'###' if number else '##'} {title}")
+            for option in listed:
+                yield from _option(option)
 
 
 def _option(option: Option) -> Iterator[str]:
-    value = f" {option.metavar}" if option.takes_value and option.metavar and option.flags[0].startswith("-") else ""
+    value = f" {option.metavar}" if option.takes_value and option.metavar and not option.is_position else ""
     spelled = ", ".join(f"{flag}{value}" for flag in option.spellings) if value else ", ".join(option.spellings)
-    text = option.help if option.flags[0].startswith("-") else f"{option.metavar or option.name}: {option.help}"
+    text = f"{option.metavar or option.name}: {option.help}" if option.is_position else option.help
     text = f"{text[:1].upper()}{text[1:].rstrip('.')}."
-    required = " Required." if option.required else ""
-    yield from ("", "```{option} " + spelled, _cell(text) + required, "```")
+    if option.required:
+        text += " Required."
+    if option.default:
+        text += f" Default: {option.default}"
+        text += "" if text.endswith(".") else "."
+    yield from ("", "```{option} " + spelled, _cell(text), "```")
 
 
 def _events() -> Iterator[str]:

@@ -190,6 +190,21 @@ def words(values: Sequence[float], digits: int = 2) -> str:
     return f"{mean(values):.{digits}f}{more} ({len(values)})"
 
 
+def percent(shares: Sequence[float]) -> str:
+    """Return the mean of shares in percent; nothing where none was measured."""
+    return f"{mean(shares):.0%}" if shares else ""
+
+
+def losses(spec: str, repeats: int) -> list[tuple[tuple[int, ...], int]]:
+    """Return the published runs that lost workers: their moments and the whole, in seconds; at most `repeats` each."""
+    return [*LOST[spec][:repeats], *LOST_TWO.get(spec, ())[:repeats]]
+
+
+def lost_at(spec: str, moments: Sequence[int]) -> str:
+    """Return the name under which a run that loses workers at these moments is kept."""
+    return "-".join([spec, *map(str, moments)])
+
+
 @dataclass(frozen=True)
 class Kept:
     """One run, as it is kept: what it was of, hours and dollars of the paper, accuracy in percent, real seconds that

@@ -11,8 +11,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import DURATIONS, TESTS
+from tools import package
+from transient_magics.version import VERSION
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("google.cloud", "tensorflow", "asyncssh", "aiohttp", "anywidget", "pandas")
@@ -24,9 +27,10 @@ def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("templates", "locks"):
-        for path in (ROOT / folder).iterdir():
-            assert f"transient_magics/_{folder}/{path.name}" in names
+    assert {f"transient_magics/_templates/{path.name}" for path in (ROOT / "templates").iterdir()} <= names
+    locks = {name.rpartition("/")[2] for name in names if "/_locks/" in name}
+    assert locks == {"training.txt", "light.txt", "controller.txt", "tensor2tensor.txt", "cuda.txt"}
+    assert package.problems(wheel) == []
     panels = {name for name in names if "_widgets/" in name}
     assert panels == {
         f"transient_magics/_widgets/{name}"
@@ -37,6 +41,56 @@ def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
         "transient_magics/catalog/prices.csv",
         "transient_emulator/__main__.py",
     } <= names
+
+
+def bundled() -> list[str]:
+    """The packages whose code is in the panels: production packages of the lock without the bundler."""
+    lock = json.loads((ROOT / "widgets" / "package-lock.json").read_text(encoding="utf-8"))
+    names = [
+        path.removeprefix("node_modules/") for path, row in lock["packages"].items() if path and not row.get("dev")
+    ]
+    return [name for name in names if not name.startswith(("esbuild", "@esbuild/"))]
+
+
+def test_each_bundled_package_has_its_notice_in_the_wheel_and_in_the_bundles() -> None:
+    assert bundled() == ["uplot"]
+    notices = (ROOT / "THIRD_PARTY.md").read_text(encoding="utf-8")
+    for name in bundled():
+        text = (ROOT / "widgets" / "node_modules" / name / "LICENSE").read_text(encoding="utf-8")
+        assert text.strip() in notices
+        holder = re.findall(r"Copyright \(c\) .*", text)[0]
+        for path in (ROOT / "widgets" / "dist").iterdir():
+            content = path.read_text(encoding="utf-8")
+            if name in content.lower():
+                assert holder in content, path.name
+
+
+def test_the_workflows_run_what_exists_and_check_before_they_publish() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    release, docs = (
+        yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))["jobs"]
+        for name in ("release", "docs")
+    )
+    for jobs in (release, docs):
+        assert jobs["publish"]["needs"] == "build"
+        for step in jobs["build"]["steps"]:
+            for target in re.findall(r"^make (\w+)", step.get("run", "")):
+                assert target in targets
+    assert "startsWith(github.ref, 'refs/tags/')" in release["publish"]["if"]
+    assert {"run": "make package"} in release["build"]["steps"]
+
+
+def test_a_tag_is_released_only_with_its_version_and_a_dated_changelog(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"the tag is v9.9, and the version is {VERSION}"):
+        package.check_tag("v9.9", ROOT)
+    (tmp_path / "transient_magics").mkdir()
+    (tmp_path / "transient_magics" / "version.py").write_text('VERSION = "1.2"\n', encoding="utf-8")
+    changes = tmp_path / "CHANGELOG.md"
+    changes.write_text("## 1.2, not released yet\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="has no heading"):
+        package.check_tag("v1.2", tmp_path)
+    changes.write_text("## 1.2, 2026-12-01\n", encoding="utf-8")
+    package.check_tag("v1.2", tmp_path)
 
 
 def test_the_start_up_script_is_found_and_fits_into_instance_metadata() -> None:

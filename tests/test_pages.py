@@ -18,8 +18,9 @@ from tests import homes
 from tests.notebooks import notebook_of, runner_of
 from transient_emulator.weather.settings import Settings
 from transient_magics import client
+from transient_magics.catalog.prices import worker_price
 from transient_magics.cli import arguments, program
-from transient_magics.cli.options import declared
+from transient_magics.cli.options import ALIASES, declared
 from transient_magics.client.project.availability import replayed
 
 ROOT = Path(__file__).parent.parent
@@ -166,6 +167,8 @@ def anchors(path: Path) -> set[str]:
 def written(place: str) -> bool:
     """Whether a page is one of those that are written from the code."""
     folder, _, page = place.partition("/")
+    if place == "gallery/index":
+        return True
     return folder == "reference" and page.removesuffix(".md") in reference_pages()
 
 
@@ -202,6 +205,13 @@ def shown(path: Path) -> set[str]:
 def test_every_line_that_is_shown_is_understood(path: Path) -> None:
     for line in shown(path):
         verb, *words = arguments.split(line)
+        if verb in ("help", "version"):
+            assert verb == "version" or arguments.explain([word for word in words if word != "COMMAND"]), line
+            continue
+        verb = ALIASES.get(verb, verb)
+        if "-h" in words:
+            assert arguments.parse(verb, words).verb == "help", line
+            continue
         if verb == "emulator":
             with pytest.raises(SystemExit) as ended:
                 program.main([*line.split("#")[0].split(), "-h"])
@@ -268,6 +278,17 @@ def test_what_the_cluster_on_google_costs_an_hour_is_what_the_catalog_says() -> 
     spec = client.specify(client.Declaration(**arguments.parse("cluster", arguments.split(line)).values))
     promise = r"Four L4 on Spot and one parameter server come to about \$([\d.]+) an hour"
     assert re.findall(promise, " ".join(README.split())) == [f"{spec.hourly:.1f}"]
+
+
+def test_the_h100_costs_on_google_what_the_catalog_says() -> None:
+    price = worker_price("h100", "us-central1-a")
+    assert f"${price.transient:.2f} on Spot in us-central1 at Google" in " ".join(README.split())
+
+
+def test_every_benchmark_of_the_evidence_exists() -> None:
+    programs = re.findall(r"`(bench_\w+\.py)", (DOCS / "evidence.md").read_text(encoding="utf-8"))
+    assert len(programs) > 10
+    assert [program for program in programs if not (ROOT / "benchmarks" / program).is_file()] == []
 
 
 def test_the_picture_is_there() -> None:

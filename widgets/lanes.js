@@ -210,6 +210,7 @@ function row(span, send, now, tell) {
     node.tick = () => {
       const left = Math.ceil(vm.leaves_at - now());
       setText(state, vm.leaves_at ? vm.words.replace(/ in \d+ s$/, left > 0 ? ` in ${left} s` : "") : vm.words);
+      setAttribute(state, "title", vm.words);
       if (vm.life.some((part) => !part[3])) life.update(vm);
     };
     return node;

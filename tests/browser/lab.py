@@ -64,11 +64,16 @@ _SEEN = """() => JSON.stringify({
 class Lab:
     """A running JupyterLab and the folder that it serves."""
 
-    def __init__(self, url: str, token: str, folder: Path, home: Path, browser: Browser) -> None:
+    def __init__(
+        self, url: str, token: str, folder: Path, home: Path, browser: Browser, *, clusters: Path, scale: float
+    ) -> None:
         self.url, self.folder, self.home = url, folder, home
+        self.clusters = clusters
         self._theme: dict[str, str] | None = None
         self._token = token
-        self._context = browser.new_context()  # one: each would fetch and compile all of JupyterLab anew
+        self._context = browser.new_context(
+            device_scale_factor=scale
+        )  # one: each would fetch and compile all of JupyterLab anew
         self._pages: list[Page] = []
         self._idle: Page | None = None
         self._console: list[str] = []
@@ -226,8 +231,14 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def jupyterlab(home: Path, folder: Path, browser: Browser, clusters: Path | None = None) -> Iterator[Lab]:
-    """JupyterLab, which keeps its own things in `home` and serves `folder`; its kernels keep theirs in `clusters`."""
+def jupyterlab(
+    home: Path, folder: Path, browser: Browser, clusters: Path | None = None, *, scale: float = 1.0
+) -> Iterator[Lab]:
+    """Start JupyterLab, which keeps its settings in `home` and serves `folder`; its kernels keep theirs in `clusters`.
+
+    Pictures of its pages have `scale` pixels for each CSS pixel.
+    """
+    clusters = clusters or home / "transient"
     token = secrets.token_hex(8)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -236,7 +247,7 @@ def jupyterlab(home: Path, folder: Path, browser: Browser, clusters: Path | None
         "HOME": str(home),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
-        "TRANSIENT_MAGICS_HOME": str(clusters or home / "transient"),
+        "TRANSIENT_MAGICS_HOME": str(clusters),
         "PYTHONPATH": str(TESTS.parent),
     }
     command = [
@@ -247,7 +258,7 @@ def jupyterlab(home: Path, folder: Path, browser: Browser, clusters: Path | None
     log = (home / "lab.log").open("wb")
     process = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)
     try:
-        lab = Lab(f"http://127.0.0.1:{port}", token, folder, home, browser)
+        lab = Lab(f"http://127.0.0.1:{port}", token, folder, home, browser, clusters=clusters, scale=scale)
         lab.setting("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False})
         _wait_for(f"{lab.url}/api/status?token={token}", process, home / "lab.log")
         yield lab

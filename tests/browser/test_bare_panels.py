@@ -331,6 +331,20 @@ def test_every_vm_of_a_large_cluster_is_within_reach(chrome: Browser, theme: str
         assert min(dull.values()) >= 3, dull
 
 
+def test_a_long_refusal_leaves_the_lanes_their_width(chrome: Browser) -> None:
+    state = stories.state_at("training", began=time.time() - 60)
+    values = sent(state, state.recent[-1].at)
+    refused = "refused: The zone has no capacity for this VM now. " * 4
+    values["view"]["vms"] = [
+        {**vm, "words": refused} if vm["name"] == "worker-1" else vm for vm in values["view"]["vms"]
+    ]
+    with bare(chrome, "cluster", values, width=1040) as page:
+        lane = page.get_by_role("slider", name="life of worker-1").bounding_box()
+        assert lane
+        assert lane["width"] > 300
+        assert page.get_by_title(refused).count() == 1
+
+
 def test_what_is_offered_stands_beside_its_price_and_not_on_it(chrome: Browser) -> None:
     with bare(chrome, "declare", {"menu": menu(), "choices": dict(FIRST), "offer": offer(FIRST)}, width=900) as page:
         widths = "nodes => nodes.map(node => node.getBoundingClientRect()).map(box => [box.left, box.right])"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from itertools import groupby
 
 import pytest
 
 from transient_magics.catalog import has_gpu
-from transient_magics.catalog.capacity import ROUND, drawn, table
+from transient_magics.catalog.capacity import ROUND, drawn, numbers_while_any, table
 from transient_magics.catalog.traces import Trace, read_traces, to_csv
 
 SHARES = {
@@ -34,6 +35,15 @@ def test_zones_have_vms_as_often_and_for_as_long_as_was_published() -> None:
     for zone, hours in SPELLS.items():
         spells = [len(list(spell)) for there, spell in groupby(number > 0 for number in numbers(traces[zone])) if there]
         assert sum(spells) / len(spells) * ROUND / 3600 == pytest.approx(hours, rel=0.35), zone
+
+
+def test_how_many_there_are_while_there_are_any_is_as_in_the_zones() -> None:
+    rounds = [place % 50 < 40 for place in range(1000)]
+    drawn_ = [numbers_while_any(rounds, random.Random(seed)) for seed in range(90)]
+    counted = [number for numbers in drawn_ for number, any_ in zip(numbers, rounds, strict=True) if any_]
+    assert all((number > 0) == any_ for numbers in drawn_ for number, any_ in zip(numbers, rounds, strict=True))
+    all_ = sum(share / some for some, share in SHARES.values()) / len(SHARES)
+    assert sum(number == 16 for number in counted) / len(counted) == pytest.approx(all_, abs=0.1)
 
 
 def test_a_seed_draws_the_same_traces_in_zones_that_have_the_gpu_and_the_table_names_its_source() -> None:

@@ -20,6 +20,7 @@ from transient_magics.cli import arguments, options, verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import Preview, resized, specify
+from transient_magics.client.declaring.runs import specified
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import DeclarationError
@@ -235,6 +236,7 @@ def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:
 ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "list": (client.clusters, ["--all"]),
     "status": (client.cluster, ["demo"]),
+    "cost": (client.cluster, ["demo"]),
     "attach": (client.attach, ["demo --project my-own -o c"]),
     "resize": (None, ["demo k80x6 --give-up dearest", "demo --ps 2"]),
     "relocate": (None, ["demo --zone us-east1-c --gpus t4 --yes"]),
@@ -394,8 +396,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--resume run-1 --no-check --when-done workers --pace .2 --finish-by 18:00 --max-cost $5 --confidence 0.9 "
         "--gpus t4,l4 --zones us-east1-c,us-east1-d --adapt ask --wait -o run"
     )
-    besides = ["--prep", "--param", "--backup-workers"]
-    assert unnamed("train", line) == besides, "which take no --cache, a cell's own model, and --mode sync"
+    besides = ["--param", "--prep", "--backup-workers"]
+    assert unnamed("train", line) == besides, "which take a cell's own model, no --cache, and --mode sync"
     assert parse("train", split(TRAIN + "--prep 'CPU x2'")).values["prep"] == "cpux2"
     command = parse("train", split(line))
     assert (command.wait, command.output) == (True, "run")
@@ -476,6 +478,21 @@ def test_a_mistake_in_a_run_is_answered_with_one_clear_line(line: str, said: str
     assert said in str(error.value)
 
 
+def test_static_mini_batches_are_refused_where_the_speed_of_unequal_workers_is_not_known() -> None:
+    static = {"name": "run", "train_steps": 10, "batching": "static"}
+
+    def specified_on(workers: str, **more: str) -> RunSpec:
+        return specified(specify(Declaration(workers)), {**static, **more}, None, (), "")[0]
+
+    with pytest.raises(DeclarationError) as error:
+        specified_on("k80x2+cpux2")
+    assert "the speed of workers without a GPU is not known beside other GPUs (--batching)" in str(error.value)
+    assert "Use --batching dynamic" in str(error.value)
+    assert specified_on("k80x2+cpux2", batching="dynamic").batching == "dynamic"
+    for workers in ("k80x2+p100", "t4x2+l4", "cpux2"):
+        assert specified_on(workers).batching == "static"
+
+
 def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
     own = (
         "--over 'lr=1e-3:1e-1:log units=16,32' --trials 8 --sampler tpe --pruner hyperband --objective 'max accuracy' "
@@ -512,7 +529,7 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
 def test_everything_explains_itself(verb: str) -> None:
     command = parse("cluster", [*([verb] if verb else []), "--help"], called="%transient_cluster")
     assert command.verb == "help"
-    assert command.values["text"].startswith(f"usage: %transient_cluster {verb}".rstrip())
+    assert str(command.values["help"]).startswith(f"usage: %transient_cluster {verb}".rstrip())
 
 
 @pytest.mark.parametrize(
@@ -521,12 +538,12 @@ def test_everything_explains_itself(verb: str) -> None:
 )
 def test_a_usage_says_which_words_may_be_left_out(verb: str, said: str) -> None:
     called = f"transient {verb}"
-    assert parse(verb, ["-h"], called=called).values["text"].startswith(f"usage: {called} {said} [options]\n")
+    assert str(parse(verb, ["-h"], called=called).values["help"]).startswith(f"usage: {called} {said} [options]\n")
 
 
 def test_the_help_of_a_cluster_shows_that_its_sub_commands_are_no_magics() -> None:
-    said = parse("cluster", ["-h"], called="%transient_cluster").values["text"]
-    assert "as in `%transient_cluster revoke NAME WORKER`:\n  list, status, attach," in said
+    said = str(parse("cluster", ["-h"], called="%transient_cluster").values["help"])
+    assert "as in `%transient_cluster revoke NAME WORKER`:\n  list, status, cost, attach," in said
 
 
 def test_a_table_says_the_same_as_a_line() -> None:

@@ -16,6 +16,7 @@ from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.seen import Seen
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.panels import plan_html
+from transient_magics.planner.deadlines.cost import drawn
 from transient_magics.planner.plan import Plan
 from transient_magics.spec.units import parse_deadline
 
@@ -72,6 +73,7 @@ def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone(within_20
     assert re.search(r"Done within 20 h: \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\), after [\d.]+ h \(.* in time\.", str(plan))
     assert "Deadlines: 10." in str(plan)
     assert "no forecast of a zone" in str(plan)
+    assert "as many VMs at once as Google's zones had" in str(plan)
     assert "aria-label='Dollars over deadlines'" in plan_html(plan)
     assert "the band is the range of simulated runs" in plan_html(plan)
 
@@ -85,6 +87,13 @@ def test_a_deadline_that_on_demand_would_miss_is_refused_with_the_nearest_which_
     assert planned(nearest[1]).deadline
 
 
+def test_drawn_markets_may_have_a_part_of_the_workers_and_one_worker_is_there_or_not() -> None:
+    seen = {int(market(720.0 * place)) for market in drawn(4, 1e5, 60) for place in range(130)}
+    assert seen == {0, 2, 4}
+    assert {int(market(720.0 * place)) for market in drawn(1, 1e5, 20) for place in range(130)} == {0, 1}
+    assert {int(market(0.0)) for market in drawn(40, 1.0, 100)} >= {0, 40}, "where all 16 were there"
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) -> None:
@@ -95,7 +104,10 @@ def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) 
     assert none.deadline
     assert all_of_it.deadline
     assert none.deadline.wanted.dollars > 1.5 * all_of_it.deadline.wanted.dollars
-    assert "plenty.csv says of 4 VMs" in str(all_of_it)
+    assert "plenty.csv says of 4 VMs: an example" in str(all_of_it)
+    scarce.write_text(HEADER + "a,k80,1,0,1\na,k80,1,900000,\n", encoding="utf-8")
+    few = planned("20h", availability=str(scarce))
+    assert "scarce.csv says of 4 VMs (all of them or none, where it never counts as many)" in str(few)
     scarce.write_text(HEADER.replace("gpu,", "card,"), encoding="utf-8")
     with pytest.raises(DeclarationError, match=r"scarce\.csv: unknown column 'card'"):
         planned("20h", availability=str(scarce))

@@ -20,6 +20,7 @@ import pytest
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
 from transient_magics import client, places
+from transient_magics.catalog.published import stand_ins
 from transient_magics.cli import program
 from transient_magics.client.configurations import Part, StudyPreview
 from transient_magics.client.forecaster import Forecaster
@@ -29,7 +30,9 @@ from transient_magics.protocol.study import StudySpec, parse_space
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"
 MONEY = r"\$\d+\.\d+"
-WORDS = re.compile(rf"ends about {CLOCK} \({CLOCK} to {CLOCK}\); this run {MONEY} at its end \({MONEY} to {MONEY}\)")
+LASTS = ", if Spot capacity lasts"
+COSTS = rf"{LASTS}; this run {MONEY} at its end \({MONEY} to {MONEY}\)"
+WORDS = re.compile(rf"ends about {CLOCK} \({CLOCK} to {CLOCK}\){COSTS}")
 
 
 def training(
@@ -92,12 +95,28 @@ def test_how_a_run_ends_is_told_by_a_process_of_its_own(forecaster: Forecaster) 
 def test_how_a_run_ends_is_told_by_its_handle_and_by_the_status(
     forecaster: Forecaster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = re.compile(rf"finishes in \d+ min \(.*\), at {CLOCK}; this run {MONEY} at its end \({MONEY} to {MONEY}\)")
-    found = client.cluster("demo").run("run-1").forecast()
-    assert words.fullmatch(str(found))
+    words = re.compile(rf"finishes in \d+ min \(.*\), at {CLOCK}{COSTS}")
+    run = client.cluster("demo").run("run-1")
+    assert words.fullmatch(str(run.forecast()))
+    assert re.fullmatch(rf"{MONEY} so far, {MONEY} at its end \({MONEY} to {MONEY}\){LASTS}", run.cost().words)
     assert program.main(["cluster", "status", "demo"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if words.search(line)]
     assert line.strip().startswith("run-1 finishes in ")
+
+
+def test_a_forecast_on_the_emulator_has_the_lifetimes_of_its_weather(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    monkeypatch.setattr("transient_magics.client.planning.forecasts.weather_of", lambda cluster: "published")
+    training(tmp_path, gpu="t4")
+    run = client.cluster("demo").run("run-1")
+    known = run.forecast()
+    assert known.risk == "lifetimes as the emulator's weather has them"
+    where = run.cluster.state.vms["worker-1"].zone.rpartition("-")[0]
+    assert f"; its emulated VMs live like others: {stand_ins('t4', where)}" in str(known)
+    assert "396 preemptible VMs" not in str(known)
+    assert "396 preemptible VMs" in str(run.forecast("published")), "where it is asked for"
 
 
 def test_without_scipy_nothing_is_told_and_nothing_started(
@@ -150,6 +169,7 @@ def test_a_studys_dry_run_says_hours_and_dollars_where_runs_of_its_model_were_me
     (longer,) = preview(80_000).rows
     assert longer["hours"] / row["hours"] == pytest.approx(2, rel=0.1)
     said = str(preview(40_000))
+    assert "hours and dollars are for as long as Spot capacity lasts:" in said.splitlines()[0]
     assert re.search(r"; about \d+ h( \d+ min)? \(\d+ h.* to \d+ h.*\), \$\d+\.\d+ \(\$\d.* to \$\d.*\)", said), said
     assert "Hours are by what this model's runs were measured at" in said
     unknown = preview(40_000, model="another")

@@ -126,8 +126,8 @@ def test_what_is_typed_is_read_completed_and_explained(home: Path) -> None:
         "name": "stack", "project": "a-project", "zone": "us-west1-b", "base": "family/mine", "gpu": False,
         "disk_gb": 80,
     }  # fmt: skip
-    assert "build, list, delete" in arguments.parse("image", []).values["text"]
-    assert "--base IMAGE" in arguments.parse("image", ["build", "-h"]).values["text"]
+    assert "build, list, delete" in str(arguments.parse("image", []).values["help"])
+    assert "--base IMAGE" in str(arguments.parse("image", ["build", "-h"]).values["help"])
     with pytest.raises(DeclarationError, match=r"%transient_image has no sub-command 'biuld'. Did you mean build"):
         arguments.parse("image", ["biuld"], called="%transient_image")
     with pytest.raises(DeclarationError, match="takes a whole number from 10 on"):

@@ -255,3 +255,13 @@ def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_f
     state = replay([*history, events.TrainFinished(run="run-1", step=200)])
     assert text.run_words(state.runs["run-1"]).startswith("finished at step 200 of 200, ")
     assert "run-2  waits for its first step" in text.status(state, bill(state, 1.0), 1.0)
+
+
+@pytest.mark.parametrize(("project", "said"), [
+    (None, "; it was emulated, so nothing was billed: $0.00 is what its VMs would have cost."),
+    ("my-project", " and none is billed any more; it cost $0.00."),
+])  # fmt: skip
+def test_a_deleted_cluster_is_said_to_be_billed_no_more(project: str | None, said: str) -> None:
+    spec = replace(specify(Declaration("t4", name="c")), project=project)
+    state = replay([events.ClusterDeclared(spec=spec.to_dict())])
+    assert text.deleted_words(state, bill(state, 0.0)) == f"c is deleted, no VM is left{said}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from statistics import stdev
 
 import pytest
 from hypothesis import given
@@ -241,7 +243,7 @@ def test_a_band_has_the_starts_of_those_who_take_over_and_of_a_late_run_it_lies_
     assert 20_000 / closed.speeds.mean({"cpu": 4}) < low < high <= 9000
     share, (low, high) = band([end(replace(closed, deadline=600.0), chance) for _ in range(20)], 600.0)
     assert share == 0
-    assert 2500 < low < high < 60_000
+    assert 0.9 * 2500 < low < high < 60_000, "VMs may be faster than those that were measured"
 
 
 def trained(speed: Callable[[float], float], hours: float, vms: int = 1) -> Speeds:
@@ -260,8 +262,8 @@ def test_a_speed_that_drifts_for_an_hour_is_less_certain_than_one_that_only_jitt
     """Both differ by 5 %: for half an hour at a time, and for half a minute."""
     slow = trained(lambda hour: 1000 * (1.05 if hour % 1 < 0.5 else 0.95), 4.0)
     fast = trained(lambda hour: 1000 * (1.05 if hour * 60 % 1 < 0.5 else 0.95), 4.0)
-    assert slow.drift > 0.03
-    assert fast.drift < 0.025
+    assert slow.drift() > 0.03
+    assert fast.drift() < 0.025
     for speeds in (slow, fast):
         assert speeds.error({"cpu": 1}) >= 0.02
 
@@ -270,6 +272,25 @@ def test_other_vms_differ_and_many_differ_less() -> None:
     one, four = (trained(lambda _: 1000.0, 2.0, vms) for vms in (1, 4))
     assert one.error({"cpu": 1}) > 0.04
     assert four.error({"cpu": 4}) < 0.03
+
+
+def test_the_end_of_a_run_whose_vm_is_replaced_is_as_uncertain_as_other_vms_are() -> None:
+    """Its only VM is measured for two hours and gone: both it and the next one may be far from the mean of VMs."""
+    speeds = trained(lambda _: 1000.0, 2.0)
+    replaced = sight(
+        speeds=speeds, steps=20_000_000, deadline=4e5, most=1, workers={("cpu", SPOT): 1}, working={},
+        market=Market(True, lasts=1e9, spells=(1e9, 1e9)), life=1e9, train_steps=30_000_000,
+    )  # fmt: skip
+    ends = [math.log(end(replaced, random.Random(seed))) for seed in range(100)]
+    assert stdev(ends) == pytest.approx(speeds.error({"cpu": 1}), rel=0.15)
+
+
+def test_how_much_faster_one_worker_is_than_a_quarter_of_four_is_not_certain() -> None:
+    four = speeds_of(cpux4=8.0)
+    held = four.scaled(1.0, 0.05)
+    assert held.mean({"cpu": 4}) == pytest.approx(8.0)
+    assert held.mean({"cpu": 1}) == pytest.approx(8.0 * 1.15 / 4)
+    assert held.mean({"cpu": 8}) == pytest.approx(16.0 * 1.15 / 1.35)
 
 
 def test_a_lasting_drop_is_noticed_within_a_quarter_of_an_hour() -> None:

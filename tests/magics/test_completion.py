@@ -67,6 +67,8 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%%sweep --sampler ", ["none", "grid", "random", "tpe", "gp"]),
         ("%%transient_sweep --objective ", ["max accuracy", "min loss"]),
         ("%%train --hparams", ["--hparams-set", "--hparams"]),
+        ("%transient_help tr", ["train"]),
+        ("%transient_help cluster res", ["resize"]),
     ],
 )
 def test_what_may_follow_is_offered(shell: InteractiveShell, line: str, expected: list[str]) -> None:

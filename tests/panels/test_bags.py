@@ -96,7 +96,10 @@ def test_the_surrogate_is_as_good_as_its_last_batch_says() -> None:
 def test_it_ends_when_all_results_are_there_with_an_interval() -> None:
     """70 results of jobs of a minute on four workers, of which the last ones overlap."""
     (bag,) = bags(SHORT.state, SHORT.now)
-    told = re.fullmatch(r"in about (\d+) min, at (\d\d:\d\d) \((\d\d:\d\d) to (\d\d:\d\d)\), or sooner", bag["ends"])
+    told = re.fullmatch(
+        r"in about (\d+) min, at (\d\d:\d\d) \((\d\d:\d\d) to (\d\d:\d\d)\), or sooner, if Spot capacity lasts",
+        bag["ends"],
+    )
     assert told, bag["ends"]
     assert 17 <= int(told[1]) <= 20
     early, middle, late = (
@@ -117,7 +120,7 @@ def test_the_end_of_a_bag_whose_jobs_end_together_is_not_at_the_pace_of_a_round(
 
 def test_an_end_is_without_an_interval_until_more_jobs_have_finished_than_run() -> None:
     few = BagStory(specification(200, until={}), done=3)
-    assert re.fullmatch(r"in about \d+ min", bags(few.state, few.now)[0]["ends"])
+    assert re.fullmatch(r"in about \d+ min, if Spot capacity lasts", bags(few.state, few.now)[0]["ends"])
 
 
 def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished() -> None:

@@ -84,3 +84,15 @@ def test_a_plan_and_a_search_say_what_they_rest_on() -> None:
     assert gpus & {"t4", "l4", "v100"}
     with pytest.raises(PlanError, match=r"The FLOPs of new cannot be counted.*Train it for a minute"):
         counted_workload("new", {"parameters": 5, "batch_size": 4})
+
+
+def test_what_stands_in_for_texts_that_are_not_made_yet_is_said() -> None:
+    counts = {"parameters": 5e7, "batch_size": 4096, "tokens": 1.0, "vocabulary": 32_768.0}
+    found = counted_workload("transformer", counts)
+    said = " ".join(found.notes)
+    assert "0.3 GFLOPs for a token, taken as 6 for each parameter (Kaplan et al., 2020)" in said
+    assert found.guess
+    assert "one of 32,768 entries stands in, the size that the problem declares" in said
+    assert "stands in" not in " ".join(counted_workload("new", RESNET_32).notes)
+    with pytest.raises(PlanError, match="cannot be counted"):
+        counted_workload("new", {"parameters": 5e7, "batch_size": 4096})

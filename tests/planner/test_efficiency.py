@@ -18,7 +18,7 @@ from transient_magics.catalog import price_list
 from transient_magics.errors import PlanError
 from transient_magics.journal import Journal, events
 from transient_magics.panels.plan import asked_again, begun
-from transient_magics.planner.efficiency import NoiseScale, Target, TargetSteps
+from transient_magics.planner.efficiency import ExamplesModel, NoiseScale, Target, TargetSteps, Way
 from transient_magics.planner.measured import Record, record
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.search import Search
@@ -117,6 +117,16 @@ def test_steps_follow_the_global_batch_whoever_makes_it() -> None:
     assert window.examples == pytest.approx(SCALE, rel=0.1), "what came behind the target does not count"
     with pytest.raises(PlanError, match=r"global batch of 512 lies outside of what was run \(32 to 256\)"):
         steps.need(16)
+
+
+def test_one_more_run_misses_a_line_as_its_runs_do_and_least_in_their_middle() -> None:
+    """Runs 5 % off, one above and one below: with the 10 % that runs usually differ by, one more is about 11 % off."""
+    batches = [32.0, 64.0, 128.0, 256.0, 512.0]
+    known = [Way(32, each, (30_000 + 75 * each) * (1 + 0.05 * (-1) ** turn), True) for turn, each in enumerate(batches)]
+    line = ExamplesModel.fit(batches, known)
+    errors = [line.error_at(each) for each in (32, 198, 512)]
+    assert errors == pytest.approx([0.116, 0.108, 0.134], abs=0.002)
+    assert min(errors) < line.error < max(errors)
 
 
 @pytest.mark.parametrize("slope", [1.0, -1.0])

@@ -32,7 +32,9 @@ from transient_magics.spec import parse_groups
 BEGAN = 1_000_000.0
 
 
-def story(steps: int = 4000, *, revoked: bool = True, **spec: Any) -> tuple[list[Event], list[dict[str, Any]]]:
+def story(
+    steps: int = 4000, *, revoked: bool = True, gpu: str = "", **spec: Any
+) -> tuple[list[Event], list[dict[str, Any]]]:
     """Four workers of two steps a second; after 100 s one of them is revoked, 40 s later its replacement joins."""
     cluster = stories.declaration("demo", declared_at=BEGAN)
     told: list[tuple[float, Event]] = [
@@ -67,7 +69,15 @@ def story(steps: int = 4000, *, revoked: bool = True, **spec: Any) -> tuple[list
             told.append((second, events.TrainProgress(run="run-1", step=int(step), loss=1.0,
                                                       steps_per_second=2.0 * active, active=active)))  # fmt: skip
     told.sort(key=lambda each: each[0])
+    if gpu:
+        told = [
+            (second, replace(event, accelerator=gpu) if _asks_for_a_worker(event) else event) for second, event in told
+        ]
     return [_at(event, BEGAN + second, seq) for seq, (second, event) in enumerate(told, 1)], rows
+
+
+def _asks_for_a_worker(event: Event) -> bool:
+    return isinstance(event, events.VmRequested) and event.role == "worker"
 
 
 def _at(event: Event, at: float, seq: int) -> Event:
@@ -279,6 +289,24 @@ def test_a_run_is_foretold_from_what_its_workers_reach() -> None:
     assert low < calm.seconds < high
 
 
+def test_stretches_with_distant_workers_are_left_out_where_others_tell_how_fast_steps_are(tmp_path: Path) -> None:
+    history, rows = story(revoked=False)
+    moved = [
+        replace(each, zone="us-east1-c") if isinstance(each, events.VmRequested) and each.vm == "worker-3" else each
+        for each in history
+    ]
+    far, near = record(moved, rows, "run-1"), record(history, rows, "run-1")
+    assert {each.distant for each in far.observations} == {True}
+    assert {each.distant for each in near.observations} == {False}
+    assert Record.from_dict(far.to_dict()) == far
+    slow = [replace(each, steps_per_second=each.steps_per_second / 2) for each in far.observations]
+    store = learnt(tmp_path, list(near.observations), slow)
+    assert store.workload("run-1", "own").step("k80").seconds == pytest.approx(0.5, rel=0.05)
+    alone = learnt(tmp_path / "alone", slow).workload("run-1", "own")
+    assert alone.step("k80").seconds == pytest.approx(1.0, rel=0.05)
+    assert any("their distance is in its seconds" in note for note in alone.notes)
+
+
 def test_an_empty_place_is_filled_again_some_day() -> None:
     """The replacement was refused everywhere, and is asked for again: with three for ever it would last much longer."""
     history, rows = story()
@@ -379,9 +407,9 @@ def test_what_a_run_costs_in_the_end_lies_within_what_was_foretold_of_it(until: 
 def test_an_interval_whose_ends_read_the_same_is_left_out() -> None:
     sure: Any = SimpleNamespace(
         seconds=180.0, cost=Projection(0.0571, 0.0571, 0.0571), at=0.0, finishes_at=180.0, finished=1.0, guess="",
-        stand_in="", behind=None, interval=lambda what: (175.0, 184.0),
+        stand_in="", provided=", if Spot capacity lasts", behind=None, interval=lambda what: (175.0, 184.0),
     )  # fmt: skip
-    said = r"finishes in 3 min, at \d\d:\d\d; this run \$0.057 at its end"
+    said = r"finishes in 3 min, at \d\d:\d\d, if Spot capacity lasts; this run \$0.057 at its end"
     assert re.fullmatch(said, forecast_words(sure))
 
 

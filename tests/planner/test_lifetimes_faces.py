@@ -149,7 +149,7 @@ def test_what_cannot_be_answered_is_said_in_one_line(
 
 
 def test_help_and_completion() -> None:
-    text = str(arguments.parse("lifetimes", ["-h"]).values["text"])
+    text = str(arguments.parse("lifetimes", ["-h"]).values["help"])
     assert "--checkpoint-cost" in text
     assert "us-west1" in candidates("transient_lifetimes", "--region ", "")
     assert "t4" in candidates("transient_lifetimes", "--gpu ", "")

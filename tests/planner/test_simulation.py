@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from transient_magics.client import plan
+from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.planner.lifetimes.beyond import continued
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.model import drawn
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady
 from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.planner.ranges.middle import middle
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
 from transient_magics.planner.speeds.speed import capacity, cluster_speed, worker_speed
 
@@ -307,3 +309,33 @@ def test_a_plan_says_where_few_old_vms_tell_of_its_risk() -> None:
     said = "Beyond 24 h the risk of the V100 in us-central1 rests on 0 revocations, and on its other regions."
     assert said in long.notes
     assert said not in short.notes
+
+
+def test_the_middle_leaves_out_at_one_end_what_it_cannot_at_the_other() -> None:
+    """Of a run that is not revoked in every fifth course no hours lie below the undisturbed ones."""
+    hours = np.append(np.full(20, 5.0), 5 + np.arange(1, 81) / 10)
+    assert middle(hours) == pytest.approx((5.0, np.quantile(hours, 0.9)))
+    assert middle(-hours) == pytest.approx((-np.quantile(hours, 0.9), -5.0))
+    even = np.arange(1001)
+    assert middle(even) == pytest.approx((50, 950), abs=0.1)
+    assert middle(even, 0.5) == pytest.approx((250, 750), abs=0.5)
+    assert middle([3.0, 3.0]) == (3.0, 3.0)
+
+
+def test_runs_of_a_study_differ_each_by_itself_and_the_slowest_place_decides() -> None:
+    run = Course((Workers(2, 1.0, 1.0, 3.0),), 2 * HOUR, from_first_step=True, work_error=0.1)
+
+    def off(course: Course, runs: int, at_once: int) -> float:
+        low, high = middle(hours_until_trained(course, runs, at_once))
+        return (high - low) * at_once / runs
+
+    by_vms = 1 / 3  # of the variance: of two VMs that differ as far as runs
+    shared = (by_vms + (1 - by_vms) / 16) ** 0.5
+    assert off(run, 16, 1) == pytest.approx(shared * off(run, 1, 1), rel=0.05), "the VMs stay, the runs do not"
+    unknown = replace(run, work_error=0.0, groups=(Workers(2, 1.0, 1.0, 3.0, error=0.1),))
+    assert off(unknown, 16, 1) == pytest.approx(off(unknown, 1, 1)), "what is not known of the GPU is the same for all"
+    hours = {
+        (runs, at_once): hours_until_trained(run, runs, at_once).mean() for runs, at_once in ((1, 1), (8, 8), (9, 8))
+    }
+    assert 1.05 < hours[8, 8] / hours[1, 1] < 1.2
+    assert hours[9, 8] == pytest.approx(2 * hours[1, 1], rel=0.01), "one place trains two, the others wait"

@@ -166,6 +166,26 @@ def test_a_cache_brings_what_the_published_model_says() -> None:
         assert what_if(found, Change(cache=share)).seconds.mean == pytest.approx(1 / min(fetched, 1 / 0.05))
 
 
+def test_a_change_comes_in_another_run_and_runs_differ_however_steady_the_measure_was() -> None:
+    steady = one(told([step(network=0.05)] * 5))
+    same, faster = what_if(steady, Change()), what_if(steady, Change(link=2.0))
+    assert same.seconds.low < 0.9 * same.seconds.mean < 1.1 * same.seconds.mean < same.seconds.high
+    assert same.times == Estimate(1.0, 1.0, 1.0)
+    assert faster.seconds.half / faster.seconds.mean > same.seconds.half / same.seconds.mean, "the model may be off"
+    assert faster.times.low < faster.times.mean < faster.times.high
+    noisy = what_if(one(told([step(network=0.05)] * 5, noise=0.1)), Change(link=2.0))
+    assert noisy.seconds.half > faster.seconds.half
+
+
+def test_repeats_on_a_slower_machine_make_no_stall_less_sure() -> None:
+    """All of a repeat takes longer: a stall that stands out of each repeat stands out of all of them."""
+    levels = (1.0, 1.4, 0.9, 1.3, 1.1)
+    found = one(told([{name: level * value for name, value in step(network=0.05).items()} for level in levels]))
+    (stall,) = found.stalled
+    assert stall.name == "network"
+    assert stall.seconds.half < 0.01 * stall.seconds.mean < 0.1 * found.compute.seconds.half
+
+
 @pytest.mark.parametrize(("change", "said"), [({"cache": 1.5}, "no share"), ({"link": 0.0}, "no number of times")])
 def test_a_change_that_cannot_be_is_refused(change: dict[str, float], said: str) -> None:
     with pytest.raises(DeclarationError, match=said):

@@ -11,14 +11,14 @@ import transient_magics as tm
 from tests.panels import stories
 from tests.planner.test_learning import BEGAN, story
 from transient_magics.catalog import ACCELERATORS, ZONES
-from transient_magics.catalog.published import LAST_HOUR, stand_in_tables, stand_in_words, tables
+from transient_magics.catalog.published import LAST_HOUR, lifetimes, stand_in_tables, stand_in_words, tables
 from transient_magics.client.declaring.dry_run import Preview
 from transient_magics.journal import events, replay
 from transient_magics.panels.offer import _risk
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import forecast
 from transient_magics.planner.lifetimes.beyond import Capped
-from transient_magics.planner.lifetimes.published import published_lifetimes, stand_in
+from transient_magics.planner.lifetimes.published import emulated_lifetimes, published_lifetimes, stand_in
 from transient_magics.planner.lifetimes.resampling import BLOCKS, resampled
 from transient_magics.planner.measured import record
 from transient_magics.planner.plan import Plan, make_plan
@@ -70,6 +70,17 @@ def test_a_plan_names_what_stands_in_and_gives_a_range_of_workers_lost() -> None
     assert "of the P100 in asia-east1 were published" in str(planned("p100x4@asia-east1-a"))
 
 
+@pytest.mark.parametrize(("gpu", "region"), [("t4", "us-central1"), ("k80", "us-east4"), ("cpu", "us-west1")])
+def test_the_emulators_vms_are_planned_as_its_weather_takes_them(gpu: str, region: str) -> None:
+    ages = np.array([1.0, 2.0, 12.0, 24.0])
+    model, used = emulated_lifetimes(gpu, region), lifetimes(gpu, region)
+    assert model.survival(ages) == pytest.approx([1 - used.fraction(3600 * age) for age in ages], abs=1e-6)
+    assert (1 - model.survival(np.array(40.0)) / model.survival(np.array(30.0))) == pytest.approx(
+        used.risk(30 * 3600, 40 * 3600), rel=0.05
+    )
+    assert stand_in(model) == ""
+
+
 def test_dry_runs_the_declare_panel_and_bag_plans_name_it_too() -> None:
     assert _risk("t4", "us-central1").startswith(T4)
     assert _risk("k80", "us-west1").startswith("Revoked of 48 preemptible K80 VMs in us-west1")
@@ -99,5 +110,6 @@ def test_the_forecast_of_a_run_names_it_in_a_clause(gpu: str, provisioning: str,
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
     found = forecast(state, now, state.runs["run-1"], seen, published_lifetimes)
     for words in (str(found), ending_words(found)):
+        assert (", if Spot capacity lasts; this run" in words) == (provisioning == "spot")
         assert words.count("lifetimes") == bool(said)
         assert said in words

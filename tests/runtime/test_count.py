@@ -26,3 +26,16 @@ def test_resnet_32_is_counted_as_it_was_published_on_a_machine_with_a_gpu_too(
     assert answer["model"]["parameters"] == 1_857_722
     assert answer["model"]["variable_bytes"] > 2 * 4 * 1_857_722, "with the optimizer's"
     assert answer["model"]["gigaflops"] == pytest.approx(1.6587, rel=0.01)
+
+
+@pytest.mark.nightly
+def test_a_text_model_is_counted_for_a_plan_before_its_vocabulary_is_made(tmp_path: Path) -> None:
+    transformer = {"model": "transformer", "hparams_set": "transformer_tiny", "problem": "translate_ende_wmt32k"}
+    (tmp_path / "cell.py").write_text("", encoding="utf-8")
+    (tmp_path / "run.json").write_text(json.dumps({**DECLARATION, **transformer}), encoding="utf-8")
+    program = "transient_magics.runtime.programs.check", "--run", tmp_path
+    assert "vocabulary that is made with its data" in json.loads(programs.run(*program))["note"]
+    model = json.loads(programs.run(*program, "--planned"))["model"]
+    assert (model["vocabulary"], model["tokens"]) == (32_768, 1)
+    assert model["parameters"] > 32_768 * 128, "of the embedding"
+    assert "gigaflops" not in model

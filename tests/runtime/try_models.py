@@ -118,7 +118,7 @@ SMALL = {
 }
 
 
-PAGE = """# Which of Tensor2Tensor's models run
+PAGE = """# Tensor2Tensor models
 
 Tensor2Tensor (T2T) 1.15.7 registers {count} models. On TensorFlow {version} {runs} of them make a training step here.
 Each was built with the hparams set named beside it, made small (width, number of layers), on the problem named, and

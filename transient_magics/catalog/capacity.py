@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,7 @@ GOOGLE_H100_2025 = "google-h100-2025"
 """The name by which weathers and plans have it."""
 LEVELS = (0, 2, 5, 10, 14, 16)
 """Numbers of VMs that the table tells apart; 16 were requested."""
+REQUESTED = LEVELS[-1]
 ROUND = 600.0
 """Seconds between two counts."""
 DAYS = 14
@@ -47,6 +48,31 @@ def _drawn(zone: str, chain: _Chain, chance: random.Random, days: float) -> Trac
             numbers.append(number)
         number = chance.choices(*chain[number])[0]
     return Trace(zone, "h100", 1, tuple(seconds), tuple(numbers), days * 86400.0)
+
+
+def numbers_while_any(rounds: Sequence[bool], chance: random.Random) -> list[int]:
+    """Draw how many of 16 requested VMs there are in each of these rounds, which say whether there are any.
+
+    They change like in one of the table's zones while it had any, each zone being as likely as another.
+    """
+    chain = chance.choice(_while_any())
+    found: list[int] = []
+    number = 0
+    for any_ in rounds:
+        number = chance.choices(*chain[number])[0] if any_ else 0
+        found.append(number)
+    return found
+
+
+@cache
+def _while_any() -> tuple[_Chain, ...]:
+    """The zones' chains without their ways to no VM."""
+    return tuple({vms: _some(*ways) for vms, ways in chain.items()} for chain in _chains().values())
+
+
+def _some(thens: tuple[int, ...], rounds: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    ways = [(then, count) for then, count in zip(thens, rounds, strict=True) if then]
+    return tuple(then for then, _ in ways), tuple(count for _, count in ways)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Collection, Iterable
 
 HOME_CONTINENT = "North America"
@@ -69,3 +70,20 @@ def degrees(one: str, other: str) -> float:
     a, b, turn = math.radians(north), math.radians(other_north), math.radians(other_east - east)
     cosine = math.sin(a) * math.sin(b) + math.cos(a) * math.cos(b) * math.cos(turn)
     return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
+
+
+def apart(one: str, other: str) -> float:
+    """Return the angle between two regions on the globe, in degrees. A region that is too new for our map is taken to
+    be as far away as the regions of its continent are in the median."""
+    if one == other:
+        return 0.0
+    pairs = [(a, b) for a in _possible(one) for b in _possible(other) if a != b]
+    return statistics.median(degrees(*pair) for pair in pairs)
+
+
+def _possible(place: str) -> list[str]:
+    """The region itself, or the regions of its continent where it is not on the map; all regions without either."""
+    if place in _PLACES:
+        return [place]
+    near = [known for known in _PLACES if continent(known) == continent(place)]
+    return near or list(_PLACES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -17,17 +18,24 @@ from typing import Any, NoReturn
 from ..errors import DeclarationError
 from ..spec.grammar import nearest
 from . import options
+from .help import Help, Overview, help_of
 from .option import Option
 
-__all__ = ["Command", "Option", "parse", "split", "verbs", "without_comment", "words_of_table"]
+__all__ = ["Command", "Option", "explain", "parse", "split", "verbs", "without_comment", "words_of_table"]
 
+_CELLS = ("train", "sweep", "job", "bag")
+_TERMINAL_ONLY = ("catalog", "export", "tensorboard")
+FROM_FILES = ("train", "study", "bag")
+"""Sub-commands of a terminal whose code is in a file."""
 _UNEXPANDED = re.compile(r"\$[A-Za-z_]\w*|\{[^{}]*\}")
+_WIDTH = 110
+"""Columns of a terminal that a help takes."""
 _ARGPARSE = re.compile(r"argument (?P<option>[^:]+): (?P<problem>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What one line asks for. `verb` is a sub-command, `declare`, `train`, or `help` (then `values` holds `text`)."""
+    """What one line asks for. `verb` is a sub-command, `declare`, `train`, or `help` (then `values` has `help`)."""
 
     verb: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -50,6 +58,8 @@ def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = Fal
     Raises DeclarationError.
     """
     called = called or f"transient {verb}"
+    if words and words[0] == "help" and verb in ("cluster", "image"):
+        words = [*words[1:], "-h"]
     if verb == "cluster":
         if words and words[0] in options.CLUSTER_VERBS:
             return _read(words[0], words[1:], f"{called} {words[0]}")
@@ -63,6 +73,26 @@ def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = Fal
             raise DeclarationError(what, fix=nearest(words[0], options.IMAGE_VERBS))
         return _read(f"image {words[0]}", words[1:], f"{called} {words[0]}")
     return _read(verb, words, called, file=file)
+
+
+def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
+    """Return the help of the command that `words` name, such as `cluster resize`; without words, the overview.
+
+    Raises DeclarationError for an unknown command.
+    """
+    words = [word for word in words if not word.startswith("-")]
+    if not words:
+        return Overview(notebook)
+    typed = words[0].lstrip("%").removeprefix("transient_")
+    verb = options.ALIASES.get(typed, typed)
+    if verb not in options.PROGRAM_VERBS or verb == "emulator":
+        what = f"Unknown command '{words[0]}'"
+        raise DeclarationError(what, fix=nearest(typed, [*options.PROGRAM_VERBS, *options.ALIASES]))
+    file = verb in FROM_FILES and not notebook
+    called = f"transient {typed}"
+    if notebook and verb not in _TERMINAL_ONLY:
+        called = f"%%{typed}" if typed in _CELLS else f"%transient_{typed}"
+    return parse(verb, [*words[1:], "-h"], called=called, file=file).values["help"]
 
 
 def split(line: str) -> list[str]:
@@ -155,7 +185,7 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
     declared = options.declared(verb, file=file)
     parser = _parser(verb, called, declared)
     if "-h" in words or "--help" in words:
-        return Command("help", {"text": parser.format_help()})
+        return Command("help", {"help": help_of(parser, declared)})
     try:
         namespace, unknown = parser.parse_known_intermixed_args(_joined(words, declared))
     except argparse.ArgumentError as error:  # what argparse raises instead of calling error() in a few places
@@ -187,22 +217,23 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
     def formatter(prog: str) -> argparse.HelpFormatter:
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=110)
+        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=_WIDTH)
 
-    by_position = [option for option in declared if not option.flags[0].startswith("-")]
-    words = [f"[{each.metavar}]" if each.many == "?" else each.metavar or "" for each in by_position]
+    by_position = [option for option in declared if option.is_position]
+    words = [f"[{option.metavar}]" if option.many == "?" else option.metavar or "" for option in by_position]
     parser = _Parser(
         prog=called,
         usage=" ".join([called, *words, "[options]"]).replace("%", "%%"),
-        description=options.DESCRIPTIONS[verb],
+        description=textwrap.fill(options.DESCRIPTIONS[verb], _WIDTH),
         epilog=options.EPILOGS.get(verb, "").format(called=called),
         allow_abbrev=False,
         add_help=False,
         formatter_class=formatter,
     )
-    parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this text")
-    for option in declared:
-        parser.add_argument(*option.flags, **option.for_argparse())
+    for title, listed in options.grouped(declared):
+        group = parser.add_argument_group(title)
+        for option in listed:
+            group.add_argument(*option.flags, **option.for_argparse())
     return parser
 
 

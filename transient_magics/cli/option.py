@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import DeclarationError
@@ -16,7 +16,7 @@ from ..protocol.cache import Cache
 from ..protocol.literals import Value, parse_value
 from ..protocol.machines import preparation_or_none
 from ..protocol.measures.objective import Objective, Patience
-from ..spec import parse_duration, parse_interval
+from ..spec import parse_duration, parse_interval, parse_name
 from ..spec.grammar import nearest
 from ..spec.units import parse_deadline
 
@@ -25,8 +25,16 @@ from ..spec.units import parse_deadline
 class Option:
     """One option (`flags` begin with '-') or one word by position.
 
-    `completes` names what completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `image`, `path`,
-    or nothing.
+    Attributes
+    ----------
+    help : str
+        What it does.
+    default : str
+        What holds without it, in words; empty where the help needs none.
+    group : str
+        The title under which a help lists it.
+    completes : str
+        What completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `image`, `path`, or nothing.
     """
 
     name: str
@@ -39,6 +47,20 @@ class Option:
     many: str = ""
     negated: bool = False
     required: bool = False
+    default: str = ""
+    group: str = "Options"
+
+    @property
+    def is_position(self) -> bool:
+        """Whether it is a word by position."""
+        return not self.flags[0].startswith("-")
+
+    @property
+    def explanation(self) -> str:
+        """Its help and its default, as a terminal shows them."""
+        if self.required:
+            return f"{self.help} (required)"
+        return f"{self.help} (default: {self.default})" if self.default else self.help
 
     @property
     def takes_value(self) -> bool:
@@ -54,9 +76,8 @@ class Option:
         """The keyword arguments with which argparse declares it. Nothing is set that the user did not give."""
         import argparse
 
-        common: dict[str, Any] = {"help": self.help.replace("%", "%%")}
-        positional = not self.flags[0].startswith("-")
-        if not positional:
+        common: dict[str, Any] = {"help": self.explanation.replace("%", "%%")}
+        if not self.is_position:
             common |= {"dest": self.name, "default": argparse.SUPPRESS}
         if self.negated:
             return {**common, "action": argparse.BooleanOptionalAction}
@@ -80,7 +101,12 @@ def flag(
 
 def word(name: str, metavar: str, help: str, **more: Any) -> Option:
     """A word by position."""
-    return Option(name, (name,), help, metavar=metavar, **more)
+    return Option(name, (name,), help, metavar=metavar, group="Arguments", **more)
+
+
+def group(title: str, *options: Option) -> tuple[Option, ...]:
+    """Return the options with the title under which a help lists them."""
+    return tuple(replace(option, group=title) for option in options)
 
 
 def one_of(option: str, words: Iterable[str]) -> dict[str, Any]:
@@ -255,6 +281,11 @@ def address_ranges(text: str) -> tuple[str, ...]:
         except ValueError as error:
             raise DeclarationError(f"{error}", where="--ssh-from", fix="For example: 203.0.113.0/24.") from None
     return tuple(found)
+
+
+def new_name(text: str) -> str:
+    """The name of a cluster or of work, as `--name` takes it."""
+    return parse_name(text, "--name")
 
 
 def project(text: str) -> str:

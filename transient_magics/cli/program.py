@@ -19,7 +19,7 @@ from ..client import text
 from ..client.following.watch import watch
 from ..errors import CellError, DeclarationError, TransientError
 from ..protocol.checks import all_plain
-from . import arguments, verbs
+from . import arguments, options, verbs
 from .answers import Begun
 from .arguments import Command
 
@@ -27,26 +27,8 @@ if TYPE_CHECKING:
     from ..client import Cluster
     from ..journal import ClusterState
 
-_USAGE = """usage: transient cluster SPEC [options]      declare a cluster, as k80x4
-       transient cluster SUB-COMMAND ...     {verbs}
-       transient train FILE.py [options]     train the Tensor2Tensor code of a file on a cluster
-       transient study FILE.py [options]     train it many times with different parameters, to find the best ones
-       transient bag FILE.py [options]       compute its function at many points, and learn a surrogate of the results
-       transient job "COMMAND" [options]     run any command on VMs, with a folder that outlives them
-       transient stalls [RUN] [options]      measure on a cluster where the time of a step goes, and what would help
-       transient plan [SPEC] [options]       what a cluster would take and cost for a run; without SPEC, the best ones
-       transient export RUN FOLDER           write the model of a run's last checkpoint as a SavedModel
-       transient tensorboard RUN [FOLDER]    write a run's metrics and events for TensorBoard
-       transient weather NAME [options]      what the emulated zones do: revocations, stockouts, faster time, ...
-       transient deflate NAME WORKER ...     shrink a VM, emulated or stopped meanwhile; transient inflate gives it back
-       transient measure [GPU] [options]     where there are Spot VMs: asked for and given back, within a budget
-       transient lifetimes [options]         how long transient VMs live: your own, published ones, or a file's
-       transient image SUB-COMMAND ...       build, list or delete images that VMs boot from ready to train
-       transient emulator [options]          run the emulator of Compute Engine alone
-       transient doctor [options]            is all here that training needs? --spend 1: does it work?
-       transient catalog [GPU]               GPUs, machines, zones and prices
-
-`-h` behind any of them lists its options."""
+_BESIDE = ("help", "version")
+"""Words that the program answers itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,11 +60,13 @@ def _print_any_character() -> None:
 
 
 def _run(words: list[str]) -> int:
-    first, rest = (words[0], words[1:]) if words else ("-h", [])
-    if first in ("-h", "--help"):
-        print(_USAGE.format(verbs=", ".join(arguments.verbs())))
+    first, rest = (words[0], words[1:]) if words else ("help", [])
+    if first in ("-h", "--help", "help"):
+        if rest == ["emulator"]:
+            return _run(["emulator", "-h"])
+        print(arguments.explain(rest))
         return 0
-    if first == "--version":
+    if first in ("--version", "version"):
         from ..version import VERSION
 
         print(f"transient {VERSION}")
@@ -91,15 +75,16 @@ def _run(words: list[str]) -> int:
         from .. import emulator
 
         return emulator.main(rest)
-    if first not in arguments.verbs("transient"):
+    verb = options.ALIASES.get(first, first)
+    if verb not in arguments.verbs("transient"):
         import difflib
 
-        close = difflib.get_close_matches(first, arguments.verbs("transient"), n=1)
+        close = difflib.get_close_matches(first, [*arguments.verbs("transient"), *_BESIDE, *options.ALIASES], n=1)
         raise DeclarationError(
             f"transient has no sub-command '{first}'",
             fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
         )
-    command = arguments.parse(first, rest, called=f"transient {first}", file=first in ("train", "study", "bag"))
+    command = arguments.parse(verb, rest, called=f"transient {first}", file=verb in arguments.FROM_FILES)
     return _obey(command)
 
 
@@ -110,7 +95,7 @@ def _complain(error: TransientError, code: int) -> int:
 
 def _obey(command: Command) -> int:
     if command.verb == "help":
-        print(command.values["text"])
+        print(command.values["help"])
         return 0
     if command.output:
         raise DeclarationError("-o binds a handle in a notebook; a terminal has none", fix="Leave it out.")

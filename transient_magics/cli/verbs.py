@@ -18,6 +18,7 @@ from ..client.following.reviving import present
 from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
+from ..journal import Bill
 from ..protocol.cluster_commands import GiveUp
 from ..protocol.study import parse_space
 from .answers import Begun, Deleted, Launched, Listing, Measured, Opened, Sentence, Snapshot, Started
@@ -157,6 +158,10 @@ def _status(name: str | None = None) -> Snapshot:
     return Snapshot(state, forecast, unattended)
 
 
+def _cost(name: str | None = None) -> Bill:
+    return client.cluster(name).cost()
+
+
 def _resize(name: str, spec: str = "", ps: int | None = None, give_up: GiveUp | None = None) -> Sentence:
     client.cluster(name).resize(spec, ps=ps, give_up=give_up)
     return Sentence(f"{name} will have {spec or text.count(ps or 0, 'parameter server')}.")
@@ -277,6 +282,7 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "tensorboard": _tensorboard,
     "list": _list,
     "status": _status,
+    "cost": _cost,
     "attach": lambda **values: client.attach(**values),
     "resize": _resize,
     "relocate": _relocate,

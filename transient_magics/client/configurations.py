@@ -170,7 +170,10 @@ class StudyPreview:
     def __str__(self) -> str:
         spec = self.spec
         runs = f", each trained {spec.repeat} times" if spec.repeat > 1 else ""
-        lines = [f"{spec.name} would try {text.count(spec.trials, 'point')}{runs}:"]
+        revoked = any(part.spec.provisioning_model != "standard" for part in self.parts)
+        takes = revoked and any(row["hours"] is not None for row in self.rows)
+        lasts = "; its hours and dollars are for as long as Spot capacity lasts" if takes else ""
+        lines = [f"{spec.name} would try {text.count(spec.trials, 'point')}{runs}{lasts}:"]
         for row in self.rows:
             where = f"its own cluster {row['cluster']} in {row['zone']}" if row["own"] else f"part of {row['cluster']}"
             many = "as many as are chosen" if self._chosen else text.count(row["runs"], "run")

@@ -44,12 +44,28 @@ class Noise:
         """Variance of a mean over `seconds` about the long-term mean."""
         return sum(weight * variance * averaged(seconds, time) for time, weight, variance in self.disturbances)
 
+    def ahead(self, seconds: float, rest: float) -> float:
+        """Variance of the difference between the mean of the next `rest` seconds and that of the `seconds` before."""
+        if math.isinf(rest):
+            return self.variance(seconds)
+        found = 0.0
+        for time, weight, variance in self.disturbances:
+            together = adjacent(seconds / time, rest / time)
+            found += weight * variance * (averaged(seconds, time) + averaged(rest, time) - 2 * together)
+        return found
+
 
 def averaged(seconds: float, time: float) -> float:
     """Variance of the mean of an AR(1) process over `seconds`, in that of a moment: 2 (x - 1 + exp(-x)) / x^2
     for x in correlation times."""
     x = seconds / time
     return 1 - x / 3 if x < 1e-3 else 2 * (x + math.expm1(-x)) / (x * x)
+
+
+def adjacent(before: float, after: float) -> float:
+    """Covariance of the means of an AR(1) process over two adjacent stretches, in its variance; lengths in correlation
+    times."""
+    return math.expm1(-before) * math.expm1(-after) / (before * after)
 
 
 def measured(blocks: Sequence[Deviation], changes: Sequence[tuple[float, float]]) -> Noise:
@@ -98,6 +114,5 @@ def _averaged(seconds: int, time: float) -> float:
 @cache
 def _correlation(before: int, after: int, time: float) -> float:
     """Between the means of two adjacent blocks."""
-    first, second = max(before, 1) / time, max(after, 1) / time
-    covariance = math.expm1(-first) * math.expm1(-second) / (first * second)
+    covariance = adjacent(max(before, 1) / time, max(after, 1) / time)
     return covariance / math.sqrt(_averaged(before, time) * _averaged(after, time))

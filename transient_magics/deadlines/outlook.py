@@ -1,21 +1,23 @@
 """How likely a run with a deadline is in time, and when it ends: simulated, by the decisions that govern it. Pure.
 
-Each course continues from what is seen: capacity comes and goes as it may by what was met of it, the speed is as far
-off as its error says, and VMs that start take their time. Spells with capacity are exponential and those without have
-Lomax's distribution (see `market`); how long they are in the mean is uncertain, with a gamma prior on their rate.
+Each course continues from what is seen: capacity comes and goes as it may by what was met of it, and VMs that start
+take their time. The speed is as far off as its error says, VMs that take over differ from those that were measured, and
+so do other numbers of workers. Spells with capacity are exponential and those without have Lomax's distribution (see
+`market`). How long they are in the mean is uncertain, with a gamma prior on their rate.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import statistics
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..journal.deadlines import DeadlineState
 from .decisions import Verdict, decide
-from .market import LASTS, Market
-from .seen import ON_DEMAND, SPOT, Seen, seconds_of
+from .market import LASTS, PRIOR_SPELLS, Market
+from .seen import ON_DEMAND, SPOT, Seen, counts, seconds_of
 from .world import Capacity, Vm, World
 
 COURSES = 200
@@ -23,6 +25,7 @@ COURSES = 200
 _DECISIONS = 120  # in what is left: a controller decides far more often
 _SURE, _TAIL = 0.99, 0.05  # a chance is never shown as surer; the share of courses that end on either side of a band
 _LATEST = 4.0  # times as long as it may take: a course that is not done by then ends at `FAR`
+_HELD = 0.03  # a worker makes others' steps longer by this share: four in the mean of CM-DARE's rows (ICDCS 2020)
 FAR = 1e11
 """When a course ends whose end is not simulated: seconds since 1970."""
 
@@ -38,11 +41,15 @@ def course(seen: Seen, chance: random.Random) -> Iterator[float | None]:
     A course of many workers takes longer than a controller may be busy with it at once.
     """
     span = _span(seen)
-    luck = math.exp(seen.speeds.drift * chance.gauss(0, 1))
-    speeds = seen.speeds.scaled(luck)
+    # The measured speed is that of the mean of the measured VMs: others differ from each other, and from that mean.
+    measured = [_effect(seen, chance) for _ in range(max(seen.speeds.vms, 1))]
+    rest = max(seconds_of(seen.steps - seen.unsaved, seen.speeds.mean(counts(seen.working or seen.workers))), 1.0)
+    faster = math.exp(seen.speeds.drift(rest) * chance.gauss(0, 1))
+    speeds = seen.speeds.scaled(faster, min(chance.expovariate(1 / _HELD), 0.5))
+    usual = math.exp(-statistics.fmean(measured))
 
     def speed(workers: Mapping[str, int]) -> float:
-        return speeds.mean(workers)
+        return usual * speeds.mean(workers)
 
     def unchanged(later: Seen) -> Verdict:
         return Verdict(later.workers)
@@ -71,7 +78,7 @@ def course(seen: Seen, chance: random.Random) -> Iterator[float | None]:
         latest=seen.now + _LATEST * span,
         step=seen.unsaved,
         since=seen.since,
-        vms=_vms(seen),
+        vms=_vms(seen, measured, chance),
         market=seen.market,
         known=DeadlineState(began=(seen.began, seen.steps - seen.train_steps)),
     )
@@ -94,24 +101,38 @@ def _span(seen: Seen) -> float:
     return max(seen.deadline - seen.now, seen.begin + seconds_of(seen.steps, fastest))
 
 
-def _vms(seen: Seen) -> list[Vm]:
-    """The VMs that are there, and those that come."""
+def _effect(seen: Seen, chance: random.Random) -> float:
+    """How much a VM adds to the logarithmic speed."""
+    return seen.speeds.differ * chance.gauss(0, 1)
+
+
+def _vms(seen: Seen, measured: Sequence[float], chance: random.Random) -> list[Vm]:
+    """The VMs that are there, which are of those that were `measured`, and those that come."""
     found: list[Vm] = []
+    effects = iter(measured)
     for kind, count in seen.workers.items():
         here = min(seen.working.get(kind, 0), count)
-        found += [Vm(kind, seen.now, seen.now)] * here
-        if kind[1] == ON_DEMAND and seen.begun < seen.begin:
-            found += [Vm(kind, seen.now + seen.begun, seen.now - seen.begin + seen.begun)] * (count - here)
-        elif kind[1] == SPOT and seen.market.open:
-            found += [Vm(kind, seen.now + seen.start, seen.now)] * (count - here)
+        for _ in range(here):
+            effect = next(effects, None)
+            if effect is None:
+                effect = _effect(seen, chance)
+            found.append(Vm(kind, seen.now, seen.now, math.exp(effect)))
+        for _ in range(count - here):
+            factor = math.exp(_effect(seen, chance))
+            if kind[1] == ON_DEMAND and seen.begun < seen.begin:
+                found.append(Vm(kind, seen.now + seen.begun, seen.now - seen.begin + seen.begun, factor))
+            elif kind[1] == SPOT and seen.market.open:
+                found.append(Vm(kind, seen.now + seen.start, seen.now, factor))
     return found
 
 
 def _capacity(seen: Seen, span: float, chance: random.Random) -> Capacity:
     """Spot capacity from now on."""
     market, at, opened = seen.market, seen.now, seen.market.open
-    lasts = market.lasts * market.spells[0] / chance.gammavariate(market.spells[0] + 1, 1.0)
-    lacks = market.lacks * market.spells[1] / chance.gammavariate(market.spells[1] + 1, 1.0)
+    # The prior of a rate has the shape 1, for markets differ: the chains of `prior.csv` have mean spells of 0.5 to 9 h
+    # with capacity, and of 0.5 to 15 h without.
+    lasts = market.lasts * market.spells[0] / chance.gammavariate(market.spells[0] - PRIOR_SPELLS + 1, 1.0)
+    lacks = market.lacks * market.spells[1] / chance.gammavariate(market.spells[1] - PRIOR_SPELLS + 1, 1.0)
     changes: list[float] = []
     until, age = seen.now + _LATEST * span, market.age
     while at < until:

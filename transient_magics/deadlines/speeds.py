@@ -60,6 +60,7 @@ class Speeds:
         self._means: dict[float, float] = {}
         self._leasts: dict[tuple[tuple[str, int], ...], float] = {}
         self._rate, self._factor = rate, 1.0
+        self._servers = 0.0  # their share of a step of the smallest size that was measured
         self._own = [self._noise.variance(point.seconds * rate) + self._young(point) for point in self._points]
 
     @property
@@ -78,20 +79,41 @@ class Speeds:
         )
         return max(math.sqrt(own), LEAST_ERROR)
 
+    def drift(self, rest: float = math.inf) -> float:
+        """Return the standard deviation of the logarithmic speed of the VMs that were measured, in `rest` seconds."""
+        if not self._points:
+            return 1.0
+        point = self._surest
+        ahead = self._noise.ahead(point.seconds * self._rate, rest * self._rate)
+        return max(math.sqrt(ahead + self._young(point)), LEAST_ERROR)
+
     @property
-    def drift(self) -> float:
-        """The standard deviation of the logarithmic speed of the VMs that were measured, for the rest of the run."""
-        return max(math.sqrt(min(self._own, default=1.0)), LEAST_ERROR)
+    def vms(self) -> int:
+        """How many VMs the speed was measured of."""
+        return self._surest.vms if self._points else 0
+
+    @property
+    def _surest(self) -> Point:
+        return self._points[min(range(len(self._points)), key=self._own.__getitem__)]
 
     @property
     def differ(self) -> float:
         """The standard deviation of VMs' logarithmic speeds."""
         return self._noise.between
 
-    def scaled(self, factor: float) -> Speeds:
-        """Return these speeds times `factor`."""
+    def scaled(self, factor: float, held: float = 0.0) -> Speeds:
+        """Return these speeds times `factor`.
+
+        `held`: each worker makes the steps of the others longer by this share, beside the smallest size that was
+        measured. It says how fast fewer workers are, and more where no other size was measured.
+        """
         found = copy(self)
-        found._factor, found._means, found._leasts = self._factor * factor, {}, {}
+        found._factor = self._factor * factor
+        if held:
+            _, smallest = min(zip(self._sums, self._points, strict=True), key=itemgetter(0))
+            fewest = sum(smallest.workers.values())
+            found._servers = held * fewest / (1 - held + held * fewest)
+        found._means, found._leasts = {}, {}
         return found
 
     def has(self, workers: Counts) -> bool:
@@ -108,6 +130,9 @@ class Speeds:
         return self._means[added]
 
     def _on_line(self, added: float) -> float:
+        least, slowest = self._line[1]
+        if added <= least or len(self._line) == 2:
+            return slowest / ((1 - self._servers) * least / added + self._servers)
         for (before, slower), (after, faster) in pairwise(self._line):
             if added <= after:
                 return slower + (faster - slower) * (added - before) / (after - before)

@@ -15,9 +15,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+from IPython.display import display
 
 from ..cli import arguments
 from ..errors import CellError, DeclarationError
+
+_CELL = re.compile(r"%%(?:train|sweep|job|bag|transient_(?:train|sweep|job|bag|cluster|plan|stalls))(?:\s|$)")
 
 if TYPE_CHECKING:
     from ..cli.arguments import Command
@@ -52,6 +55,14 @@ class TransientMagics(Magics):
             return None
         command = arguments.parse("cluster", words, called=called)
         return self._obey(command)
+
+    @line_magic
+    def transient_help(self, line: str) -> None:
+        """Show all magics, those that most people need first, or the options of one.
+
+        %transient_help [COMMAND]                   for example: %transient_help train
+        """
+        display(arguments.explain(self._words(line), notebook=True))
 
     @line_cell_magic
     def train(self, line: str, cell: str | None = None) -> Any:
@@ -199,9 +210,9 @@ class TransientMagics(Magics):
         `%transient_plan -h` lists the options. Nothing is created.
         """
         line, cell, continued = _continued(line, cell)
-        words = self._words(line) + (["--cell", "-"] if cell is not None else [])
+        words = self._words(line) + (["--cell", "-"] if cell else [])
         command = arguments.parse("plan", words, called="%transient_plan" if cell is None else "%%transient_plan")
-        if cell is not None and command.verb == "plan":
+        if cell and command.verb == "plan":
             values = {**command.values, "source": cell, "line_offset": self._lines_above(cell) or 1 + continued}
             command = replace(command, values={**values, "cell": ""})
         return self._obey(command)
@@ -241,8 +252,8 @@ class TransientMagics(Magics):
     def _job(self, line: str, body: str | None, name: str) -> Any:
         line, body, continued = _continued(line, body)
         command = arguments.parse("job", self._words(line), called=f"%%{name}")
-        if command.verb != "help" and bool(command.values.get("command")) == (body is not None):
-            what = "A job runs a command, or the code below it" + (", not both" if body is not None else "")
+        if command.verb != "help" and bool(command.values.get("command")) == bool(body):
+            what = "A job runs a command, or the code below it" + (", not both" if body else "")
             raise DeclarationError(what, fix=f'Write %{name} "python train.py", or %%{name} and the code below it.')
         return self._obey(command, body or "", self._lines_above(body) or 1 + continued)
 
@@ -274,13 +285,30 @@ class TransientMagics(Magics):
 
 
 def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:
-    """A first line that ends with a backslash goes on in the body's first lines; how many did."""
+    """Join a first line that ends with a backslash with the body's next lines.
+
+    Return the line, the rest of the body (empty where it is blank), and how many lines were joined.
+    """
     count = 0
     while body is not None and line.rstrip().endswith("\\"):
         following, _, body = body.partition("\n")
         line = f"{line.rstrip()[:-1]} {following}"
         count += 1
+    if body is not None and not body.strip():
+        body = ""
     return line, body, count
+
+
+def with_body(lines: list[str]) -> list[str]:
+    """Append a blank body to a cell that is only the line of one of our cell magics.
+
+    An input transformer of IPython, which refuses an empty body before the magic is called. With a blank one
+    `%%train -h` shows its help.
+    """
+    text = "".join(lines).strip()
+    if "\n" not in text and _CELL.match(text):
+        return [*lines, "\n"]
+    return lines
 
 
 def _toml(body: str) -> dict[str, Any]:

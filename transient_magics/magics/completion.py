@@ -18,7 +18,7 @@ from ..cli.option import Option
 from ..protocol import layout
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|weather|deflate|inflate|measure|lifetimes|plan|image|doctor)|train|sweep|job|bag)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|weather|deflate|inflate|measure|lifetimes|plan|image|doctor|help)|train|sweep|job|bag)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
@@ -54,6 +54,8 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
 def candidates(magic: str, before: str, token: str) -> list[str]:
     """All words that may follow `before` in a line of `magic`, in the order in which they are shown."""
     words = before.split()
+    if magic == "transient_help":
+        return _commands(words)
     verb = _LINES.get(magic, "train")
     if magic == "transient_cluster":
         verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
@@ -73,6 +75,13 @@ def candidates(magic: str, before: str, token: str) -> list[str]:
     if verb == "declare" and not words and not before.rstrip().endswith(("+", "@")):
         found = [*arguments.verbs(), *found]
     return found
+
+
+def _commands(words: list[str]) -> list[str]:
+    """Return the commands that a help can explain, or the sub-commands of one."""
+    if not words:
+        return [*options.PROGRAM_VERBS, *options.ALIASES]
+    return list(arguments.verbs(words[0])) if words in (["cluster"], ["image"]) else []
 
 
 def _awaiting(declared: Iterable[Option], words: list[str], before: str) -> Option | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..client.shown import set_display
 from ..errors import TransientError
-from .cells import TransientMagics
+from .cells import TransientMagics, with_body
 from .completion import matcher
 
 _SHORT = ("train", "sweep", "job", "bag")
@@ -26,7 +26,7 @@ _LONG = (
 _NAMES = (*_LONG, *_SHORT)
 _LINE_NAMES = (
     "transient_weather", "transient_deflate", "transient_inflate", "transient_measure", "transient_lifetimes",
-    "transient_image", "transient_doctor",
+    "transient_image", "transient_doctor", "transient_help",
 )  # fmt: skip
 
 _PANELS = {  # shown as a panel
@@ -72,6 +72,8 @@ def load(shell: Any) -> None:
             print(f"%%{name} belongs to another extension here; %%transient_{name} is ours.")
     if matcher not in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.append(matcher)
+    if with_body not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.insert(0, with_body)  # before the one that makes a call of a cell magic
     set_display(_later("panels.bundle"))
     formatters = shell.display_formatter.formatters
     for (module, name), shows in _PANELS.items():
@@ -92,6 +94,8 @@ def unload(shell: Any) -> None:
                 del registered[name]
     if matcher in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(matcher)
+    if with_body in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(with_body)
     for module, name in _PANELS:
         shell.display_formatter.ipython_display_formatter.pop(f"{_ROOT}.{module}.{name}", None)
     atexit.unregister(_warn_of_what_goes_on)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from IPython.display import clear_output
+from IPython.display import clear_output, display
 
 from .. import panels, places
 from ..cli import verbs
@@ -29,7 +29,7 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
     try:
         match command.verb:
             case "help":
-                print(command.values["text"])
+                display(command.values["help"])
                 return None
             case "declare":
                 return _declare(magics, command)

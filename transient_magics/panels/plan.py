@@ -45,7 +45,7 @@ def search_view(search: Search) -> dict[str, Any]:
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
         "legend": _legend(search),
-        "header": [name.capitalize() for name in words.header(search)],
+        "header": list(words.header(search)),
         "rows": [
             {
                 "cells": list(words.row(plan, judged=search.judged)),

@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 
 from ..catalog import DISK_TYPE, PriceList, VmPrice, default_zone, parse_disk, price_list, region, transfer_price
 from ..catalog.published import LAST_HOUR, WAVES
-from ..catalog.regions import degrees
+from ..catalog.regions import apart
 from ..spec import WorkerGroup, render_groups
 from .lifetimes.beyond import Capped
 from .lifetimes.model import LifetimeModel
 from .simulate import Course, Workers
+from .speeds import distance
 from .speeds.preparation import kind_of
 from .speeds.speed import (
     capacities,
     capacity,
     cluster_speed,
-    distance_seconds,
-    round_trip_milliseconds,
     synchronous_speed,
     worker_speed,
 )
@@ -37,9 +36,6 @@ Lifetimes = Callable[[str, str], LifetimeModel | None]
 """The lifetimes of VMs with a GPU in a region; None: they are never revoked."""
 
 _GIB = 2**30
-_DISTANCE_ERROR = 0.5
-"""Of the log of a step far from its servers, the same for all far workers: between us-east1 and us-central1 ICAC'19's
-workers took 1.3 to 5 times the step that `speed.distance_seconds` computes, which CM-DARE's one distance gave."""
 
 
 def immortal(gpu: str, place: str) -> LifetimeModel | None:
@@ -137,19 +133,31 @@ class Choice:
 
     def step(self, workload: Workload, group: WorkerGroup) -> Estimate:
         """The seconds of a step of one of the group's workers, the way to its servers included. Raises PlanError."""
-        known = workload.step(group.accelerator, self.machines.get(group.accelerator, ""), self.disk)
-        return replace(known, seconds=known.seconds + self._distance(workload, group))
+        known = self._computing(workload, group)
+        return replace(known, seconds=known.seconds + self._added(workload, group))
 
-    def _distance(self, workload: Workload, group: WorkerGroup) -> float:
-        """The additional seconds of a step whose parameter servers are in another region; 0 within one."""
-        if not self.servers or group.zone == self.home_zone:
-            return 0.0
-        away = round_trip_milliseconds(degrees(region(group.zone or ""), region(self.home_zone)))
-        return distance_seconds(away, 4 * workload.parameters / 2**20)
+    def _computing(self, workload: Workload, group: WorkerGroup) -> Estimate:
+        """The same beside its servers."""
+        return workload.step(group.accelerator, self.machines.get(group.accelerator, ""), self.disk)
 
-    def far(self, workload: Workload) -> list[WorkerGroup]:
-        """The groups whose steps are computed for the distance to their parameter servers: no run is measured there."""
-        return [group for group in self.placed if self._distance(workload, group)]
+    def round_trip(self, group: WorkerGroup) -> float:
+        """The estimated seconds to the parameter servers and back; 0 within one region."""
+        here, there = region(group.zone or ""), region(self.home_zone)
+        return distance.round_trip(apart(here, there)) if self.servers and here != there else 0.0
+
+    def _added(self, workload: Workload, group: WorkerGroup) -> float:
+        """The seconds that a step takes longer for the distance to its servers; 0 within one region."""
+        away = self.round_trip(group)
+        return distance.added_seconds(away, workload.bytes_per_step, self.servers) if away else 0.0
+
+    def most_steps(self, workload: Workload, group: WorkerGroup) -> float:
+        """The steps per second of one of the group's workers that its connections to distant servers carry at most."""
+        away = self.round_trip(group)
+        return distance.most_steps(away, workload.bytes_per_step, self.servers) if away else math.inf
+
+    def far(self) -> list[WorkerGroup]:
+        """The groups in another region than their parameter servers: how long their steps take is an estimate."""
+        return [group for group in self.placed if self.round_trip(group)]
 
     def start(self, workload: Workload, gpu: str, transient: bool, place: str) -> Start:
         """The start-up of a VM; that of a published workload is as published as its speeds."""
@@ -167,15 +175,22 @@ class Choice:
             return float(synchronous_speed(speeds, counts, workload.backup_workers, self._limit(workload)))
         return float(cluster_speed(speeds @ counts, self._limit(workload)))
 
+    def shares(self, workload: Workload) -> list[float]:
+        """The share of all steps that each group makes."""
+        speeds, counts = self._speeds(workload)
+        made = counts if workload.synchronous else speeds * counts
+        return (made / made.sum()).tolist()
+
     def speed_error(self, workload: Workload) -> float:
         """How far off, relatively, the speed may be by what measured runs leave open of the workload's parameters."""
         if workload.draws is None:
             return 0.0
         drawn, offered = workload.draws, np.zeros(len(workload.draws.service))
         for group in self.placed:
-            step = self.step(workload, group)
-            seconds = step.seconds * drawn.factors.get(step.kind, np.ones(1))
-            offered += group.count * worker_speed(seconds, drawn.service, self.servers)
+            step = self._computing(workload, group)
+            seconds = step.seconds * drawn.factors.get(step.kind, np.ones(1)) + self._added(workload, group)
+            speed = worker_speed(seconds, drawn.service, self.servers)
+            offered += group.count * np.minimum(speed, self.most_steps(workload, group))
         limit = capacities(drawn.service, self.servers, drawn.scaling)
         return float(np.log(cluster_speed(offered, limit)).std())
 
@@ -198,8 +213,9 @@ class Choice:
     def _speeds(self, workload: Workload) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
         """Steps per second of one worker of each group, and how many there are."""
         seconds = [self.step(workload, group).seconds for group in self.placed]
+        limits = [self.most_steps(workload, group) for group in self.placed]
         counts = np.array([group.count for group in self.placed])
-        return worker_speed(seconds, workload.service_seconds, self.servers), counts
+        return np.minimum(worker_speed(seconds, workload.service_seconds, self.servers), limits), counts
 
     def _limit(self, workload: Workload) -> float:
         return capacity(workload.service_seconds, self.servers, workload.scaling)
@@ -215,13 +231,14 @@ class Choice:
         transient = self.transient and not on_demand
         groups = []
         for group in self.placed:
-            price, estimate = self.worker_price(workload, group), self.step(workload, group)
-            place = region(group.zone or "")
+            price, estimate = self.worker_price(workload, group), self._computing(workload, group)
+            place, added = region(group.zone or ""), self._added(workload, group)
             groups.append(
                 Workers(
                     accelerator=group.accelerator, count=group.count,
                     compute_seconds=estimate.seconds, error=estimate.error, kind=estimate.kind,
-                    far_error=_DISTANCE_ERROR if self._distance(workload, group) else 0.0,
+                    added_seconds=added, added_error=distance.ADDED_ERROR if added else 0.0,
+                    most_steps=self.most_steps(workload, group),
                     hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
                     price_error=price.drift if transient else 0.0,
                     lifetimes=self._lifetimes(lifetimes(group.accelerator, place)) if transient else None,

@@ -243,9 +243,8 @@ class ExamplesModel:
     """Examples to the target as a line over the share of noise (without a noise scale: over the batch).
 
     `r2` is the R^2 of its fit, `chance` the probability of such a slope where there is none, `error` the relative
-    standard deviation of one more run, from how far off those are that are left out: where a line is taken only if it
-    fits well, what it leaves of its own runs is too little. `noise` is None, too, where the line over the batch was
-    better.
+    standard deviation of one more run in the mean over the batches, `over` what the line is over for each of its runs.
+    `noise` is None, too, where the line over the batch was better.
     """
 
     at_zero: float
@@ -254,7 +253,8 @@ class ExamplesModel:
     chance: float
     smallest: int
     largest: int
-    error: float = 0.1
+    error: float
+    over: tuple[float, ...]
     noise: NoiseScale | None = None
 
     @classmethod
@@ -268,13 +268,14 @@ class ExamplesModel:
         x = _over(chosen, batches)
         y = _filled(ways, lambda values: _line(x, values))
         slope, at_zero = np.polyfit(x, y, 1)
-        left, all_of_it = float(((y - at_zero - slope * x) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
+        fitted = at_zero + slope * x
+        left, all_of_it = float(((y - fitted) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
         r2, freedom = 1 - left / all_of_it if all_of_it > 0 else 1.0, len(y) - 2
-        error = spread(_left_out(x, ways) / y.mean(), 2, np.ones(len(y)), _USUAL_SPREAD)
+        error = spread(y / fitted - 1, 2, np.ones(len(y)), _USUAL_SPREAD)
         chance = float(special.fdtrc(1, freedom, freedom * max(r2, 0.0) / (1 - r2))) if r2 < 1 else 0.0
         return cls(
             float(at_zero), float(slope), r2, chance, round(min(batches)), round(max(batches)),
-            error, chosen,
+            error, tuple(x.tolist()), chosen,
         )  # fmt: skip
 
     def predict(self, batch: float, kind: str = "global batch") -> float:
@@ -291,8 +292,17 @@ class ExamplesModel:
         if not (1 - _ALIKE) * self.smallest <= batch <= (1 + _ALIKE) * self.largest:
             raise PlanError(f"A {kind} of {batch:g} lies outside of what was run ({self.smallest} to {self.largest})",
                             fix="Plan within that.")  # fmt: skip
-        share = self.noise.share(batch) if self.noise else batch
-        return self.at_zero + self.slope * share
+        return self.at_zero + self.slope * self._over(batch)
+
+    def error_at(self, batch: float) -> float:
+        """Return the relative standard deviation of one more run with that batch: the line is best known in the middle
+        of its runs."""
+        x = np.array(self.over)
+        leverage = 1 / len(x) + (self._over(batch) - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum()
+        return self.error * math.sqrt((1 + float(leverage)) / (1 + 2 / len(x)))
+
+    def _over(self, batch: float) -> float:
+        return self.noise.share(batch) if self.noise else batch
 
 
 class TargetSteps:
@@ -335,7 +345,7 @@ class TargetSteps:
         alike = [way for way in self._whole if abs(way.whole / batch - 1) <= _ALIKE]
         if any(way.reached for way in alike):
             return self._seen(alike, f"a global batch of {batch}")
-        return Need(model.predict(batch), model.error, self._line)
+        return Need(model.predict(batch), model.error_at(batch), self._line)
 
     def steps(self, workers: int) -> int:
         """The same as steps, each of one worker's mini-batch."""
@@ -389,7 +399,7 @@ class TargetSteps:
         told = _telling(self._ways, lambda way: way.batch)
         model = ExamplesModel.fit([way.batch for way in told], told)
         needed = model.predict(self._batch, "mini-batch")
-        return Need(needed, model.error, f"a line through {len(told)} runs, R² {model.r2:.2f}", guess)
+        return Need(needed, model.error_at(self._batch), f"a line through {len(told)} runs, R² {model.r2:.2f}", guess)
 
     def _seen(self, ways: Sequence[Way], what: str) -> Need:
         examples = _filled(ways, lambda values: np.full(len(values), float(values.mean())))

@@ -53,7 +53,7 @@ class Behind:
 def expected(workload: Workload, choice: Choice) -> Expected | None:
     """What the workers of `choice` reach together; None where how far off that may be was not measured."""
     known = all((step := workload.compute.get(choice.kind(group))) and step.measured for group in choice.groups)
-    if workload.synchronous or workload.guess or not known:
+    if workload.synchronous or workload.guess or choice.far() or not known:
         return None
     if not workload.limit_measured and choice.load(workload) > _WELL_BELOW:
         return None

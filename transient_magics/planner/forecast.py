@@ -25,7 +25,8 @@ from .choices import Lifetimes
 from .expected import Behind
 from .lifetimes.published import stand_in
 from .measured import Observation, Record
-from .simulate import Course, Outcome, Startup, Workers, simulate
+from .ranges.middle import middle
+from .simulate import IF_CAPACITY_LASTS, Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import YOUNG_SECONDS, Cell, fit, rest_error
 from .speeds.preparation import gpu_of, kind_of
 from .speeds.speed import SCALING
@@ -54,6 +55,8 @@ class Forecast:
     """Why its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
     stand_in: str = ""
     """The sentence on lifetimes that stand in for unpublished ones of its VMs; empty where none do."""
+    transient: bool = False
+    """Whether it has Spot or preemptible workers, so that it holds if there is capacity for their replacements."""
     behind: Behind | None = None
     """Where it is slower than earlier runs of its model lead to expect."""
 
@@ -83,8 +86,12 @@ class Forecast:
             raise PlanError("An interval is of seconds or dollars, with a level between 0 and 1",
                             fix='For example: forecast.interval("seconds", 0.9)')  # fmt: skip
         values = self._finished("dollars") if what == "dollars" else 3600 * self._finished("hours")
-        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return middle(values, level)
+
+    @property
+    def provided(self) -> str:
+        """Its condition as a clause; empty where it has none."""
+        return IF_CAPACITY_LASTS if self.transient else ""
 
     @property
     def cost(self) -> Projection:
@@ -143,7 +150,8 @@ def forecast(
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
     stand_ins = dict.fromkeys(stand_in(group.lifetimes, short=True) for group in course.groups)
     guess = speeds.guess([kind for kind, *_ in offers])
-    return Forecast(run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)))
+    transient = any(vm.provisioning_model != "standard" for vm in vms)
+    return Forecast(run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)), transient)
 
 
 def _kind(vm: VmState) -> str:

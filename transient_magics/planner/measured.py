@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from ..catalog import region
 from ..journal import Event, events, metrics, replay
 from ..protocol.measures.step_parts import step_parts
 from ..protocol.share import Share
@@ -38,12 +39,14 @@ _PART_SECONDS, _MOST_PARTS = 30.0, 4
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """`workers` by kind (`speeds.preparation`) and `servers` made `steps_per_second` together for so many `seconds`."""
+    """`workers` by kind (`speeds.preparation`) and `servers` made `steps_per_second` together for so many `seconds`.
+    `distant`: some of them were in another region than a parameter server, so that their steps have the way in them."""
 
     workers: Mapping[str, int]
     servers: int
     steps_per_second: float
     seconds: float
+    distant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,7 @@ def _observations(
     kind_at = _kinds(history)
     asked = [each for each in history if isinstance(each, events.VmRequested) and each.role == "ps"]
     servers = sum(not each.replaces for each in asked)
+    regions = {each.vm: region(each.zone) for each in history if isinstance(each, events.VmRequested)}
     active: dict[str, int] = {}
     began = 0.0
     told = sorted((row["time"] / 1e9, row["step"]) for row in rows)
@@ -236,8 +240,10 @@ def _observations(
         counted = all(counts(vm, began) for vm in took_part)
         if active and counted and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
             workers = Counter(kind_at(name, began) for name in active)
+            servers_at = [region(each.zone) for each in asked if each.at <= began]  # all are in one zone, and may move
+            distant = any(regions.get(name) != servers_at[-1] for name in active) if servers_at else False
             for speed, seconds in _parts(told, began + WARM_UP_SECONDS, at):
-                yield Observation(dict(workers), max(servers, 1), speed, seconds)
+                yield Observation(dict(workers), max(servers, 1), speed, seconds, distant)
         if isinstance(event, events.WorkerJoined):
             active[event.worker] = event.number
         elif isinstance(event, events.WorkerLeft) and active.get(event.worker) == event.number:

@@ -17,6 +17,7 @@ from .accuracy import Accuracies, Accuracy
 from .choices import Choice, Lifetimes, immortal
 from .lifetimes.beyond import Continued
 from .lifetimes.published import stand_in
+from .ranges.middle import middle
 from .simulate import Course, Outcome, simulate
 from .speeds.workloads import Workload
 from .stalls.advice import terms_words
@@ -101,8 +102,7 @@ class Plan:
                             fix='For example: plan.interval("hours", 0.9)')  # fmt: skip
         if what == "finished":
             return self.outcome.finished_between(level)
-        low, high = np.quantile(getattr(self._done, what), [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return middle(getattr(self._done, what), level)
 
     def within(self, hours: float | None = None, dollars: float | None = None) -> float:
         """The probability to be done within so many hours and dollars."""
@@ -146,7 +146,7 @@ def make_plan(
     if lost is not None and lost >= workers and not replaced:
         raise PlanError(f"{lost} revocations leave none of {workers} workers", where="revocations",
                         fix="Plan for fewer, or with replacements.")  # fmt: skip
-    if choice.far(workload) and not workload.guess:
+    if choice.far() and not workload.guess:
         workload = replace(workload, guess="no run was measured at this distance from its parameter servers")
     course = choice.course(workload, train_steps, lifetimes, replace=replaced)
     outcome = simulate(course, runs=runs, seed=seed, revocations=lost)
@@ -172,6 +172,16 @@ def _transfer_words(choice: Choice, group: WorkerGroup, dollars_per_step: float)
     digits = 1 - math.floor(math.log10(dollars))
     about = f"{round(dollars, digits):,.{max(digits, 0)}f}"
     return f"{said} about ${about} per million steps, by a price that is not confirmed."
+
+
+def _distance_words(choice: Choice, workload: Workload, group: WorkerGroup) -> str:
+    """How a distant worker's speed is estimated."""
+    away, most = choice.round_trip(group), choice.most_steps(workload, group)
+    limit = f", over which connections carry {most:.2g} steps/s of a worker at most" if math.isfinite(most) else ""
+    return (
+        f"The distance from {group.zone} to the parameter servers in {choice.home_zone} is estimated, not measured: "
+        f"{1000 * away:.0f} ms there and back{limit}. What it adds to a step may be five times as long, or a fifth."
+    )
 
 
 def _prices(choice: Choice, workload: Workload) -> list[str]:
@@ -281,8 +291,8 @@ def _few(choice: Choice, course: Course, outcome: Outcome) -> list[str]:
 def _hourly(choice: Choice, workload: Workload, speed: float) -> float:
     course = choice.course(workload, 1)
     vms = sum(group.count * group.hourly for group in course.groups) + course.servers * course.server_hourly
-    workers = sum(group.count for group in course.groups)
-    per_step = sum(group.count * group.transfer_dollars for group in course.groups) / workers
+    made = choice.shares(workload)  # of the steps: distant workers make fewer of them, and pay for fewer
+    per_step = sum(share * group.transfer_dollars for share, group in zip(made, course.groups, strict=True))
     return vms + 3600 * speed * per_step
 
 
@@ -310,6 +320,7 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
             )
         if price := choice.transfer_dollars(workload, group):
             said.append(_transfer_words(choice, group, price))
+    said += [_distance_words(choice, workload, group) for group in choice.far()]
     said += _prices(choice, workload)
     said += _started(choice, workload)
     said += held_back(choice, workload)

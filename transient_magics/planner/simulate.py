@@ -15,6 +15,7 @@ later are revoked independently.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,8 @@ from .speeds.speed import SCALING, SHARPNESS, capacities, capacity, cluster_spee
 
 Array = NDArray[np.float64]
 
+IF_CAPACITY_LASTS = ", if Spot capacity lasts"
+"""The condition of a simulation with Spot VMs, in which each request for one is granted."""
 _FAR = 1e12  # seconds: later than anything
 _MOST_GENERATIONS = 4096
 _HOUR, _MINUTE = 3600.0, 60.0
@@ -48,8 +51,7 @@ class Workers:
     """Workers that are alike. Speeds by seconds of a step (`compute_seconds`), prices in $ per hour.
 
     `error`: the relative standard deviation of these seconds; groups of one `accelerator` are off by the same luck.
-    `far_error`: the same of workers far from their parameter servers, who are all off by one luck. `kind`: the kind of
-    worker whose seconds `Course.draws` has, where these are taken from it.
+    `kind`: the kind of worker whose seconds `Course.draws` has, where these are taken from it.
     `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable VM to its first step.
     `transfer_dollars`: of one step, where the parameter servers are in another zone. In the middle of a run `ages` has
     the hours for which each VM has run (0: only requested) and `ready_in` the seconds until each takes steps.
@@ -62,7 +64,12 @@ class Workers:
     accelerator: str = ""
     kind: str = ""
     error: float = 0.0
-    far_error: float = 0.0
+    added_seconds: float = 0.0
+    """Seconds that a step takes longer because its parameter servers are in another region."""
+    added_error: float = 0.0
+    """The standard deviation of their logarithm; all distant workers of a course are off by one luck."""
+    most_steps: float = math.inf
+    """Steps per second that one worker's connections carry at most (`speeds.distance`)."""
     price_error: float = 0.0
     """How far off `hourly` may be (standard deviation of its logarithm), for all groups of a course alike."""
     lifetimes: LifetimeModel | None = None
@@ -71,6 +78,12 @@ class Workers:
     transfer_dollars: float = 0.0
     ages: tuple[float, ...] = ()
     ready_in: tuple[float, ...] = ()
+
+    @property
+    def step_error(self) -> float:
+        """How far off, relatively, the seconds of a whole step may be (standard deviation)."""
+        computing, added = self.error * self.compute_seconds, self.added_error * self.added_seconds
+        return math.hypot(computing, added) / (self.compute_seconds + self.added_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +261,13 @@ class _Fleet:
             factors = {kind: values[drawn] for kind, values in course.draws.factors.items()}
         # One GPU's step time is as wrong for all of its workers, wherever they are.
         luck = {name: random.normal(size=runs) for name in dict.fromkeys(each.accelerator for each in course.groups)}
-        far = random.normal(size=runs) if any(group.far_error for group in course.groups) else np.zeros(runs)
+        way = random.normal(size=runs) if any(group.added_error for group in course.groups) else np.zeros(runs)
         speeds = list[Array]()
         for group in course.groups:
-            off = np.exp(group.error * luck[group.accelerator] + group.far_error * far)
+            off = np.exp(group.error * luck[group.accelerator])
             seconds = group.compute_seconds * factors.get(group.kind, 1.0) * off
-            speeds.append(worker_speed(seconds, service, course.servers))
+            seconds += group.added_seconds * np.exp(group.added_error * way)
+            speeds.append(np.minimum(worker_speed(seconds, service, course.servers), group.most_steps))
         startups = [group.startup for group in course.groups]
         limit_luck, work_luck = random.normal(size=runs), random.normal(size=runs)
         return cls(

@@ -36,6 +36,10 @@ _EMULATED = (
     "Emulated workers are processes of this machine, not GPUs: on Compute Engine hours and dollars will be others. "
     "--project plans for that."
 )
+_DISTANT = (
+    "It trained with workers in another region than its parameter servers only: their distance is in its seconds, and "
+    "counts once more where such workers are planned."
+)
 _NOT_COUNTED = (
     "Its parameters were not counted: the limit of the parameter servers and data transfer between zones are left out."
 )
@@ -139,7 +143,9 @@ class ModelStore:
         known = {run: each for run, each in self.records(source).items() if among is None or run in among}
         records = {run: each for run, each in known.items() if each.mode == "async"}
         stalls, untrained = self._terms(source, wire), ""
-        seen = [(run, each) for run, record in records.items() for each in record.observations]
+        every = [(run, each) for run, record in records.items() for each in record.observations]
+        near = [(run, each) for run, each in every if not each.distant]
+        seen = near or every
         runs = len({run for run, _ in seen})
         measured = f"measured in {runs} run{'' if runs == 1 else 's'}"
         if not seen and stalls:
@@ -166,6 +172,8 @@ class ModelStore:
             preparation = statistics.fmean(each.input * each.place.vcpus for each in bound.values())
         joins = [statistics.median(record.joins) for record in records.values() if record.joins]
         notes = [_EMULATED] if source == "emulated" else []
+        if every and not near:
+            notes.append(_DISTANT)
         if not parameters:
             notes.append(_NOT_COUNTED)
         if not found.apart:

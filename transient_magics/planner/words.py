@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..spec import render_duration, render_table
 from ..spec import render_money as money
+from .simulate import IF_CAPACITY_LASTS
 
 if TYPE_CHECKING:
     from .accuracy import Accuracy
@@ -52,7 +53,8 @@ def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
 
 def header(search: Search) -> tuple[str, ...]:
     """Of a table of `row`s."""
-    return ("TIME", "RANGE", "COST", "RANGE", *(["ACCURACY"] if search.judged else []), "SAVED", "WORKERS LOST", "LINE")
+    judged = ["Accuracy"] if search.judged else []
+    return ("Time", "Range", "Cost", "Range", *judged, f"Saved{lasts(search.front)}", "Workers lost", "Line")
 
 
 def accuracy_words(accuracy: Accuracy) -> str:
@@ -63,7 +65,7 @@ def accuracy_words(accuracy: Accuracy) -> str:
 
 def lasts(plans: Sequence[Plan]) -> str:
     """What plans with Spot VMs take for granted."""
-    return ", if Spot capacity lasts" if any(plan.choice.transient for plan in plans) else ""
+    return IF_CAPACITY_LASTS if any(plan.choice.transient for plan in plans) else ""
 
 
 def plan_text(plan: Plan) -> str:
@@ -155,7 +157,7 @@ def search_text(search: Search) -> str:
     lines = [
         f"{steps_of(search)}{lasts(search.front)}: {len(search.front)} of {search.considered:,} clusters "
         f"that no other beats in time and in cost; > marks {marked(search)}.",
-        *render_table(("", *header(search)), rows(search)),
+        *render_table(("", *(name.upper() for name in header(search))), rows(search)),
     ]
     if hidden := len(search.front) - len(shown(search)):
         lines.append(f"{hidden} more between them.")
@@ -211,13 +213,13 @@ def _of_plans(plans: Sequence[Plan]) -> Iterator[str]:
 
 
 def forecast_words(forecast: Forecast) -> str:
-    """`finishes in 12 min (11 min to 14 min), at 14:03; this run $1.23 at its end ($1.20 to $1.31)`; an interval whose
-    ends read the same is left out."""
+    """`finishes in 12 min (11 min to 14 min), at 14:03, if Spot capacity lasts; this run $1.23 at its end ($1.20 to
+    $1.31)`; an interval whose ends read the same is left out."""
     low, high = forecast.interval("seconds")
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
         f"finishes in {render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
-        f"at {at}; this run {forecast.cost}{_but(forecast)}"
+        f"at {at}{forecast.provided}; this run {forecast.cost}{_but(forecast)}"
     )
 
 
@@ -236,7 +238,7 @@ def _but(forecast: Forecast) -> str:
 
 
 def ending_words(forecast: Forecast) -> str:
-    """`ends about 14:32 (14:20 to 14:55); this run $0.610 at its end ($0.553 to $0.704)`.
+    """`ends about 14:32 (14:20 to 14:55), if Spot capacity lasts; this run $0.610 at its end ($0.553 to $0.704)`.
 
     Moments have the day where that is not today's, and seconds where minutes would say the same twice.
     """
@@ -249,6 +251,6 @@ def ending_words(forecast: Forecast) -> str:
         return time.strftime(clock, time.localtime(forecast.at + seconds))
 
     return (
-        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}; "
-        f"this run {forecast.cost}{_but(forecast)}"
+        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}"
+        f"{forecast.provided}; this run {forecast.cost}{_but(forecast)}"
     )

@@ -1,26 +1,57 @@
-"""Every option that a cell or a terminal can say, declared once: its sub-command, help, and what excludes it."""
+"""Every option of cells and terminals, declared once: its sub-command, help, group, and what excludes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from ..option import Option, word
 from . import bags, clusters, jobs, planning, project, runs, stalls, weather
 from .planning import WORKLOADS
-from .words import CELLS, CLUSTER_VERBS, DESCRIPTIONS, EPILOGS, EXAMPLES, IMAGE_VERBS, PROGRAM_VERBS
+from .words import (
+    ALIASES,
+    CELLS,
+    CLUSTER_VERBS,
+    DESCRIPTIONS,
+    EPILOGS,
+    EXAMPLES,
+    IMAGE_VERBS,
+    PROGRAM_VERBS,
+    TIERS,
+    Entry,
+)
 
 __all__ = [
-    "CELLS", "CHECKS", "CLUSTER_VERBS", "DESCRIPTIONS", "EPILOGS", "EXAMPLES", "IMAGE_VERBS", "PROGRAM_VERBS",
-    "WORKLOADS", "declared",
-]  # fmt: skip
+    "ALIASES",
+    "CELLS",
+    "CHECKS",
+    "CLUSTER_VERBS",
+    "DESCRIPTIONS",
+    "EPILOGS",
+    "EXAMPLES",
+    "IMAGE_VERBS",
+    "PROGRAM_VERBS",
+    "TIERS",
+    "WORKLOADS",
+    "Entry",
+    "declared",
+    "grouped",
+]
 
 
 def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
     """The options of a sub-command, of `declare`, `train` or `catalog`, in the order of their help."""
     options = _table()[verb]
     return (word("source", "FILE", "the code, a Python file", completes="path"), *options) if file else options
+
+
+def grouped(options: Iterable[Option]) -> list[tuple[str, list[Option]]]:
+    """Return the titles of the options' groups in the order of their help, each with its options."""
+    groups: dict[str, list[Option]] = {}
+    for option in options:
+        groups.setdefault(option.group, []).append(option)
+    return list(groups.items())
 
 
 @cache

@@ -1,56 +1,143 @@
-"""What may be said of a bag of jobs."""
+"""The options of a bag of jobs."""
 
 from __future__ import annotations
 
 from typing import Any, get_args, get_type_hints
 
 from ...protocol.bag.spec import BagSpec, parse_until
-from ...spec import parse_name
-from ..option import Option, duration, flag, hours, one_of, positive, share, space, whole
+from ..option import Option, duration, flag, group, hours, new_name, one_of, positive, share, space, whole
 from .runs import split_paths
-from .shared import LITERALS, OUTPUT, OWN_CLUSTER, WAIT
+from .shared import CLUSTER, COST, FILES, LITERALS, ON_CLUSTER, OUTPUT, PIP_BUILD, WAIT
 
 
 def bag() -> tuple[Option, ...]:
-    """Those of a bag."""
+    """Return the options of a bag."""
     return (
-        flag("--over", "at which points the function is computed: NAME=LOW:HIGH is a range, with :log evenly in its "
-              "logarithm, with :int in whole numbers; NAME=A,B,C chooses. " + LITERALS, space,
-              metavar="'NAME=VALUES ...'"),
-        flag("--jobs", "how many results are wanted", whole("--jobs"), metavar="N"),
-        flag("--spare", "so many more jobs are begun, and none is waited for (0.1)", share("--spare"), metavar="SHARE"),
-        flag("--surrogate", "what is learnt of the results, and chooses further points: a Gaussian process (gp), an "
-              "ensemble of small networks, or none (gp)", **one_of("--surrogate", _choices("surrogate"))),
-        flag("--until", "end before all results are there, once the surrogate's standard deviation is below this "
-              "everywhere, and its intervals hold: 0.01, or pressure=0.02,energy=0.01", _until, metavar="TOLERANCE"),
-        flag("--policy", "which VM a job goes to: reuse (by its age) or memoryless (any) (reuse)",
-              **one_of("--policy", _choices("policy"))),
-        flag("--workers", "on how many VMs at once (all)", whole("--workers"), metavar="N"),
-        flag("--job-time", "what one job takes, for the policy and for saving points (as measured)",
-              duration("--job-time", "m"), name="job_seconds", metavar="TIME"),
-        flag("--save-time", "what a checkpoint of a job takes; then it is saved where that is planned",
-              duration("--save-time", "s"), name="save_seconds", metavar="TIME"),
-        flag("--job-timeout", "a job is ended when it has run for so long, over all its VMs (no limit)",
-              duration("--job-timeout", "m"), name="timeout_seconds", metavar="TIME"),
-        flag("--memory", "a job is ended when it has more than so many GB in memory (what the VM has)",
-              positive("--memory"), metavar="GB"),
-        flag("--retries", "how often a job is begun again when it has failed; a revocation is no failure (1)",
-              whole("--retries", 0), metavar="N"),
-        flag("--max-cost", "the bag ends when it has cost so many US dollars", positive("--max-cost"),
-              metavar="DOLLARS"),
-        flag("--max-hours", "it ends after that time", hours("--max-hours"), metavar="TIME"),
-        flag("--seed", "from it follow the points, and each job's own seed (0)", whole("--seed", 0), metavar="N"),
-        flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "
-              ".env, and what links in it lead to; the function imports them", str, completes="path",
-              many="extend", metavar="PATH"),
-        flag("--pip", "packages to install on the VMs for this bag, by name or file", str, completes="path",
-              many="extend", metavar="PACKAGE"),
-        flag("--pip-build", "let --pip build packages without a wheel; their code then runs where the controller runs"),
-        flag("--cluster", f"the cluster on which it runs {OWN_CLUSTER}", str, completes="cluster", metavar="NAME"),
-        flag("--name", "the bag's name (bag-1, bag-2, ...)", lambda text: parse_name(text, "--name")),
-        flag("--wait", WAIT.format("the bag is over")),
-        OUTPUT,
-    )  # fmt: skip
+        *group(
+            "Points and surrogate",
+            flag(
+                "--over",
+                "the points at which to compute the function: NAME=LOW:HIGH is a range; add :log for even "
+                "steps of its logarithm, :int for whole numbers; NAME=A,B,C chooses. " + LITERALS,
+                space,
+                metavar="'NAME=VALUES ...'",
+            ),
+            flag("--jobs", "how many results to compute", whole("--jobs"), metavar="N"),
+            flag(
+                "--spare",
+                "the share of further jobs to start; the bag does not wait for them",
+                share("--spare"),
+                default="0.1",
+                metavar="SHARE",
+            ),
+            flag(
+                "--surrogate",
+                "what learns from the results and chooses further points: a Gaussian process (gp), an "
+                "ensemble of small networks, or none",
+                default="gp",
+                **one_of("--surrogate", _choices("surrogate")),
+            ),
+            flag(
+                "--until",
+                "end early, once the surrogate's standard deviation is below this everywhere, and its "
+                "intervals hold: 0.01, or pressure=0.02,energy=0.01",
+                _until,
+                metavar="TOLERANCE",
+            ),
+            flag(
+                "--seed",
+                "the seed of the points, and of each job's own seed",
+                whole("--seed", 0),
+                default="0",
+                metavar="N",
+            ),
+        ),
+        *group(
+            "Jobs",
+            flag(
+                "--policy",
+                "which VM a job goes to: reuse (by its age) or memoryless (any)",
+                default="reuse",
+                **one_of("--policy", _choices("policy")),
+            ),
+            flag(
+                "--job-time",
+                "how long one job takes, for the policy and for saving points",
+                duration("--job-time", "m"),
+                default="as measured",
+                name="job_seconds",
+                metavar="TIME",
+            ),
+            flag(
+                "--save-time",
+                "how long a checkpoint of a job takes; with it checkpoints are planned",
+                duration("--save-time", "s"),
+                name="save_seconds",
+                metavar="TIME",
+            ),
+            flag(
+                "--job-timeout",
+                "end a job that has run for this time, over all its VMs",
+                duration("--job-timeout", "m"),
+                default="no limit",
+                name="timeout_seconds",
+                metavar="TIME",
+            ),
+            flag(
+                "--memory",
+                "end a job that has more than this many GB in memory",
+                positive("--memory"),
+                default="the VM's memory",
+                metavar="GB",
+            ),
+            flag(
+                "--retries",
+                "how often to restart a failed job; a revocation is not a failure",
+                whole("--retries", 0),
+                default="1",
+                metavar="N",
+            ),
+        ),
+        *group(
+            FILES,
+            flag(
+                "--include",
+                "send files and folders along, 200 MB at most. A folder is sent with all files, such as "
+                ".git and .env, and with the targets of its links. The function imports them",
+                str,
+                completes="path",
+                many="extend",
+                metavar="PATH",
+            ),
+            flag(
+                "--pip",
+                "install packages on the VMs for this bag, by name or file",
+                str,
+                completes="path",
+                many="extend",
+                metavar="PACKAGE",
+            ),
+            PIP_BUILD,
+        ),
+        *group(
+            COST,
+            flag(
+                "--max-cost",
+                "end the bag when it has cost this many US dollars",
+                positive("--max-cost"),
+                metavar="DOLLARS",
+            ),
+            flag("--max-hours", "end the bag after this time", hours("--max-hours"), metavar="TIME"),
+        ),
+        *group(
+            CLUSTER,
+            ON_CLUSTER,
+            flag("--workers", "how many VMs compute at a time", whole("--workers"), default="all", metavar="N"),
+            flag("--name", "the bag's name", new_name, default="bag-1, bag-2, ..."),
+            flag("--wait", WAIT.format("the bag is over")),
+            OUTPUT,
+        ),
+    )
 
 
 def check_bag(values: dict[str, Any], called: str) -> None:

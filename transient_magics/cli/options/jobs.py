@@ -1,47 +1,119 @@
-"""What may be said of a job."""
+"""The options of a job."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...spec import parse_name
-from ..option import Option, duration, environment_variable, flag, positive, whole, word
+from ..option import Option, duration, environment_variable, flag, group, new_name, positive, whole, word
 from .runs import split_paths
-from .shared import OUTPUT, OWN_CLUSTER
+from .shared import CLUSTER, FILES, ON_CLUSTER, OUTPUT, PIP_BUILD, REVOCATIONS
 
 
 def job() -> tuple[Option, ...]:
-    """Those of a job."""
+    """Return the options of a job."""
     return (
-        word("command", "COMMAND", "what runs, for a shell, in quotes: \"python train.py\"; without it the cell does",
-             many="?"),
-        flag("--keep", "a folder below the one in which it runs: brought here every few minutes and at the notice, "
-              "it is there again on the next VM", str, metavar="FOLDER"),
-        flag("--keep-every", "how often it is, where it has changed (3m)", duration("--keep-every", "m"),
-              name="keep_seconds", metavar="TIME"),
-        flag("--at-notice", "how long before a preemption ends a VM the command receives SIGTERM, 15s to 30s; before "
-             "that the file TRANSIENT_NOTICE tells the end (default: 30s, which is at the usual notice)",
-             duration("--at-notice", "s"), name="at_notice_seconds", metavar="TIME"),
-        flag("--include", "files and folders to send along, 200 MB at most; of a folder all files, such as .git and "
-              ".env, and what links in it lead to; it runs beside them", str, completes="path", many="extend",
-              metavar="PATH"),
-        flag("--pip", "packages to install on the VMs for this job, by name or file", str, completes="path",
-              many="extend", metavar="PACKAGE"),
-        flag("--pip-build", "let --pip build packages without a wheel; their code then runs where the controller runs"),
-        flag("--workers", "on how many VMs it runs at once, each with its RANK (1)", whole("--workers"), metavar="N"),
-        flag("--env", "a variable of its environment", environment_variable, name="environment", many="extend",
-              metavar="NAME=VALUE"),
-        flag("--retries", "how often it is begun again when it has failed; a revocation is no failure (0)",
-              whole("--retries", 0), metavar="N"),
-        flag("--job-timeout", "it is ended when it has run for so long, over all VMs that it had (no limit)",
-              duration("--job-timeout", "m"), name="timeout_seconds", metavar="TIME"),
-        flag("--memory", "it is ended when it has more than so many GB in memory (what the VM has)",
-              positive("--memory"), metavar="GB"),
-        flag("--cluster", f"the cluster on which it runs {OWN_CLUSTER}", str, completes="cluster", metavar="NAME"),
-        flag("--name", "the job's name (job-1, job-2, ...)", lambda text: parse_name(text, "--name")),
-        flag("--wait", "wait until the job is over, and show its output meanwhile"),
-        OUTPUT,
-    )  # fmt: skip
+        word(
+            "command",
+            "COMMAND",
+            'the command for a shell, in quotes: "python train.py"; without it the cell runs',
+            many="?",
+        ),
+        *group(
+            FILES,
+            flag(
+                "--include",
+                "send files and folders along, 200 MB at most. A folder is sent with all files, such as "
+                ".git and .env, and with the targets of its links. The job runs beside them",
+                str,
+                completes="path",
+                many="extend",
+                metavar="PATH",
+            ),
+            flag(
+                "--pip",
+                "install packages on the VMs for this job, by name or file",
+                str,
+                completes="path",
+                many="extend",
+                metavar="PACKAGE",
+            ),
+            PIP_BUILD,
+            flag(
+                "--env",
+                "a variable of its environment",
+                environment_variable,
+                name="environment",
+                many="extend",
+                metavar="NAME=VALUE",
+            ),
+        ),
+        *group(
+            REVOCATIONS,
+            flag(
+                "--keep",
+                "a folder in the job's working directory that is copied here every few minutes and at the "
+                "notice; the next VM starts with it",
+                str,
+                metavar="FOLDER",
+            ),
+            flag(
+                "--keep-every",
+                "how often to copy that folder when it has changed",
+                duration("--keep-every", "m"),
+                default="3m",
+                name="keep_seconds",
+                metavar="TIME",
+            ),
+            flag(
+                "--at-notice",
+                "how long before a preemption ends a VM to send SIGTERM to the command, 15s to 30s; "
+                "before that the file TRANSIENT_NOTICE has the time of the end",
+                duration("--at-notice", "s"),
+                default="30s, at the usual notice",
+                name="at_notice_seconds",
+                metavar="TIME",
+            ),
+            flag(
+                "--retries",
+                "how often to restart the job when it has failed; a revocation is not a failure",
+                whole("--retries", 0),
+                default="0",
+                metavar="N",
+            ),
+        ),
+        *group(
+            "Limits",
+            flag(
+                "--job-timeout",
+                "end the job when it has run for this time, over all its VMs",
+                duration("--job-timeout", "m"),
+                default="no limit",
+                name="timeout_seconds",
+                metavar="TIME",
+            ),
+            flag(
+                "--memory",
+                "end the job when it has more than this many GB in memory",
+                positive("--memory"),
+                default="the VM's memory",
+                metavar="GB",
+            ),
+        ),
+        *group(
+            CLUSTER,
+            ON_CLUSTER,
+            flag(
+                "--workers",
+                "how many VMs it runs on simultaneously, each with its RANK",
+                whole("--workers"),
+                default="1",
+                metavar="N",
+            ),
+            flag("--name", "the job's name", new_name, default="job-1, job-2, ..."),
+            flag("--wait", "wait until the job is over, and show its output"),
+            OUTPUT,
+        ),
+    )
 
 
 def check_job(values: dict[str, Any], called: str) -> None:

@@ -1,4 +1,4 @@
-"""What may be said before anything is rented: plans, lifetimes, the catalog."""
+"""The options of what is asked before anything is rented: plans, lifetimes, the catalog."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..option import (
     flag,
     gpu,
     gpus,
+    group,
     hours,
     known_region,
     one_of,
@@ -27,7 +28,7 @@ from ..option import (
     word,
     zones,
 )
-from .shared import LITERALS, OUTPUT
+from .shared import COST, DATA, LITERALS, MACHINES, OUTPUT, RESEARCH, REVOCATIONS
 from .words import EXAMPLES
 
 WORKLOADS = (
@@ -37,102 +38,295 @@ WORKLOADS = (
 
 
 def plan() -> tuple[Option, ...]:
-    """Of a plan."""
+    """Return the options of a plan."""
     return (
-        word("spec", "[SPEC]", "a cluster, as k80x4; without one the catalog is searched", many="*", completes="gpu"),
-        flag("--workload", "what is trained: a run by its name, or a published one, as icac19/resnet-32", str,
-              choices=WORKLOADS, completes="workload", metavar="NAME"),
-        flag("--project", "plan for VMs of this project: what was measured on the emulator does not count (default: "
-              "VMs like those of the run that is named)", project),
-        flag("--model", "or all runs of this Tensor2Tensor model ...", str),
+        word(
+            "spec", "[SPEC]", "a cluster, such as k80x4; without it the catalog is searched", many="*", completes="gpu"
+        ),
+        *group(DATA, *_workload()),
+        *group(MACHINES, *_machines()),
+        *group(
+            REVOCATIONS,
+            flag(
+                "--revocations",
+                "how long VMs live: published: as measured in 2019; own: as your VMs; FILE.csv; "
+                "none; or how many workers are lost",
+                str,
+                default="published",
+                choices=("published", "own", "none", "1"),
+                metavar="HOW|N",
+            ),
+            flag(
+                "--replace",
+                "replace revoked workers",
+                negated=True,
+                default="on; off where their number is given, as in the papers",
+            ),
+        ),
+        *group(
+            COST,
+            flag("--max-hours", "only clusters that take no longer: 3h", hours("--max-hours"), metavar="TIME"),
+            flag(
+                "--max-cost",
+                "only clusters that cost no more, in US dollars",
+                positive("--max-cost"),
+                metavar="DOLLARS",
+            ),
+            flag(
+                "--finish-by",
+                "what this deadline and others cost, by Spot and on demand in turns: 6h, or 18:00",
+                str,
+                metavar="TIME|CLOCK",
+            ),
+            flag(
+                "--objective",
+                "which of the best clusters to mark",
+                default="knee",
+                **one_of("--objective", ("knee", "time", "cost")),
+            ),
+        ),
+        *group("Bags of jobs", *_bag()),
+        *group("Output", OUTPUT),
+        *group(
+            RESEARCH,
+            flag(
+                "--availability",
+                "the measured availability on which to simulate --finish-by: FILE.csv, or google-h100-2025",
+                str,
+                default="a market like AWS's of 2022",
+                completes="path",
+                metavar="FILE.csv",
+            ),
+            flag(
+                "--what-if",
+                "where stalls were measured, change a share of the data in a cache, or the links: cache=0.5,link=2",
+                changes,
+                metavar="NAME=NUMBER,...",
+            ),
+        ),
+    )
+
+
+def _workload() -> tuple[Option, ...]:
+    return (
+        flag(
+            "--workload",
+            "what is trained: a run by its name, or a published one, such as icac19/resnet-32",
+            str,
+            choices=WORKLOADS,
+            completes="workload",
+            metavar="NAME",
+        ),
+        flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"),
+        flag(
+            "--target",
+            'instead of --train-steps, the steps that runs of the workload took to reach this: "accuracy>=0.9"',
+            str,
+            metavar="METRIC>=VALUE",
+        ),
+        flag("--model", "instead of --workload, all runs of this Tensor2Tensor model ...", str),
         flag("--hparams-set", "... with this hyper-parameter set ...", str),
         flag("--problem", "... on this problem", str),
-        flag("--cell", "or of the model that this file's code defines, as the body of %%train would (what never ran is "
-              "counted, where TensorFlow is here)", str, completes="path", metavar="FILE.py"),
-        flag("--hparams", "overrides of a model that never ran: batch_size=64", overrides, metavar="NAME=VALUE,..."),
-        flag("--param", f"values that the cell's model reads by their names: units=64. {LITERALS}", parameter,
-              name="params", many="extend", metavar="NAME=VALUE"),
-        flag("--include", "local modules or folders that it imports", str, completes="path", many="extend",
-              metavar="PATH"),
-        flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"),
-        flag("--target", 'instead of --train-steps: as many as runs of the workload took to get there, '
-              'as "accuracy>=0.9"', str, metavar="METRIC>=VALUE"),
-        flag("--revocations", "published: lifetimes as measured in 2019 (default); own: those of your VMs; FILE.csv; "
-              "none; or how many workers are lost",
-              str, choices=("published", "own", "none", "1"), metavar="HOW|N"),
-        flag("--replace", "replace revoked workers (on; off where their number is given, as the papers count)",
-              negated=True),
-        flag("--mode", "async: each worker steps by itself; sync: one step takes a mini-batch of every worker (async)",
-              **one_of("--mode", ("async", "sync"))),
-        flag("--backup-workers", "the slowest that a synchronous step does not wait for (0)",
-              whole("--backup-workers", 0), metavar="N"),
-        flag("--ps", "number of parameter servers; 0: one worker without any (1; searched without a SPEC)",
-              whole("--ps", 0), metavar="N"),
-        flag("--ps-cores", "vCPUs of each (4; with --bag of the scheduler, else an e2-standard-2)", whole("--ps-cores"),
-             metavar="N"),
-        flag("--ps-zone", "a zone for them alone, of a SPEC", one_zone("--ps-zone"), completes="zone"),
-        flag("--machine-type", "the workers' machine, or GPU=TYPE,... (the catalog's; a search looks at larger ones if "
-              "measured steps wait for mini-batches)", str, metavar="TYPE"),
-        flag("--disk", "boot disks of workers and parameter servers, as 200GB:ssd (50GB)", disk, metavar="SIZE[:KIND]"),
-        flag("--what-if", "where stalls were measured: a share of the data in a cache, other links: cache=0.5,link=2",
-              changes, metavar="NAME=NUMBER,..."),
-        flag("--zone", "for groups without one; of a search: all that it may look at", zones, completes="zone"),
-        flag("--gpus", "of a search: these, each alone and two together: k80,p100 (all whose speed is known)", gpus,
-              completes="gpu", metavar="GPU,GPU"),
-        flag("--provisioning-model", "how workers are rented (spot; searched without a SPEC)",
-              **one_of("--provisioning-model", ("spot", "preemptible", "standard"))),
-        flag("--batch-size", "examples of a worker's step (as the workload was measured)", whole("--batch-size"),
-              metavar="N"),
-        flag("--max-hours", "only what takes no longer: 3h", hours("--max-hours"), metavar="TIME"),
-        flag("--max-cost", "only what costs no more, in US dollars", positive("--max-cost"), metavar="DOLLARS"),
-        flag("--finish-by", "what a deadline costs, and others, by Spot and on demand in turns: 6h, or 18:00", str,
-              metavar="TIME|CLOCK"),
-        flag("--availability", "measured availability to simulate that on: FILE.csv, or google-h100-2025 (a market "
-              "like AWS's of 2022)", str, completes="path", metavar="FILE.csv"),
-        flag("--bag", "instead of a run: a bag of jobs, on each group of SPEC by itself"),
-        flag("--jobs", "how many results of the bag are wanted", whole("--jobs"), metavar="N"),
-        flag("--job-time", "what one of its jobs takes: 2h, 1h:3h, or cpu=2h,k80=20m", str, metavar="TIME"),
-        flag("--spare", "so many more jobs are begun, and none is waited for (0.1)", share("--spare"), metavar="SHARE"),
-        flag("--policy", "which VMs a job goes to (both are planned)", **one_of("--policy", ("reuse", "memoryless"))),
-        flag("--save-time", "what a checkpoint of a job takes (without: it cannot be saved)",
-              duration("--save-time", "s"), metavar="TIME"),
-        flag("--objective", "which of the best clusters is marked (knee)",
-              **one_of("--objective", ("knee", "time", "cost"))),
-        OUTPUT,
-    )  # fmt: skip
+        flag(
+            "--cell",
+            "instead of --workload, the model that this file's code defines, as the body of %%train; "
+            "operations of a model that never ran are counted, where TensorFlow is installed",
+            str,
+            completes="path",
+            metavar="FILE.py",
+        ),
+        flag(
+            "--hparams",
+            "override hyper-parameters of a model that never ran: batch_size=64",
+            overrides,
+            metavar="NAME=VALUE,...",
+        ),
+        flag(
+            "--param",
+            f"values that the cell's model reads by their names: units=64. {LITERALS}",
+            parameter,
+            name="params",
+            many="extend",
+            metavar="NAME=VALUE",
+        ),
+        flag(
+            "--include",
+            "local modules or folders that the code imports",
+            str,
+            completes="path",
+            many="extend",
+            metavar="PATH",
+        ),
+        flag("--batch-size", "examples of a worker's step", whole("--batch-size"), default="as measured", metavar="N"),
+        flag(
+            "--mode",
+            "async: each worker steps by itself; sync: one step takes a mini-batch of every worker",
+            default="async",
+            **one_of("--mode", ("async", "sync")),
+        ),
+        flag(
+            "--backup-workers",
+            "with --mode sync, do not wait for the N slowest workers of a step",
+            whole("--backup-workers", 0),
+            default="0",
+            metavar="N",
+        ),
+    )
+
+
+def _machines() -> tuple[Option, ...]:
+    return (
+        flag(
+            "--project",
+            "plan for VMs of this project: measurements of the emulator do not count",
+            project,
+            default="VMs like those of the run that is named",
+        ),
+        flag("--zone", "the zone of groups without one; of a search, all zones to consider", zones, completes="zone"),
+        flag(
+            "--gpus",
+            "GPUs for a search, each alone and two together: k80,p100",
+            gpus,
+            default="all whose speed is known",
+            completes="gpu",
+            metavar="GPU,GPU",
+        ),
+        flag(
+            "--provisioning-model",
+            "how to rent workers",
+            default="spot; searched without a SPEC",
+            **one_of("--provisioning-model", ("spot", "preemptible", "standard")),
+        ),
+        flag(
+            "--machine-type",
+            "the workers' machine, or GPU=TYPE,...",
+            str,
+            metavar="TYPE",
+            default="the catalog's; a search tries larger ones if measured steps wait for mini-batches",
+        ),
+        flag(
+            "--disk",
+            "boot disks of workers and parameter servers, such as 200GB:ssd",
+            disk,
+            default="50GB",
+            metavar="SIZE[:KIND]",
+        ),
+        flag(
+            "--ps",
+            "number of parameter servers; 0: one worker without any",
+            whole("--ps", 0),
+            default="1; searched without a SPEC",
+            metavar="N",
+        ),
+        flag(
+            "--ps-cores",
+            "vCPUs of each parameter server; with --bag, of the scheduler",
+            whole("--ps-cores"),
+            default="4; with --bag an e2-standard-2",
+            metavar="N",
+        ),
+        flag("--ps-zone", "the zone of parameter servers, with a SPEC", one_zone("--ps-zone"), completes="zone"),
+    )
+
+
+def _bag() -> tuple[Option, ...]:
+    return (
+        flag("--bag", "instead of a run, plan a bag of jobs, on each group of SPEC alone"),
+        flag("--jobs", "how many results of the bag to compute", whole("--jobs"), metavar="N"),
+        flag("--job-time", "how long one job takes: 2h, 1h:3h, or cpu=2h,k80=20m", str, metavar="TIME"),
+        flag(
+            "--spare",
+            "the share of further jobs to start; the bag does not wait for them",
+            share("--spare"),
+            default="0.1",
+            metavar="SHARE",
+        ),
+        flag(
+            "--policy",
+            "which VMs a job goes to",
+            default="both are planned",
+            **one_of("--policy", ("reuse", "memoryless")),
+        ),
+        flag(
+            "--save-time",
+            "how long a checkpoint of a job takes",
+            duration("--save-time", "s"),
+            default="jobs save no checkpoints",
+            metavar="TIME",
+        ),
+    )
 
 
 def lifetimes() -> tuple[Option, ...]:
-    """Of lifetimes."""
+    """Return the options of lifetimes."""
     formulas = ("exponential", "weibull", "early", "bathtub4", "bathtub5")
     return (
-        flag("--gpu", "VMs with this GPU, or cpu (all GPUs)", gpu, completes="gpu"),
-        flag("--region", "VMs in this region (all)", known_region, completes="region"),
-        flag("--source", "own: your VMs on Compute Engine; emulated: those on the emulator; published: preemptible "
-              "VMs of 2018 and 2019; or a CSV file with lifetime_hours, and perhaps revoked (1 or 0), gpu, zone (own "
-              "where they are enough, else published)", str, choices=("own", "emulated", "published"),
-              metavar="SOURCE|FILE.csv"),
-        flag("--provisioning-model", "spot: without a time limit; preemptible: 24 h at most (spot)",
-              **one_of("--provisioning-model", ("spot", "preemptible"))),
-        flag("--fit", f"which formulas to fit: {', '.join(formulas)}; bathtubs to preemptible VMs only (all)",
-              many="extend", **{**one_of("--fit", formulas), "metavar": "FORMULA"}),
-        flag("--job", "plan work of that length that is lost with its VM: when to save, which VM to trust",
-              duration("--job", "h"), metavar="TIME"),
-        flag("--age", "how old the VM is on which the job begins (0: new)", duration("--age", "h"),
-              metavar="TIME"),
-        flag("--checkpoint-cost", "what a checkpoint of the job takes (1m)", duration("--checkpoint-cost", "m"),
-              metavar="TIME"),
-        flag("--restart", "what passes until a lost job goes on from its last checkpoint (5m)",
-              duration("--restart", "m"), metavar="TIME"),
-    )  # fmt: skip
+        *group(
+            "Lifetimes",
+            flag("--gpu", "VMs with this GPU, or cpu", gpu, default="all GPUs", completes="gpu"),
+            flag("--region", "VMs in this region", known_region, default="all", completes="region"),
+            flag(
+                "--source",
+                "own: your VMs on Compute Engine; emulated: those on the emulator; published: preemptible "
+                "VMs of 2018 and 2019; or a CSV file with lifetime_hours, and optionally revoked (1 or 0), gpu, zone",
+                str,
+                default="own where there are enough, else published",
+                choices=("own", "emulated", "published"),
+                metavar="SOURCE|FILE.csv",
+            ),
+            flag(
+                "--provisioning-model",
+                "spot: without a time limit; preemptible: 24 h at most",
+                default="spot",
+                **one_of("--provisioning-model", ("spot", "preemptible")),
+            ),
+            flag(
+                "--fit",
+                f"formulas to fit: {', '.join(formulas)}; bathtubs fit preemptible VMs only",
+                default="all",
+                many="extend",
+                **{**one_of("--fit", formulas), "metavar": "FORMULA"},
+            ),
+        ),
+        *group(
+            "Checkpoints of a job",
+            flag(
+                "--job",
+                "plan a job of this length that is lost with its VM: when to save, which VM to use",
+                duration("--job", "h"),
+                metavar="TIME",
+            ),
+            flag(
+                "--age",
+                "the age of the VM on which the job starts",
+                duration("--age", "h"),
+                default="0, a new VM",
+                metavar="TIME",
+            ),
+            flag(
+                "--checkpoint-cost",
+                "how long a checkpoint of the job takes",
+                duration("--checkpoint-cost", "m"),
+                default="1m",
+                metavar="TIME",
+            ),
+            flag(
+                "--restart",
+                "how long it takes until a lost job continues from its last checkpoint",
+                duration("--restart", "m"),
+                default="5m",
+                metavar="TIME",
+            ),
+        ),
+    )
 
 
 def catalog() -> tuple[Option, ...]:
-    """Of the catalog."""
+    """Return the options of the catalog."""
     return (
-            word("gpu", "GPU", "all about this one: zones, prices, limits", many="?", completes="gpu"),
-            flag("--project", "ask Google for today's prices first, with the right of the project of this ID", project),
-        )  # fmt: skip
+        word("gpu", "GPU", "show all about this GPU: zones, prices, limits", many="?", completes="gpu"),
+        flag("--project", "request today's prices from Google first, with the permission of this project", project),
+    )
 
 
 def check_plan(values: dict[str, Any], called: str) -> None:

@@ -1,4 +1,4 @@
-"""What may be said of a project: whether all is there, and its images."""
+"""The options of the doctor and of images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..option import (
     address_ranges,
     bucket,
     flag,
+    group,
     one_of,
     one_zone,
     positive,
@@ -19,64 +20,110 @@ from ..option import (
     zones,
 )
 from .clusters import check_declare
-from .shared import PROJECT, WAIT
+from .shared import NETWORK, PROJECT, WAIT
 from .words import IMAGE_VERBS
 
 
 def doctor() -> tuple[Option, ...]:
-    """Of the doctor."""
+    """Return the options of the doctor."""
     return (
-        word("spec", "[SPEC]", "what to look for, as t4x4 (cpu+t4: a worker without a GPU and a cheap one)", many="*",
-             completes="gpu"),
-        PROJECT,
-        flag("--spend", "also go through the hour's course, which costs so many US dollars at most: a VM, an image, a "
-              "GPU, a step of training, a notice, a checkpoint in the bucket, and nothing left", positive("--spend"),
-              metavar="DOLLARS"),
-        flag("--yes", "agree to what the course costs"),
-        flag("--anyway", "go through the course also where something is not good"),
-        flag("--report", "the file of the report, which has no names of yours in it (doctor-report.json in the user's "
-              "data directory)", str, name="report_to", completes="path", metavar="FILE"),
-        flag("--zone", "several with commas: tried in that order", zones, completes="zone"),
-        flag("--bucket", "as of a cluster", bucket),
-        flag("--image", "as of a cluster", str, completes="image"),
-        flag("--service-account", "as of a cluster", str),
-        flag("--network", "as of a cluster", str),
-        flag("--subnet", "as of a cluster", str),
-        flag("--firewall", "as of a cluster (on)", negated=True),
-        flag("--ssh-from", "as of a cluster", address_ranges, metavar="RANGE,..."),
-        flag("--no-external-ip", "as of a cluster"),
-    )  # fmt: skip
+        word(
+            "spec",
+            "[SPEC]",
+            "the workers to check, such as t4x4",
+            many="*",
+            completes="gpu",
+            default="cpu+t4: a worker without a GPU and a cheap one",
+        ),
+        *group(
+            "Checks",
+            PROJECT,
+            flag("--zone", "the zones to check; several with commas are tried in that order", zones, completes="zone"),
+            flag(
+                "--report",
+                "the file of the report, which has no names of yours in it",
+                str,
+                name="report_to",
+                default="doctor-report.json in the user's data directory",
+                completes="path",
+                metavar="FILE",
+            ),
+        ),
+        *group(
+            "Paid test",
+            flag(
+                "--spend",
+                "also test everything for up to an hour, for this many US dollars at most: a VM, an image, "
+                "a GPU, a step of training, a notice, a checkpoint in the bucket, and the cleanup",
+                positive("--spend"),
+                metavar="DOLLARS",
+            ),
+            flag("--yes", "agree to the cost of the paid test"),
+            flag("--anyway", "run the paid test even if a check fails"),
+        ),
+        *group(
+            NETWORK,
+            flag("--bucket", "as for a cluster", bucket),
+            flag("--image", "as for a cluster", str, completes="image"),
+            flag("--service-account", "as for a cluster", str),
+            flag("--network", "as for a cluster", str),
+            flag("--subnet", "as for a cluster", str),
+            flag("--firewall", "as for a cluster", negated=True, default="on"),
+            flag("--ssh-from", "as for a cluster", address_ranges, metavar="RANGE,..."),
+            flag("--no-external-ip", "as for a cluster"),
+        ),
+    )
 
 
 def images() -> dict[str, tuple[Option, ...]]:
-    """Of images, by sub-command."""
+    """Return the options of images, by sub-command."""
     return {
         "image": (word("verb", "|".join(IMAGE_VERBS), "what to do; each has -h", many="?"),),
         "image build": _build(),
         "image list": (PROJECT,),
         "image delete": (word("name", "NAME", "the image", completes="image"), PROJECT),
-    }  # fmt: skip
+    }
 
 
 def _build() -> tuple[Option, ...]:
     return (
-        word("name", "NAME", "the image's name (transient- and the time)", many="?"),
-        PROJECT,
-        flag("--zone", "where the VM is that it is made with (the catalog's best)", one_zone("--zone"),
-              completes="zone"),
-        flag("--base", "what it is made from: NAME or family/NAME of the project, or a URL (Debian 12)", str,
-              metavar="IMAGE"),
-        flag("--no-gpu", "without an NVIDIA driver"),
-        flag("--for", "what clusters that boot from it are for: training, or jobs alone, without TensorFlow (training)",
-              name="purpose", **one_of("--for", PURPOSES)),
-        flag("--machine-type", "of that VM (n1-standard-4)", str),
-        flag("--disk-gb", "of its disk, and of VMs that boot from the image (50)",
-              whole("--disk-gb", 10), metavar="GB"),
-        flag("--network", "that VM's network", str),
-        flag("--subnet", "that VM's subnet", str),
-        flag("--no-external-ip", "no external address: packages come through Cloud NAT"),
-        flag("--wait", WAIT.format("the image is there")),
-    )  # fmt: skip
+        word("name", "NAME", "the image's name", many="?", default="transient- and the time"),
+        *group(
+            "Image",
+            PROJECT,
+            flag(
+                "--base",
+                "the image to start from: NAME or family/NAME of the project, or a URL",
+                str,
+                default="Debian 12",
+                metavar="IMAGE",
+            ),
+            flag(
+                "--for",
+                "what clusters that boot from it are for: training, or jobs without TensorFlow",
+                default="training",
+                name="purpose",
+                **one_of("--for", PURPOSES),
+            ),
+            flag("--no-gpu", "install no NVIDIA driver"),
+            flag(
+                "--disk-gb",
+                "the disk of the build VM and of VMs that boot from the image",
+                whole("--disk-gb", 10),
+                default="50",
+                metavar="GB",
+            ),
+            flag("--wait", WAIT.format("the image is there")),
+        ),
+        *group(
+            "Build VM",
+            flag("--zone", "its zone", one_zone("--zone"), default="the catalog's best", completes="zone"),
+            flag("--machine-type", "its machine type", str, default="n1-standard-4"),
+            flag("--network", "its network", str),
+            flag("--subnet", "its subnet", str),
+            flag("--no-external-ip", "use no external address: packages come through Cloud NAT"),
+        ),
+    )
 
 
 def check_doctor(values: dict[str, Any], called: str) -> None:

@@ -1,14 +1,13 @@
-"""What may be said of a run, of a study, and of their results."""
+"""The options of runs, of studies, and of their results."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...protocol.run import choices
 from ...protocol.study import StudySpec
-from ...spec import check_run, parse_name, parse_workers
+from ...spec import check_run, parse_workers
 from ..option import (
     Option,
     batch_bounds,
@@ -22,8 +21,10 @@ from ..option import (
     evaluation_batches,
     flag,
     gpus,
+    group,
     hours,
     interval,
+    new_name,
     objective,
     one_of,
     overrides,
@@ -39,178 +40,512 @@ from ..option import (
     word,
     zones,
 )
-from .shared import LITERALS, OF_CLUSTER, OUTPUT, OWN_CLUSTER, RUN, WAIT
+from .shared import (
+    CHECKPOINTS,
+    CLUSTER,
+    COST,
+    DATA,
+    EVALUATION,
+    LITERALS,
+    OF_CLUSTER,
+    ON_CLUSTER,
+    OUTPUT,
+    PIP_BUILD,
+    RESEARCH,
+    RUN,
+    STEPS,
+    WAIT,
+)
+
+TRIALS = "Trials"
 
 OF_DEADLINES = ("finish_by", "max_cost", "confidence", "gpus", "zones", "adapt")
-"""The options of runs that have a cluster for themselves: none of a study's."""
+"""Options of runs that have a cluster for themselves. A study does not take them."""
 
 
 def train() -> tuple[Option, ...]:
-    """Of a run."""
+    """Return the options of a run."""
     return (
-        flag("--model", "a Tensor2Tensor model by its name in the registry (the cell's own model)", str),
-        flag("--hparams-set", "its hyper-parameter set", str),
-        flag("--problem", "the problem to train it on", str),
-        flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N", required=True),
-        flag("--cluster", f"the cluster on which it runs {OWN_CLUSTER}", str, completes="cluster", metavar="NAME"),
-        flag("--name", "the run's name (run-1, run-2, ...)", lambda text: parse_name(text, "--name")),
-        flag("--hparams", "overrides: batch_size=64,learning_rate=0.1", overrides, metavar="NAME=VALUE,..."),
-        flag("--data-dir", "where the TFRecords are: a folder that every VM has; gs://BUCKET/FOLDER: kept there for "
-              "all clusters (made once by generate_data)", str, metavar="PLACE"),
-        flag("--cache", "how much of large records a worker keeps near it, and where: 2GB, 2GB:memory, 2GB:shm; 0: "
-              "none. What is in stays in (half of what is free on its disk)", cache,
-              metavar="SIZE[:memory|:shm|:disk]"),
-        flag("--prep-threads", "how many threads of a worker decode records (as many as cores for large records, else "
-              "1); with --prep, of a preparation VM", whole("--prep-threads"), metavar="N"),
-        flag("--prep", "up to so many Spot VMs without a GPU prepare the mini-batches, as steps wait for them: cpux4 "
-              "(none: the workers do)", preparation, metavar="cpuxN"),
-        flag("--param", "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
-              parameter, name="params", many="extend", metavar="NAME=VALUE"),
-        flag("--include", "local modules or folders to send along, 200 MB at most; of a folder all files, such as .git "
-              "and .env, and what links in it lead to", str, completes="path", many="extend",
-              metavar="PATH"),
-        flag("--pip", "packages to install on the VMs for this run, by name or file", str, completes="path",
-              many="extend", metavar="PACKAGE"),
-        flag("--pip-build", "let --pip build packages without a wheel; their code then runs where the controller runs"),
-        flag("--checkpoint-every", "in steps or time: 500, 5m; auto: as often as saving takes 1% of the time, and "
-              "at least every 10 min (1000 steps, and at least every 10 min)", interval, choices=("auto",),
-              metavar="STEPS|TIME|auto"),
-        flag("--keep", "how many checkpoints stay, the last ones (5)", whole("--keep"), metavar="N"),
-        flag("--ps-shards", "partitions of variables of 2 MiB and more, over the parameter servers (1)",
-              whole("--ps-shards"), metavar="N"),
-        flag("--workers", "how many of the cluster's workers the run takes, or with how many it begins and how many "
-              "it takes at most; others train beside it on what is left (all)", parse_workers, metavar="N|LEAST:MOST"),
-        flag("--mode", "async: each worker's gradient as it comes; sync: one step with the mean of all (async)",
-              **one_of("--mode", choices("mode"))),
-        flag("--backup-workers", "with --mode sync: a step does not wait for the N slowest workers (0)",
-              whole("--backup-workers", 0), metavar="N"),
-        flag("--batching", "mini-batches: all alike, by the GPUs' speeds as known, or as measured (uniform)",
-              **one_of("--batching", choices("batching"))),
-        flag("--batch-bounds", "with it, the least and most examples (of text: tokens) of a mini-batch (2, and 8 times "
-              "the declared one)", batch_bounds, metavar="LEAST,MOST"),
-        flag("--deadband", "with --batching dynamic: sizes stay unless one is to change by more than this part of it, "
-              "and by more than noise explains (0.05)", share("--deadband"), metavar="SHARE"),
-        flag("--batch-smoothing", "with --batching dynamic: the weight of the newest time in a worker's moving average "
-              "(0.3)", share("--batch-smoothing"), metavar="SHARE"),
-        flag("--step-time", "with --batching dynamic: how a step's time follows from its examples: affine: a fixed "
-              "part and a part for each example; proportional: as published (affine)",
-              **one_of("--step-time", choices("step_time"))),
-        flag("--lr-policy", "the n of the learning rate's 1/sqrt(n): active: the workers that train (with "
-              "--mode sync: 1); slots: --max-workers; fixed: 1 (active)",
-              **one_of("--lr-policy", choices("lr_policy"))),
-        flag("--damping", "staleness: a gradient that comes N steps late has 1/N of the learning rate, on top of "
-              "--lr-policy (none)",
-              **one_of("--damping", choices("damping"))),
-        flag("--wire", "how numbers cross between workers and parameter servers; bf16: in half the bytes (fp32)",
-              **one_of("--wire", choices("wire"))),
-        flag("--speed-alarm", "tell when the run is slower than this share of its workers' best speeds, each measured "
-              "after a warm-up; off (0.8,30s)", speed_alarm, choices=("off", "0.8,30s"), metavar="SHARE[,TIME]"),
-        flag("--gradient-noise", "the share of its time in which a worker measures its gradients' noise, for plans "
-              "with a target; off (0.008)", share_of_time("--gradient-noise"), name="noise_share",
-              choices=("off", "0.008"), metavar="SHARE"),
-        flag("--eval-every", "evaluate every N steps (end)", evaluate_every, name="eval_steps", metavar="N|end"),
-        flag("--eval-batches", "how many batches of the dev split an evaluation takes, the first ones (of a cell's own "
-              "model: all, or, where they take more than a minute and a tenth of the run's time, a part drawn at "
-              "random, the same at every step; of Tensor2Tensor's: 100)", evaluation_batches,
-             choices=("100", "all"), metavar="N|all"),
-        flag("--keep-best", "the checkpoint of the best evaluation stays too: accuracy, or min distance where the name "
-              "does not say which way is better; --eval-every is then a tenth of the steps", objective("--keep-best"),
-              choices=("accuracy", "loss"), metavar="METRIC"),
-        flag("--stop-when", "the run ends by itself, with its best checkpoint kept: 'accuracy no better in 3 "
-              "evaluations'", condition, choices=("accuracy no better in 3 evaluations",), metavar="CONDITION"),
-        flag("--finish-by", "when it has to be done: 6h, or 18:00, the next one on this machine's clock. Spot workers "
-              "are added and given up for it, and held on demand as late as that can be (docs: deadlines)", deadline,
-              metavar="TIME|CLOCK"),
-        flag("--max-cost", "with it, what the run may cost, in US dollars: where both cannot be, it is late "
-              "(what is left of the cluster's limit)", positive("--max-cost"), metavar="DOLLARS"),
-        flag("--confidence", "with it, how cautiously speeds count: at a lower end of what was measured, an estimate "
-              "(0.95)", confidence, metavar="SHARE"),
-        flag("--gpus", "with it, the GPUs that workers may have (the cluster's)", gpus, metavar="GPU,..."),
-        flag("--zones", "with it, where they may be (where the cluster's may)",
-              lambda text: zones(text, "--zones"), completes="zone", metavar="ZONE,..."),
-        flag("--adapt", "with it, who changes the workers: auto: the controller; ask: it proposes that; off: it only "
-              "tells (auto)", **one_of("--adapt", choices("adapt"))),
-        flag("--seed", "seed of what the cell draws in every process, and of initial values; with one worker on CPUs "
-              "and a cell's own model also of examples, dropout and every loss. Several take turns as they "
-              "come; Tensor2Tensor draws its examples all the same. With it, the noise of gradients is measured only "
-              "if --gradient-noise is given (drawn)",
-              whole("--seed", 0), metavar="N"),
-        flag("--resume", "go on from the latest checkpoint of that run; --train-steps counts its steps too", str,
-              completes="run", metavar="RUN"),
-        flag("--check", "build one step of the graph before any worker starts (on)", negated=True),
-        flag("--when-done", "what goes when the run ends (keep)",
-              **one_of("--when-done", choices("when_done"))),
-        flag("--pace", "least seconds of a worker's step (of a K80's, with GPU speeds as published in the weather)",
-              positive("--pace"), name="pace_seconds", metavar="SECONDS"),
+        *group(CLUSTER, *_cluster()),
+        *group(DATA, *_data()),
+        *group(STEPS, *_steps()),
+        *group(EVALUATION, *_evaluation()),
+        *group(CHECKPOINTS, *_checkpoints()),
+        *group(COST, *_deadline()),
+        *group(RESEARCH, *_research()),
+    )
+
+
+def _cluster() -> tuple[Option, ...]:
+    return (
+        ON_CLUSTER,
+        flag("--name", "the run's name", new_name, default="run-1, run-2, ..."),
+        flag(
+            "--workers",
+            "how many of the cluster's workers the run takes, or with how many it starts and how many it "
+            "takes at most; other runs train on the rest",
+            parse_workers,
+            default="all",
+            metavar="N|LEAST:MOST",
+        ),
+        flag(
+            "--ps-shards",
+            "partitions of variables of 2 MiB and more, over the parameter servers",
+            whole("--ps-shards"),
+            default="1",
+            metavar="N",
+        ),
+        flag(
+            "--when-done",
+            "what is deleted when the run ends",
+            default="keep",
+            **one_of("--when-done", choices("when_done")),
+        ),
         flag("--wait", WAIT.format("the run is over")),
         OUTPUT,
-    )  # fmt: skip
+    )
+
+
+def _data() -> tuple[Option, ...]:
+    return (
+        flag("--model", "a Tensor2Tensor model by its name in the registry", str, default="the cell's own model"),
+        flag("--hparams-set", "the hyper-parameter set of that model", str),
+        flag("--problem", "the problem on which that model trains", str),
+        flag(
+            "--hparams",
+            "override hyper-parameters: batch_size=64,learning_rate=0.1",
+            overrides,
+            metavar="NAME=VALUE,...",
+        ),
+        flag(
+            "--param",
+            "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
+            parameter,
+            name="params",
+            many="extend",
+            metavar="NAME=VALUE",
+        ),
+        flag(
+            "--include",
+            "send local modules or folders along, 200 MB at most. A folder is sent with all files, such "
+            "as .git and .env, and with the targets of its links",
+            str,
+            completes="path",
+            many="extend",
+            metavar="PATH",
+        ),
+        flag(
+            "--pip",
+            "install packages on the VMs for this run, by name or file",
+            str,
+            completes="path",
+            many="extend",
+            metavar="PACKAGE",
+        ),
+        PIP_BUILD,
+        flag(
+            "--data-dir",
+            "where the TFRecords are: a folder that every VM has, or gs://BUCKET/FOLDER, where they are "
+            "generated once for all clusters",
+            str,
+            metavar="PLACE",
+        ),
+        flag(
+            "--cache",
+            "how much of large records a worker stores near it, and where: 2GB, 2GB:memory, 2GB:shm, or 0 "
+            "for none. Nothing is evicted",
+            cache,
+            default="half of the free space of its disk",
+            metavar="SIZE[:memory|:shm|:disk]",
+        ),
+        flag(
+            "--prep-threads",
+            "how many threads of a worker decode records; with --prep, threads of a preparation VM",
+            whole("--prep-threads"),
+            default="one for each core for large records, else 1",
+            metavar="N",
+        ),
+        flag(
+            "--prep",
+            "prepare mini-batches on up to this number of Spot VMs without a GPU when steps wait for them: cpux4",
+            preparation,
+            default="none, the workers prepare them",
+            metavar="cpuxN",
+        ),
+        flag(
+            "--seed",
+            "the seed of initial values and of what the cell draws, in every process. With one worker on "
+            "CPUs and a model of the cell, examples, dropout and losses follow from it too; several workers take "
+            "turns in any order, and Tensor2Tensor draws its own examples. With it, the noise of gradients is "
+            "measured only if --gradient-noise is given",
+            whole("--seed", 0),
+            default="drawn",
+            metavar="N",
+        ),
+        flag("--check", "build one step of the graph before any worker starts", negated=True, default="on"),
+    )
+
+
+def _steps() -> tuple[Option, ...]:
+    return (
+        flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N", required=True),
+        flag(
+            "--mode",
+            "async: apply each worker's gradient when it arrives; sync: one step applies the mean of all",
+            default="async",
+            **one_of("--mode", choices("mode")),
+        ),
+        flag(
+            "--backup-workers",
+            "with --mode sync, do not wait for the N slowest workers of a step",
+            whole("--backup-workers", 0),
+            default="0",
+            metavar="N",
+        ),
+        flag(
+            "--batching",
+            "size mini-batches: all alike, by the GPUs' known speeds, or by measured speeds",
+            default="uniform",
+            **one_of("--batching", choices("batching")),
+        ),
+        flag(
+            "--batch-bounds",
+            "with --batching, the least and most examples (of text: tokens) of a mini-batch",
+            batch_bounds,
+            default="2, and 8 times the declared size",
+            metavar="LEAST,MOST",
+        ),
+        flag(
+            "--wire",
+            "how numbers travel between workers and parameter servers; bf16 halves the bytes",
+            default="fp32",
+            **one_of("--wire", choices("wire")),
+        ),
+        flag(
+            "--speed-alarm",
+            "notify when the run is slower than this share of its workers' best speeds, each "
+            "measured after a warm-up; off for none",
+            speed_alarm,
+            default="0.8,30s",
+            choices=("off", "0.8,30s"),
+            metavar="SHARE[,TIME]",
+        ),
+    )
+
+
+def _evaluation() -> tuple[Option, ...]:
+    return (
+        flag(
+            "--eval-every", "evaluate every N steps", evaluate_every, default="end", name="eval_steps", metavar="N|end"
+        ),
+        flag(
+            "--eval-batches",
+            "how many batches of the dev split an evaluation takes, the first ones",
+            evaluation_batches,
+            choices=("100", "all"),
+            metavar="N|all",
+            default="100 for Tensor2Tensor's models; all for a cell's own, or, where all take more than a minute and "
+            "a tenth of the run's time, a part drawn once at random",
+        ),
+        flag(
+            "--keep-best",
+            "also keep the checkpoint of the best evaluation: accuracy, or min distance where the name "
+            "does not say which way is better. It makes --eval-every a tenth of the steps",
+            objective("--keep-best"),
+            choices=("accuracy", "loss"),
+            metavar="METRIC",
+        ),
+        flag(
+            "--stop-when",
+            "end the run early, and keep its best checkpoint: 'accuracy no better in 3 evaluations'",
+            condition,
+            choices=("accuracy no better in 3 evaluations",),
+            metavar="CONDITION",
+        ),
+    )
+
+
+def _checkpoints() -> tuple[Option, ...]:
+    return (
+        flag(
+            "--checkpoint-every",
+            "save in steps or time: 500, 5m; auto: as often as saving takes 1% of the time, and at least every 10 min",
+            interval,
+            default="1000 steps, and at least every 10 min",
+            choices=("auto",),
+            metavar="STEPS|TIME|auto",
+        ),
+        flag("--keep", "how many of the last checkpoints to keep", whole("--keep"), default="5", metavar="N"),
+        flag(
+            "--resume",
+            "continue from the latest checkpoint of that run; --train-steps counts its steps too",
+            str,
+            completes="run",
+            metavar="RUN",
+        ),
+    )
+
+
+def _deadline() -> tuple[Option, ...]:
+    return (
+        flag(
+            "--finish-by",
+            "when the run has to be done: 6h, or 18:00, the next one on this machine's clock. The "
+            "controller adds and releases Spot workers for it, and rents workers on demand as late as possible",
+            deadline,
+            metavar="TIME|CLOCK",
+        ),
+        flag(
+            "--max-cost",
+            "with --finish-by, the most that the run may cost, in US dollars; it is late where both cannot be met",
+            positive("--max-cost"),
+            default="the rest of the cluster's limit",
+            metavar="DOLLARS",
+        ),
+        flag(
+            "--confidence",
+            "with --finish-by, how cautious the estimate of speeds is: at a lower end of what was measured",
+            confidence,
+            default="0.95",
+            metavar="SHARE",
+        ),
+        flag(
+            "--gpus",
+            "with --finish-by, the GPUs that workers may have",
+            gpus,
+            default="the cluster's",
+            metavar="GPU,...",
+        ),
+        flag(
+            "--zones",
+            "with --finish-by, the zones of its workers",
+            _zones,
+            default="those of the cluster",
+            completes="zone",
+            metavar="ZONE,...",
+        ),
+        flag(
+            "--adapt",
+            "with --finish-by, who changes the workers: auto: the controller; ask: it proposes changes; "
+            "off: it only reports",
+            default="auto",
+            **one_of("--adapt", choices("adapt")),
+        ),
+    )
+
+
+def _research() -> tuple[Option, ...]:
+    return (
+        flag(
+            "--deadband",
+            "with --batching dynamic, keep sizes unless one changes by more than this share, and by "
+            "more than noise explains",
+            share("--deadband"),
+            default="0.05",
+            metavar="SHARE",
+        ),
+        flag(
+            "--batch-smoothing",
+            "with --batching dynamic, the weight of the newest time in a worker's moving average",
+            share("--batch-smoothing"),
+            default="0.3",
+            metavar="SHARE",
+        ),
+        flag(
+            "--step-time",
+            "with --batching dynamic, how a step's time follows from its examples: affine: a fixed "
+            "part and a part for each example; proportional: as published",
+            default="affine",
+            **one_of("--step-time", choices("step_time")),
+        ),
+        flag(
+            "--lr-policy",
+            "the n of the learning rate's 1/sqrt(n): active: the workers that train (with --mode sync: "
+            "1); slots: --max-workers; fixed: 1",
+            default="active",
+            **one_of("--lr-policy", choices("lr_policy")),
+        ),
+        flag(
+            "--damping",
+            "staleness: a gradient that comes N steps late has 1/N of the learning rate, on top of --lr-policy",
+            default="none",
+            **one_of("--damping", choices("damping")),
+        ),
+        flag(
+            "--gradient-noise",
+            "the share of its time in which a worker measures its gradients' noise, for plans "
+            "with a target; off for none",
+            share_of_time("--gradient-noise"),
+            default="0.008",
+            name="noise_share",
+            choices=("off", "0.008"),
+            metavar="SHARE",
+        ),
+        flag(
+            "--pace",
+            "the least seconds of a worker's step; with published GPU speeds in the weather, of a K80's",
+            positive("--pace"),
+            name="pace_seconds",
+            metavar="SECONDS",
+        ),
+    )
 
 
 def study() -> tuple[Option, ...]:
-    """Those of a study, and of its runs all that are not its own."""
+    """Return the options of a study, and those of its runs that it takes too."""
     own = (
-        flag("--over", "what is tried: NAME=A,B,C chooses, NAME=LOW:HIGH is a range, with :log evenly in its "
-              f"logarithm, with :int in whole numbers. {LITERALS} Of Tensor2Tensor's models these are "
-              "hyper-parameters, a cell's own reads them by their names", space, metavar="'NAME=VALUES ...'"),
-        flag("--trials", "how many points are tried (all of a grid, else 20)", whole("--trials"), metavar="N"),
-        flag("--sampler", "how points are chosen: grid tries each once; random draws them; tpe and gp, Optuna's, learn "
-              "from earlier trials; gp needs torch (grid where only choices are given, else tpe)",
-              **one_of("--sampler", choices("sampler", StudySpec))),
-        flag("--pruner", "ends trials early whose evaluations say that they will not be the best: median: worse than "
-              "half of the others were then; hyperband: by rounds (none)",
-              **one_of("--pruner", choices("pruner", StudySpec))),
-        flag("--objective", "by what trials are judged: 'max accuracy', 'min loss', of the last evaluation, with "
-              "--keep-best or --stop-when of the best one (that of --keep-best or --stop-when)",
-              objective("--objective"), choices=("max accuracy", "min loss"), metavar="METRIC"),
-        flag("--repeat", "train each point so many times, each with a seed of its own; its value is their mean (1)",
-              whole("--repeat"), metavar="N"),
-        flag("--workers", "how many workers each run takes; others train at the same time on those that are left (1)",
-              whole("--workers"), metavar="N"),
-        flag("--per-vm", "how many runs of the study train on one VM at a time: they share its GPU, its memory and its "
-              "cores (1)", whole("--per-vm"), metavar="N"),
-        flag("--share-input", "with --per-vm, one process on a VM reads, decodes and batches a problem's records "
-              "once, and all runs there take the same mini-batches, each at most once"),
-        flag("--on", "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2. Those that the cluster holds "
-              "are parts of it; each other one has a cluster of its own, one after the other, within --max-cost and "
-              "--max-hours", configurations, metavar="MACHINES,..."),
-        flag("--max-cost", "the study ends when its trials have cost so many US dollars; what is done is kept",
-              positive("--max-cost"), metavar="DOLLARS"),
-        flag("--max-hours", "it ends after that time", hours("--max-hours"), metavar="TIME"),
-        flag("--give-up-after", "a trial that makes no step for so long has failed (15m)",
-              duration("--give-up-after", "m"), name="give_up_seconds", metavar="TIME"),
-        flag("--seed", "from it follow the points, and the seeds of repeated runs (drawn)", whole("--seed", 0),
-              metavar="N"),
-        flag("--name", "the study's name (study-1, study-2, ...); its runs are NAME-0, NAME-1, ...",
-              lambda text: parse_name(text, "--name")),
-        flag("--dry-run", "show on which machines and clusters it would train and their price; declare nothing"),
-        flag("--wait", WAIT.format("the study is over")),
-    )  # fmt: skip
-    said = {each.name for each in own} | {"resume", "when_done", "prep", *OF_DEADLINES}
-    when_done = next(each for each in train() if each.name == "when_done")
-    return (*own, *(each for each in train() if each.name not in said), replace(when_done, help="what goes when the "
-            "study ends (keep)"))  # fmt: skip
+        *group(TRIALS, *_trials()),
+        *group(
+            CLUSTER,
+            flag(
+                "--on",
+                "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2. Those that the cluster "
+                "has are parts of it. Each other one is a cluster of its own, one after the other, within --max-cost "
+                "and --max-hours",
+                configurations,
+                metavar="MACHINES,...",
+            ),
+            flag(
+                "--workers",
+                "how many workers each run takes; other runs train on the rest",
+                whole("--workers"),
+                default="1",
+                metavar="N",
+            ),
+            flag(
+                "--per-vm",
+                "how many runs of the study train on one VM at a time: they share its GPU, its memory and its cores",
+                whole("--per-vm"),
+                default="1",
+                metavar="N",
+            ),
+            flag(
+                "--name",
+                "the study's name; its runs are NAME-0, NAME-1, ...",
+                new_name,
+                default="study-1, study-2, ...",
+            ),
+            flag(
+                "--when-done",
+                "what is deleted when the study ends",
+                default="keep",
+                **one_of("--when-done", choices("when_done")),
+            ),
+            flag("--dry-run", "show its machines, clusters and their price; declare nothing"),
+            flag("--wait", WAIT.format("the study is over")),
+        ),
+        *group(
+            DATA,
+            flag(
+                "--share-input",
+                "with --per-vm, one process on a VM reads, decodes and batches a problem's records "
+                "once; all runs there take the same mini-batches, each at most once",
+            ),
+            flag(
+                "--seed",
+                "the seed of the points, and of repeated runs",
+                whole("--seed", 0),
+                default="drawn",
+                metavar="N",
+            ),
+        ),
+        *group(
+            COST,
+            flag(
+                "--max-cost",
+                "end the study when its trials have cost this many US dollars, and keep what is done",
+                positive("--max-cost"),
+                metavar="DOLLARS",
+            ),
+            flag("--max-hours", "end the study after this time", hours("--max-hours"), metavar="TIME"),
+        ),
+    )
+    left_out = {option.name for option in own} | {"resume", "prep", *OF_DEADLINES}
+    return (*own, *(option for option in train() if option.name not in left_out))
+
+
+def _trials() -> tuple[Option, ...]:
+    return (
+        flag(
+            "--over",
+            "what to try: NAME=A,B,C chooses, NAME=LOW:HIGH is a range; add :log for even steps of its "
+            f"logarithm, :int for whole numbers. {LITERALS} A Tensor2Tensor model takes them as hyper-parameters, a "
+            "cell's own model reads them by their names",
+            space,
+            metavar="'NAME=VALUES ...'",
+        ),
+        flag("--trials", "how many points to try", whole("--trials"), default="all of a grid, else 20", metavar="N"),
+        flag(
+            "--sampler",
+            "how to choose points: grid tries each once; random draws them; Optuna's tpe and gp learn "
+            "from earlier trials; gp needs torch",
+            default="grid for choices alone, else tpe",
+            **one_of("--sampler", choices("sampler", StudySpec)),
+        ),
+        flag(
+            "--pruner",
+            "end trials early that will not be the best: median: worse than half of the others at the "
+            "same step; hyperband: in rounds",
+            default="none",
+            **one_of("--pruner", choices("pruner", StudySpec)),
+        ),
+        flag(
+            "--objective",
+            "what trials are judged by: 'max accuracy', 'min loss'; of the last evaluation, with "
+            "--keep-best or --stop-when of the best one",
+            objective("--objective"),
+            default="that of --keep-best or --stop-when",
+            choices=("max accuracy", "min loss"),
+            metavar="METRIC",
+        ),
+        flag(
+            "--repeat",
+            "train each point this many times, each with its own seed; its value is their mean",
+            whole("--repeat"),
+            default="1",
+            metavar="N",
+        ),
+        flag(
+            "--give-up-after",
+            "a trial that makes no step for this time has failed",
+            duration("--give-up-after", "m"),
+            default="15m",
+            name="give_up_seconds",
+            metavar="TIME",
+        ),
+    )
 
 
 def results() -> dict[str, tuple[Option, ...]]:
-    """Of what is done with a run's results, by sub-command."""
+    """Return the options of what is done with a run's results, by sub-command."""
     return {
         "export": (
             RUN,
             word("folder", "FOLDER", "where the model goes; new or empty", completes="path"),
             OF_CLUSTER,
-            flag("--data-dir", "where the problem's vocabulary is on this machine, if it has one", str,
-                  metavar="FOLDER"),
-            flag("--checkpoint", "which one: last, best (of a run with --keep-best), or that of a step (last)",
-                  which_checkpoint, choices=("last", "best"), metavar="last|best|STEP"),
+            flag(
+                "--data-dir", "where the problem's vocabulary is on this machine, if it has one", str, metavar="FOLDER"
+            ),
+            flag(
+                "--checkpoint",
+                "which one: last, best (of a run with --keep-best), or a step",
+                which_checkpoint,
+                default="last",
+                choices=("last", "best"),
+                metavar="last|best|STEP",
+            ),
             flag("--trust", "run the code of a run that another machine declared"),
         ),
         "tensorboard": (
             RUN,
-            word("folder", "FOLDER", "where they go (the run's own)", many="?", completes="path"),
+            word("folder", "FOLDER", "where they go", many="?", completes="path", default="the run's own folder"),
             OF_CLUSTER,
         ),
-    }  # fmt: skip
+    }
+
+
+def _zones(text: str) -> tuple[str, ...]:
+    return zones(text, "--zones")
 
 
 def check_study(values: dict[str, Any], called: str) -> None:

@@ -1,14 +1,12 @@
-"""What may be said of a measure of stalls."""
+"""The options of a measure of stalls."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from ...spec import parse_name
-from ..option import Option, duration, flag, whole, word
+from ..option import Option, duration, flag, group, new_name, whole, word
 from .runs import check_train, train
-from .shared import OUTPUT, WAIT
+from .shared import CLUSTER, OUTPUT, WAIT
 
 _OF_A_RUN = (
     "model", "hparams_set", "problem", "cluster", "hparams", "data_dir", "params", "include", "pip", "pip_build",
@@ -17,19 +15,41 @@ _OF_A_RUN = (
 
 
 def stalls() -> tuple[Option, ...]:
-    """Its own, and those of a run that decide how long its steps take."""
-    declared = {each.name: each for each in train()}
+    """Return its own options, and those of a run that decide how long a step takes."""
+    declared = {option.name: option for option in train()}
     return (
-        word("run", "RUN", "the run whose model and data are measured; without it, a model of Tensor2Tensor or the "
-             "cell's own", many="?", completes="run"),
-        flag("--repeats", "how often each measure is taken, 3 or more (5)", whole("--repeats", 3), metavar="N"),
-        flag("--seconds", "how long a measure takes each time (2)", duration("--seconds", "s"),
-             metavar="SECONDS"),
-        *(replace(declared[name]) for name in _OF_A_RUN),
-        flag("--name", "its name (stalls-1, stalls-2, ...)", lambda text: parse_name(text, "--name")),
-        flag("--wait", WAIT.format("all is measured")),
-        OUTPUT,
-    )  # fmt: skip
+        word(
+            "run",
+            "RUN",
+            "the run whose model and data are measured; without it, a model of Tensor2Tensor or the cell's own",
+            many="?",
+            completes="run",
+        ),
+        *group(
+            "Measures",
+            flag(
+                "--repeats",
+                "how often to take each measure, 3 or more",
+                whole("--repeats", 3),
+                default="5",
+                metavar="N",
+            ),
+            flag(
+                "--seconds",
+                "how long a measure takes each time",
+                duration("--seconds", "s"),
+                default="2",
+                metavar="SECONDS",
+            ),
+        ),
+        *(declared[name] for name in _OF_A_RUN),
+        *group(
+            CLUSTER,
+            flag("--name", "its name", new_name, default="stalls-1, stalls-2, ..."),
+            flag("--wait", WAIT.format("all is measured")),
+            OUTPUT,
+        ),
+    )
 
 
 def check_stalls(values: dict[str, Any], called: str) -> None:

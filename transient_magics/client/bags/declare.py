@@ -27,7 +27,7 @@ from ..declaring.refusals import of_option
 from ..declaring.runs import fill
 from ..finding import cluster as find_cluster
 from ..handles import Bag, Cluster
-from ..planning.revocations import foreseen
+from ..planning.revocations import emulated, foreseen
 from ..training import refuse_when_ending
 
 _ITS_OPTION = {
@@ -139,7 +139,8 @@ def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
     """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast time passes."""
     gpu = spec.groups[0].accelerator
     known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual(spec, gpu) / 3600)
-    model = foreseen("published")[0](gpu, region(spec.home_zone)) if revoked else None
+    lived = emulated() if spec.emulated else foreseen("published")
+    model = lived[0](gpu, region(spec.home_zone)) if revoked else None
     if model is None:
         return known
     if spec.provisioning_model == "preemptible":

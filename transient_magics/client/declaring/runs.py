@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import DeclarationError
 from ...protocol import layout
+from ...runtime.training.batching import known_speed
 from ...runtime.training.t2t import hyperparameters
 from ...spec import ClusterSpec, RunSpec, check_run, make_run, parse_records, parse_workers, run_store
 from .. import text
@@ -52,6 +53,8 @@ def specified(
             f"{cluster.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
         )
         raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
+    if cluster and options.get("batching") == "static":
+        _refuse_unknown_speeds(cluster)
     if cluster and (options.get("least_workers") or 0) > cluster.worker_count:
         what = f"{cluster.name} has {text.count(cluster.worker_count, 'worker')}, not {options['least_workers']}"
         raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
@@ -67,6 +70,16 @@ def specified(
         "chief": cluster.chief if cluster else "ps",
     })  # fmt: skip
     return spec, files
+
+
+def _refuse_unknown_speeds(cluster: ClusterSpec) -> None:
+    """Raise DeclarationError where workers are unequal, and nothing tells how fast some of them are."""
+    kinds = {group.accelerator for group in cluster.groups}
+    unknown = sorted(kind for kind in kinds if not known_speed(kind))
+    if unknown and len(kinds) > 1:
+        named = ", ".join("workers without a GPU" if kind == "cpu" else kind.upper() for kind in unknown)
+        what = f"--batching static divides by known speeds, and the speed of {named} is not known beside other GPUs"
+        raise DeclarationError(what, where="--batching", fix="Use --batching dynamic, which measures it.")
 
 
 def fill(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ... import markup
 from ...errors import ClusterError, TrainingError, TransientError
 from ...journal import ClusterState, Cost, RunState, costs, metrics, now, unknown_run
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
@@ -20,6 +21,7 @@ from ...protocol.measures.split import part_words
 from ...protocol.names import is_path
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated
+from ...spec import render_duration
 from .. import commands, text
 from ..following.home import until_home
 from ..programs import fetch
@@ -65,7 +67,7 @@ class Best:
     """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path; None: on its way."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """How a run ended: `seconds` from its start to its end, and its `cost` in US dollars (`run.cost()`)."""
 
@@ -78,6 +80,30 @@ class Result:
     metrics: Metrics
     reason: str = ""
     """Why it ended before its steps were made, as `--stop-when` has it."""
+
+    def __repr__(self) -> str:
+        return markup.lines(self._heading, self._facts)
+
+    def _repr_html_(self) -> str:
+        return markup.facts(self._heading, self._facts)
+
+    @property
+    def _heading(self) -> str:
+        ended = f"Ended at step {self.step:,}"
+        return f"{ended}: {self.reason}" if self.reason else ended
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        """What it shows, by name."""
+        facts = {"training loss": text.number(self.loss)}
+        for name, value in self.metrics.items():
+            facts[f"evaluation: {name}"] = text.number(value)
+        if self.metrics.part:
+            facts["evaluated on"] = self.metrics.part
+        facts["time"] = render_duration(self.seconds)
+        facts["cost"] = text.money(self.cost)
+        facts["checkpoint"] = str(self.checkpoint or "none")
+        return facts
 
 
 class Run:

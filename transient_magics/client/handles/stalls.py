@@ -77,7 +77,7 @@ class Stalls:
         self.run.stop()
 
     def table(self) -> pandas.DataFrame:
-        """A row for each kind of VM and part of a step: its seconds, their interval of 95 %, its share of the step, and
+        """A row for each kind of VM and part of a step: its seconds, their interval of 90 %, its share of the step, and
         whether it was `measured`, or is within the noise."""
         import pandas
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ... import markup
 from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, StudyState, TrialState, costs, now
 from ...protocol import checks, layout
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trial:
     """One trial of a study. `state`: running, complete, pruned, failed, stopped; `value` is that of the objective."""
 
@@ -40,6 +41,25 @@ class Trial:
     value: float | None
     runs: tuple[Run, ...]
     reason: str = ""
+
+    def __repr__(self) -> str:
+        return markup.lines(self._heading, self._facts)
+
+    def _repr_html_(self) -> str:
+        return markup.facts(self._heading, self._facts)
+
+    @property
+    def _heading(self) -> str:
+        return f"Trial {self.number}, {self.state}: {text.number(self.value)}"
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        """What it shows, by name: its parameters, its runs, and why it ended."""
+        facts = {name: text.value_words(value) for name, value in self.params.items()}
+        facts["runs"] = ", ".join(run.name for run in self.runs)
+        if self.reason:
+            facts["reason"] = self.reason
+        return facts
 
     def stop(self) -> None:
         """End its runs, each with a last checkpoint; the study goes on with its other trials. Raises ClusterError."""

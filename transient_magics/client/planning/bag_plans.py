@@ -61,10 +61,9 @@ class BagRow:
         if what not in ("hours", "dollars", "failed") or not 0 < level < 1:
             raise PlanError("An interval is of hours, dollars or failed, with a level between 0 and 1",
                             fix='For example: row.interval("dollars", 0.9)')  # fmt: skip
-        import numpy as np
+        from ...planner.ranges.middle import middle
 
-        low, high = np.quantile(getattr(self.courses, what), [(1 - level) / 2, (1 + level) / 2])
-        return float(low), float(high)
+        return middle(getattr(self.courses, what), level)
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +74,8 @@ class BagPlan:
     rows: tuple[BagRow, ...]
     risk: str
     notes: tuple[str, ...] = ()
+    transient: bool = False
+    """Whether its VMs may be revoked."""
 
     @property
     def best(self) -> BagRow:
@@ -84,7 +85,8 @@ class BagPlan:
     @property
     def title(self) -> str:
         """What is planned, and by what."""
-        return f"A bag of {self.jobs} jobs, {self.risk}."
+        lasts = ", if Spot capacity lasts" if self.transient else ""
+        return f"A bag of {self.jobs} jobs{lasts}, {self.risk}."
 
     @property
     def spread(self) -> str:
@@ -162,7 +164,7 @@ def bag_plan(
         rests_on += notes
         rows += _rows(name, bag, on_demand_hourly, (policy,) if policy else POLICIES, seed)
     every = dict.fromkeys((*_notes(rows, provisioning_model, save_time), *filter(None, rests_on)))
-    return BagPlan(jobs, tuple(rows), risk, tuple(every))
+    return BagPlan(jobs, tuple(rows), risk, tuple(every), provisioning_model != "standard")
 
 
 def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]]:
@@ -226,8 +228,6 @@ def _rows(name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str],
 
 def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[str]:
     notes = ["More jobs are begun than results are wanted; none is waited for, and one that is lost begins again."]
-    if model != "standard":
-        notes.insert(0, f"Hours and dollars are counted as if {model.capitalize()} capacity lasts.")
     if save_time is None:
         notes.append(
             "No job saves anything here; with --save-time 20s one that is lost goes on from its last checkpoint."

@@ -8,13 +8,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...catalog import region
+from ...catalog.published import stand_ins
 from ...errors import ClusterError, PlanError, StoreError, TransientError, UnreachableError
 from ...journal import ClusterState, Cost, kept, metrics
 from ...protocol import layout
-from ...spec import WorkerGroup
+from ...spec import WORKER, WorkerGroup
 from ..folders import KnownRun, known_runs
 from .learning import alike, learn, record, source, store_of
-from .revocations import foreseen
+from .revocations import emulated, foreseen
 
 if TYPE_CHECKING:
     from ...planner.expected import Behind
@@ -38,7 +40,9 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     found = state.runs.get(run.name)
     if found is None:
         raise PlanError(f"{run.name} is not known to {cluster.name} yet")
-    lifetimes, _, risk = foreseen(revocations or weather_of(cluster))
+    expected = revocations or weather_of(cluster)
+    as_emulated = not revocations and expected == "published" and cluster.state.spec and cluster.state.spec.emulated
+    lifetimes, _, risk = emulated() if as_emulated else foreseen(expected)
     known = KnownRun(cluster.directory, found)
     store = store_of(known)
     for other in alike(known_runs(), store):
@@ -48,7 +52,17 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
     closings = [each.closing for each in store.records(source(known)).values() if each.closing is not None]
     closing = statistics.median(closings) if closings else CLOSING_SECONDS
     told = foretell(state, now, found, seen, lifetimes, risk=risk, closing=closing)
+    if as_emulated:
+        told = replace(told, stand_in=_stand_ins(state))
     return replace(told, behind=_behind(known, state, store, seen))
+
+
+def _stand_ins(state: ClusterState) -> str:
+    """What the emulator's weather uses where no lifetimes were published of a cluster's workers; empty where they
+    were."""
+    kinds = {(vm.accelerator or "cpu", region(vm.zone)) for vm in state.living if vm.role == WORKER}
+    clauses = ", ".join(filter(None, (stand_ins(*kind) for kind in sorted(kinds))))
+    return f"its emulated VMs live like others: {clauses}" if clauses else ""
 
 
 def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record) -> Behind | None:
@@ -101,7 +115,8 @@ def projected(cost: Cost, run: Run) -> Cost:
     """Return the cost of a running run with its projection to the end, or with a note on why that cannot be
     read; unchanged where the run is too young to tell."""
     try:
-        return replace(cost, projected=forecast(run).cost)
+        found = forecast(run)
+        return replace(cost, projected=replace(found.cost, provided=found.provided))
     except StoreError as error:
         return replace(cost, note=no_forecast(error))
     except (TransientError, ImportError):

@@ -37,6 +37,13 @@ def foreseen(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
                            fix=f"Write {', '.join(RISKS)}, or how many workers are lost.")  # fmt: skip
 
 
+def emulated() -> tuple[Lifetimes, int | None, str]:
+    """Return what `foreseen` does, for the published weather of the emulator."""
+    from ...planner.lifetimes.published import emulated_lifetimes
+
+    return emulated_lifetimes, None, "lifetimes as the emulator's weather has them"
+
+
 def _observed(source: str) -> Lifetimes:
     """What a source tells about a GPU in a region; where it is too little, about the GPU in all of them (of a file:
     about all VMs in it)."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...errors import StoreError, TransientError
+from ...errors import PlanError, StoreError, TransientError
 from ...protocol.machines import parse_machines
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, Source, WorkerGroup
@@ -15,6 +15,10 @@ from .learning import alike, learn, store_for
 from .revocations import foreseen
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ...planner.simulate import Course
     from ...planner.speeds.workloads import Workload
 
 
@@ -48,7 +52,7 @@ class Expectations:
         if workload is None or not at_once:
             return None
         from ...planner.choices import Choice
-        from ...planner.plan import make_plan
+        from ...planner.ranges.middle import middle
 
         found = parse_machines(machines) if machines else {cluster.groups[0].accelerator: workers}
         groups = tuple(WorkerGroup(gpu, count, cluster.home_zone) for gpu, count in found.items())
@@ -56,15 +60,15 @@ class Expectations:
             groups, cluster.parameter_servers, provisioning=cluster.provisioning_model,
             machines=cluster.worker_machines, server_zone=cluster.parameter_server_zone,
         )  # fmt: skip
-        steps = self._spec.run.train_steps * math.ceil(runs / at_once)
-        lifetimes, lost, risk = foreseen("published" if choice.transient and not cluster.emulated else "none")
+        lifetimes, *_ = foreseen("published" if choice.transient and not cluster.emulated else "none")
         try:
-            plan = make_plan(choice, workload, steps, lifetimes, lost=lost, replaced=cluster.replace, risk=risk)
+            course = choice.course(workload, self._spec.run.train_steps, lifetimes, replace=cluster.replace)
+            simulated = hours_until_trained(course, runs, at_once)
         except TransientError:  # as the price of such a VM there is not known, or it is revoked before it trains
             return None
-        low, high = plan.interval()
-        dollars, least, most = (hours * cluster.hourly for hours in (plan.hours, low, high))
-        return Expected(plan.hours, low, high, dollars, least, most)
+        hours, (low, high) = float(simulated.mean()), middle(simulated)
+        dollars, least, most = (each * cluster.hourly for each in (hours, low, high))
+        return Expected(hours, low, high, dollars, least, most)
 
     def _workload(self, cluster: ClusterSpec) -> Workload | None:
         """The study's model as it was measured on VMs like the cluster's; None where it was not, or what plans need is
@@ -76,6 +80,54 @@ class Expectations:
             except StoreError as error:
                 self.unread = str(error)
         return self._workloads[cluster.source]
+
+
+def hours_until_trained(course: Course, runs: int, at_once: int, seed: int = 0) -> NDArray[np.float64]:
+    """Simulate the hours until all runs of a study are trained, one entry per simulated study.
+
+    The workers of a place train one run after the other. Runs differ from the usual one, so the mean over the runs of a
+    place differs less; by their VMs they differ alike, since these stay. How much of it that is was not measured: a VM
+    is taken to differ as far from others as a run does. What is not known of the model's speed is the same for all.
+
+    Parameters
+    ----------
+    course
+        One run, with what is not known of its speed.
+    runs, at_once
+        At least one each.
+
+    Raises
+    ------
+    PlanError
+        Where the workers are revoked before they train.
+    """
+    import numpy as np
+
+    from ...planner.plan import RUNS
+    from ...planner.simulate import simulate
+
+    each = math.ceil(runs / at_once)
+    last = runs - at_once * (each - 1)  # places that train so many
+    of_vms = 1 / (1 + sum(group.count for group in course.groups))
+    shared = math.sqrt(of_vms + (1 - of_vms) / each)
+    place = replace(course, steps=each * course.steps, work_error=shared * course.work_error)
+    outcome = simulate(_exact(place), RUNS, seed)
+    if not outcome.finished:
+        raise PlanError("No run of this study comes to its end: its workers are revoked before they train",
+                        fix="Take other VMs, or --provisioning-model standard.")  # fmt: skip
+    random = np.random.default_rng(seed)
+    slowest = random.choice(outcome.until_done().hours, (last, RUNS)).max(axis=0)
+    undisturbed = replace(
+        place, groups=tuple(replace(group, lifetimes=None) for group in place.groups), work_error=0.0,
+        from_first_step=True,
+    )  # fmt: skip
+    return slowest * simulate(undisturbed, RUNS, seed).hours / simulate(_exact(undisturbed), 1).hours
+
+
+def _exact(course: Course) -> Course:
+    """The same course as if all was known of its model's speed."""
+    groups = tuple(replace(group, error=0.0, added_error=0.0) for group in course.groups)
+    return replace(course, groups=groups, draws=None, limit_error=0.0)
 
 
 def _workload(spec: StudySpec, cell: str, source: Source) -> Workload | None:

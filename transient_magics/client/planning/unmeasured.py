@@ -41,8 +41,9 @@ def model_of(source: str, options: Mapping[str, Any], include: tuple[str, ...] =
 
 
 def counted(source: str, spec: RunSpec, include: tuple[str, ...] = ()) -> Mapping[str, float]:
-    """What was counted of the model: `parameters`, `gigaflops` of an example, `batch_size`. Takes some ten seconds the
-    first time that this process is asked about it. Raises CellError, TrainingError or ClusterError."""
+    """What was counted of the model: `parameters`, `gigaflops` of an example, `batch_size`, and whether that is in
+    `tokens`; the size of a `vocabulary` that stands in. Takes some ten seconds the first time that this process is
+    asked about it. Raises CellError, TrainingError or ClusterError."""
     paths = included(include)
     ages = tuple(each.stat().st_mtime_ns for path in paths for each in (Path(path), *Path(path).rglob("*")))
     return _counted(source, json.dumps({**spec.to_dict(), "declared_at": 0.0}, sort_keys=True), paths, ages)
@@ -59,7 +60,9 @@ def _counted(source: str, declared: str, paths: tuple[str, ...], ages: tuple[int
             write_record(folder / layout.RUN, json.loads(declared))
         except OSError as error:
             raise TrainingError(f"{what} failed: {error.strerror or error}", where=str(folder)) from error
-        found = ask_model(what, "--run", str(folder), program="check", otherwise=_OTHERWISE, timeout=_SECONDS)
+        found = ask_model(
+            what, "--planned", "--run", str(folder), program="check", otherwise=_OTHERWISE, timeout=_SECONDS
+        )
     if not isinstance(model := found.get("model"), dict):
         raise TrainingError(f"{what} failed: {found.get('note') or 'it says nothing'}")
     return {name: float(value) for name, value in model.items()}

@@ -18,7 +18,7 @@ from ...planner.stalls.terms import Place, Terms
 from .. import text
 from .disturbances import disturbances
 
-_NOISY = 0.15
+_NOISY = 0.12
 """Of S0: where the same steps in one process vary by more from repeat to repeat, the machine is busy with else."""
 
 

@@ -235,4 +235,8 @@ def deleted_words(state: ClusterState, bill: Bill) -> str:
     """What is said when a cluster is gone: what it cost, and where its results are."""
     kept = state.spec.bucket if state.spec and state.runs else None
     where = f" Its results are in gs://{kept}; run.fetch(folder) brings them." if kept else ""
-    return f"{state.name} is deleted, no VM is left. It cost {money(bill.total)}.{where}"
+    gone = f"{state.name} is deleted, no VM is left"
+    if state.spec and state.spec.emulated:
+        would = f"{money(bill.total)} is what its VMs would have cost"
+        return f"{gone}; it was emulated, so nothing was billed: {would}.{where}"
+    return f"{gone} and none is billed any more; it cost {money(bill.total)}.{where}"

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ... import markup
 from ...spec import render_money
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The cost of work at its end, in US dollars: the mean, and the ends of the 90 % interval."""
+    """The cost of work at its end, in US dollars: the mean, and the ends of the 90 % interval. `provided`: the
+    condition of all three, as a clause; empty where there is none."""
 
     mean: float
     low: float
     high: float
+    provided: str = ""
 
     def __str__(self) -> str:
         low, high = render_money(self.low), render_money(self.high)
         between = f" ({low} to {high})" if low != high else ""
-        return f"{render_money(self.mean)} at its end{between}"
+        return f"{render_money(self.mean)} at its end{between}{self.provided}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -62,12 +64,13 @@ class Cost:
     def __repr__(self) -> str:
         return f"{self.subject}: {self.words}"
 
+    @property
+    def _figures(self) -> dict[str, str]:
+        """What is shown below its words: each line and its cost."""
+        return {name: render_money(dollars) for name, dollars in self.lines.items()}
+
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{_text(name)}</td><td style='text-align:right'>{_text(render_money(dollars))}</td></tr>"
-            for name, dollars in self.lines.items()
-        )
-        return f"<div><b>{_text(self.subject)}</b>: {_text(self.words)}</div><table>{rows}</table>"
+        return markup.facts(repr(self), self._figures, numbers=[1])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,7 +94,14 @@ class Bill(Cost):
         """The share of the on-demand cost that was saved, 0 to 1."""
         return 1 - self.total / self.on_demand if self.on_demand > 0 else 0.0
 
+    @property
+    def _figures(self) -> dict[str, str]:
+        figures = super()._figures
+        if not self.over:
+            figures["per hour now"] = render_money(self.hourly)
+        if self.on_demand > 0:
+            figures["at on-demand prices"] = render_money(self.on_demand)
+        return figures
 
-def _text(words: str) -> str:
-    """Return text as HTML. JupyterLab reads text between two dollar signs as a formula, unless tags separate them."""
-    return html.escape(words).replace("$", "<span>$</span>")
+    def __str__(self) -> str:
+        return markup.lines(repr(self), self._figures)

@@ -184,6 +184,8 @@ def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
         return ""
     low, middle, high = found
     sooner = ", or sooner" if bag.spec.until else ""
+    if _revocable(state):
+        sooner += ", if Spot capacity lasts"
     about = f"in about {render_duration(middle)}"
     if low == high:
         return f"{about}{sooner}"
@@ -218,7 +220,7 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
         vms=vms,
         lost=sum(job.interruptions for job in known.jobs.values()),
         watched=round(sum(lived) / _DAY, 1) * _DAY / _HOUR,
-        revocable=state.spec is None or state.spec.provisioning_model != "standard",
+        revocable=_revocable(state),
     )
     low, middle, high = _quantiles(progress)
     if high >= MOST_HOURS * _HOUR:
@@ -226,6 +228,11 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
     if len(finished) <= len(running):  # the longest jobs have not shown yet what they take
         return middle, middle, middle
     return low, middle, high
+
+
+def _revocable(state: ClusterState) -> bool:
+    """Whether the cluster's workers may be revoked."""
+    return state.spec is None or state.spec.provisioning_model != "standard"
 
 
 @lru_cache(maxsize=64)

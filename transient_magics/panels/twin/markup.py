@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape as _escape
 
+from ...markup import escape
+
+__all__ = ["COLOURS", "FAINT", "FONT", "attribute", "escape", "picture", "row", "table"]
+
 COLOURS = {
     "good": "#278f54", "busy": "#3f83c8", "warn": "#b87400", "bad": "#cf4436", "quiet": "#7d8186",
 }  # fmt: skip
 FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
 FAINT = "opacity:.7"
-
-
-def escape(said: str) -> str:
-    """As text in HTML. JupyterLab reads what stands between two dollar signs as a formula, unless tags part them."""
-    return _escape(said).replace("$", "<span>$</span>")
 
 
 def attribute(said: str) -> str:

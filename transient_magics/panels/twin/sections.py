@@ -1,4 +1,4 @@
-"""What a surrogate says as SVG: a curve with its 90% band over one parameter, a surface beside its error over two.
+"""What a surrogate says as SVG: a curve with a band over one parameter, a surface beside its error over two.
 
 Plain SVG as in the twins: no script, no style sheet. The same values are a table, which opens below, for all who read
 with keys or with a screen reader.
@@ -75,7 +75,7 @@ def _curve(section: Section) -> str:
     )
     marked = f"<path d='{bars}' stroke='{dark}' stroke-width='1.2'/>" if bars else ""
     legend = [_sample(f"<path d='M1 5H21' stroke='{blue}' stroke-width='1.8'/>", "surrogate"),
-              _sample(f"<path d='M1 1h20v8h-20z' fill='{blue}' opacity='.22'/>", "90% band")]  # fmt: skip
+              _sample(f"<path d='M1 1h20v8h-20z' fill='{blue}' opacity='.22'/>", "± 1.645 sd")]  # fmt: skip
     if results:
         mark = f"<circle cx='11' cy='5' r='2.6' fill='{dark}'/>" + (
             f"<path d='M11 0v10' stroke='{dark}'/>" if bars else ""

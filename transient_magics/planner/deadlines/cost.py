@@ -1,13 +1,15 @@
 """What a deadline costs: dollars over deadlines, by the controller's own decisions in simulation on a market.
 
 Each course is a cluster governed by `decide`, whose Spot VMs come and go as the market says. Its speed is as far off as
-measurements leave open; a start takes its 99th percentile at most. Parameter servers are paid until the work is done.
-Where no trace is given, a market has room for all workers or for none.
+measurements leave open, and so are Spot prices; a start takes its 99th percentile at most. Parameter servers are paid
+until the work is done. Where no trace is given, markets are drawn: whether there is any VM like AWS's of 2022, how many
+at once like Google's of 2025, so that capacity may do for a part of the workers.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from ...catalog import never_on_demand
+from ...catalog.capacity import REQUESTED, numbers_while_any
 from ...catalog.traces import Trace
 from ...deadlines.seen import SPOT, Kind
 from ...deadlines.speeds import Speeds
@@ -27,12 +30,14 @@ from ..choices import Choice
 from ..simulate import Course
 from ..speeds.workloads import Workload
 from .chains import published
-from .market import GRID, Open
+from .market import GRID
 
 _LOWER, _LATE = 1.645, 2.326  # deviations: of a speed that 5 % are below, of a start that 1 % take longer than
 _DECISIONS = 100  # until a deadline: what a controller does each second is done so often
-_RUNS, _COMPARED = 200, 50  # courses: of the deadline that is asked for, and of others, on the same markets
-_SHARES = (1.0, 1.15, 1.35, 1.6, 2.0)  # deadlines of the curve, in the nearest that can be met
+RUNS, COMPARED = 200, 50
+"""Courses: of the deadline that is asked for, and of others, on the same markets."""
+OTHERS = (1.0, 1.15, 1.35, 1.6, 2.0)
+"""Deadlines of the curve, in the nearest that can be met."""
 _UNKNOWN = 3  # decisions until its speed is known, and what follows is asked for
 _MEASURED = 3600.0  # seconds for which a course's speeds count as measured: they are known once it trains
 
@@ -75,10 +80,10 @@ class DeadlineCost:
 
 def deadline_cost(
     choice: Choice, workload: Workload, train_steps: int, hours: float, traces: Sequence[Trace] = (), name: str = "",
-    seed: int = 0,
+    seed: int = 0, runs: int = RUNS, others: Sequence[float] = OTHERS,
 ) -> DeadlineCost:  # fmt: skip
     """What `hours` and other deadlines cost for so many steps. `traces` of the file `name`: the market; without any,
-    one drawn from what the published ones of 2022 tell.
+    drawn ones (`drawn`). `runs`: courses of the deadline; `others`: the curve, in the nearest deadline that can be met.
 
     Raises PlanError for a deadline that cannot be promised, with the nearest that can be.
     """
@@ -100,17 +105,17 @@ def deadline_cost(
             f"{render_duration(least)}, at the lower end of its speed, which is measured first", where="--finish-by",
             fix=f"The nearest deadline is {math.ceil(least / 60)}m; more workers may be faster.",
         )  # fmt: skip
-    deadlines = sorted({*(share * least for share in _SHARES), wanted})
-    markets, said = _markets(traces, name, choice.workers, deadlines[-1], seed)
+    deadlines = sorted({*(share * least for share in others), wanted})
+    markets, said = _markets(traces, name, choice.workers, deadlines[-1], seed, runs)
     transfer = train_steps * sum(group.count * group.transfer_dollars for group in course.groups) / choice.workers
     courses = partial(_courses, choice, workload, course, start, markets, seed)
     asked = courses(wanted, len(markets))
     exact = _point(asked, wanted, transfer)
-    usual = _point(asked[:_COMPARED], wanted, transfer).dollars
+    usual = _point(asked[:COMPARED], wanted, transfer).dollars
     curve = {wanted: exact}
     for deadline in deadlines:
         if deadline != wanted:  # the same markets and luck: their difference is more certain than either
-            point = _point(courses(deadline, _COMPARED), deadline, transfer)
+            point = _point(courses(deadline, COMPARED), deadline, transfer)
             curve[deadline] = point.moved(exact.dollars - usual)
     curve = {deadline: curve[deadline] for deadline in deadlines}
     on_demand = sum(group.count * group.on_demand_hourly for group in course.groups)
@@ -127,22 +132,18 @@ def _courses(
 ) -> list[World]:  # fmt: skip
     """Simulate courses until a deadline, each with a market and luck of its own."""
     declared = {(gpu, SPOT): workers for gpu, workers in _counts(choice).items()}
-    kinds = tuple(
-        Kind(gpu, *(float(np.mean([getattr(each, rate) for each in course.groups if each.accelerator == gpu])) / 3600
-                    for rate in ("hourly", "on_demand_hourly")))
-        for gpu in _counts(choice)
-    )  # fmt: skip
     curve = choice.speed_of(workload)
     sizes = [{gpu: workers} for gpu in _counts(choice) for workers in range(1, choice.workers + 1)]
-    sizes += [_counts(choice)] if len(kinds) > 1 else []
+    sizes += [_counts(choice)] if len(_counts(choice)) > 1 else []
     paces = [(render_machines(size), curve(size)) for size in sizes]
     speeds = Speeds([Block(_MEASURED, _MEASURED, _MEASURED * pace, name) for name, pace in paces], 0.95)
     found: list[World] = []
+    error = _error(choice, workload, course)
     for number, market in enumerate(markets[:count]):
-        luck = math.exp(_error(course) * float(np.random.default_rng(seed + number).standard_normal()))
-        known = speeds.scaled(luck)
+        luck, dearer = map(float, np.random.default_rng(seed + number).standard_normal(2))
+        known = speeds.scaled(math.exp(error * luck))
         world = World(
-            market, deadline, course.steps, known.mean, kinds, declared, choice.workers,
+            market, deadline, course.steps, known.mean, _kinds(course, dearer), declared, choice.workers,
             course.servers * course.server_hourly / 3600, begin=start, period=deadline / _DECISIONS, speeds=known,
             seed=seed + number,
         )  # fmt: skip
@@ -150,9 +151,21 @@ def _courses(
     return found
 
 
+def _kinds(course: Course, luck: float) -> tuple[Kind, ...]:
+    """The workers and what they cost, where Spot prices are so many deviations from the list's."""
+    kinds: list[Kind] = []
+    for gpu in dict.fromkeys(group.accelerator for group in course.groups):
+        groups = [group for group in course.groups if group.accelerator == gpu]
+        spots = [group.hourly * math.exp(group.price_error * luck - group.price_error**2 / 2) for group in groups]
+        on_demand = [group.on_demand_hourly for group in groups]
+        kinds.append(Kind(gpu, float(np.mean(spots)) / 3600, float(np.mean(on_demand)) / 3600))
+    return tuple(kinds)
+
+
 def _point(worlds: Sequence[World], deadline: float, transfer: float) -> Point:
     dollars, done = np.array([each.cost + transfer for each in worlds]), np.array([each.now / 3600 for each in worlds])
-    (low, high), (soon, long_) = (np.quantile(values, [0.05, 0.95]) for values in (dollars, done))
+    # Of n courses and one more, 5 % lie below this quantile in the mean, for any n.
+    (low, high), (soon, long_) = (np.quantile(each, [0.05, 0.95], method="weibull") for each in (dollars, done))
     return Point(
         deadline / 3600, float(dollars.mean()), float(low), float(high), float(done.mean()), float(soon), float(long_),
         float(np.mean(done <= deadline / 3600)),
@@ -178,12 +191,14 @@ def start_seconds(choice: Choice, workload: Workload, train_steps: int) -> float
 
 def _work(choice: Choice, workload: Workload, course: Course) -> float:
     """Seconds of the undisturbed cluster, at a speed that 5 % are below, as far as measurements tell."""
-    return course.steps / choice.steps_per_second(workload) * math.exp(_LOWER * _error(course))
+    error = _error(choice, workload, course)
+    return course.steps / choice.steps_per_second(workload) * math.exp(_LOWER * error)
 
 
-def _error(course: Course) -> float:
+def _error(choice: Choice, workload: Workload, course: Course) -> float:
     """The deviation of the speed's logarithm."""
-    return max(math.hypot(group.error, course.work_error) for group in course.groups)
+    steps = max(group.step_error for group in course.groups)
+    return math.hypot(steps, course.work_error, choice.speed_error(workload))
 
 
 def _start(course: Course) -> float:
@@ -194,36 +209,48 @@ def _start(course: Course) -> float:
     )
 
 
+def drawn(workers: int, seconds: float, count: int = RUNS, seed: int = 0) -> list[Capacity]:
+    """Draw markets for so many workers and seconds: how many Spot VMs there are at each second.
+
+    Whether there is any is like in AWS's traces of 2022, how many there are then like in Google's zones of 2025.
+    """
+    markets: list[Capacity] = []
+    for number, row in enumerate(published().drawn(count, math.ceil(seconds / GRID) + 1, seed)):
+        numbers = numbers_while_any(row.tolist(), random.Random(f"{seed} {number}"))
+        markets.append(_stepwise([workers if vms >= REQUESTED else min(vms, workers) for vms in numbers]))
+    return markets
+
+
 def _markets(
-    traces: Sequence[Trace], name: str, workers: int, seconds: float, seed: int
+    traces: Sequence[Trace], name: str, workers: int, seconds: float, seed: int, runs: int
 ) -> tuple[list[Capacity], str]:  # fmt: skip
     """How many Spot VMs there are at each second, of each course, and in words what that is like."""
     if not traces:
-        drawn = published().drawn(_RUNS, math.ceil(3 * seconds / GRID) + 1, seed)
-        return [
-            _drawn(each, workers) for each in drawn
-        ], "like AWS's of 2022 (V100 and K80, as measured; for all workers or none)"
+        numbers = ", with as many VMs at once as Google's zones had H100s in October 2025" if workers > 1 else ""
+        return drawn(workers, 3 * seconds, runs, seed), f"like AWS's of 2022 (V100 and K80){numbers}"
     some = [trace for trace in traces if max(trace.numbers)]
     if not some:
         raise PlanError(f"{name} never has a VM", where="--availability", fix="Take other traces.")
     room = sum(max(trace.end - seconds, 0.0) for trace in some)
     if not room:
         raise PlanError(f"No trace lasts {seconds / 3600:g} hours", fix="Take longer traces.")
-    most = max(max(trace.numbers) for trace in some)
-    fewer = f", of which it counts {most} at most" if most < workers else ""
+    least = min(max(trace.numbers) for trace in some)
+    all_or_none = ""
+    if least < workers:
+        all_or_none = " (all of them or none, where it never counts as many)"
     begins = [
         (trace, begin)
         for trace in some if trace.end > seconds
-        for begin in np.arange(0.0, trace.end - seconds, room / _RUNS)
+        for begin in np.arange(0.0, trace.end - seconds, room / runs)
     ]  # fmt: skip
     # In any order: the first ones, on which deadlines are compared, are of all traces.
     order = np.random.default_rng(seed).permutation(len(begins))
     markets = [_replayed(begins[place][0], float(begins[place][1]), workers) for place in order]
-    return markets, f"as {name} says of {workers} VMs{fewer}"
+    return markets, f"as {name} says of {workers} VMs{all_or_none}"
 
 
-def _drawn(row: Open, workers: int) -> Capacity:
-    return lambda now: workers if row[min(int(now / GRID), len(row) - 1)] else 0
+def _stepwise(numbers: Sequence[int]) -> Capacity:
+    return lambda now: numbers[min(int(now / GRID), len(numbers) - 1)]
 
 
 def _replayed(trace: Trace, begin: float, workers: int) -> Capacity:

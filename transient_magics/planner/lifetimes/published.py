@@ -86,6 +86,14 @@ def published_lifetimes(gpu: str, region: str) -> LifetimeModel:
     return _continued(lifetimes(gpu, region), [table for table in tables() if table.gpu == gpu])
 
 
+@cache
+def emulated_lifetimes(gpu: str, region: str) -> LifetimeModel:
+    """Return how VMs live on an emulator whose weather has published revocations: by one table, that of another GPU or
+    region where none was published (`catalog.published.lifetimes`)."""
+    used = lifetimes(gpu, region)
+    return _continued(used, [table for table in tables() if table.gpu == used.gpu])
+
+
 def stand_in(model: LifetimeModel | None, *, short: bool = False) -> str:
     """Return sentences on what stands in for unpublished lifetimes, or the `short` form; empty where nothing does."""
     inner = model.model if isinstance(model, Capped) else model

@@ -20,13 +20,21 @@ BEYOND_ERROR, _MOST_ERROR = 0.35, 1.0
 """How far off, relatively, a step may be for each natural logarithm of how many times its FLOPs are beyond what was
 measured: 0.1 to 0.35 where lines through half of the networks were asked for the rest. No more than is said here."""
 
+_PER_PARAMETER_AND_TOKEN = 6
+"""FLOPs of a training step of a language model, its backward pass included (Kaplan et al., "Scaling laws for neural
+language models", 2020, arXiv 2001.08361, section 2.1)."""
+
 
 def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -> Workload:
     """The workload of a model of which a check counted `gigaflops`, `parameters` and its `batch_size`.
 
-    Raises PlanError where FLOPs could not be counted, as the shapes of its examples are not fixed.
+    Where a mini-batch is so many `tokens`, whose texts have no fixed shape, FLOPs follow from the parameters. Raises
+    PlanError where FLOPs could not be counted otherwise.
     """
     gigaflops, parameters = counts.get("gigaflops", 0.0), int(counts.get("parameters", 0))
+    estimated = gigaflops <= 0 and bool(counts.get("tokens"))
+    if estimated:
+        gigaflops = _PER_PARAMETER_AND_TOKEN * parameters / 1e9
     batch = int(counts.get("batch_size", 0)) or families.BATCH_SIZE
     if gigaflops <= 0:
         raise PlanError(f"The FLOPs of {name} cannot be counted: the shapes of its examples are not fixed",
@@ -39,10 +47,21 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     seconds = {gpu: line.seconds(gigaflops, batch) for gpu, line in lines.items()}
     service = min(service_by_size(parameters), min(seconds.values()) / 2)
     called = f"{name[:1].upper()}{name[1:]}"
+    vocabulary = int(counts.get("vocabulary", 0))
     notes = [
         f"{called} was never measured on Compute Engine: {gigaflops:.3g} GFLOPs for an example, {parameters:,} "
         "parameters, counted."
     ]
+    if estimated:
+        notes = [
+            f"{called} was never measured on Compute Engine: {parameters:,} parameters, counted, and {gigaflops:.3g} "
+            "GFLOPs for a token, taken as 6 for each parameter (Kaplan et al., 2020)."
+        ]
+    if vocabulary:
+        notes.append(
+            f"Its vocabulary is made with its data: one of {vocabulary:,} entries stands in, the size that the problem "
+            "declares."
+        )
     guess = "" if family else "its family was never measured"
     if beyond > 1:
         guess = f"its FLOPs are beyond those that were measured, {least:.2g} to {most:.2g} G"

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from ...catalog import ACCELERATORS, accelerator
+from ..ranges.differences import BETWEEN_ERROR, BETWEEN_FREEDOM, BLOCK_SECONDS, student
 from .preparation import gpu_of
 from .speed import SCALING, SERVICE_ERROR, SHARPNESS, capacity, cluster_speed, worker_speed
 
@@ -36,14 +36,6 @@ _UNKNOWN_SERVICE_ERROR = 2.0
 """Of the log of the servers' part where neither its size nor a clear limit tells it: so wide that it only keeps draws
 finite."""
 _SCALING_ERROR = 0.2
-_BETWEEN_ERROR, _BETWEEN_FREEDOM = 0.03, 2.0
-"""How far runs of one cluster differ, relatively, before any was measured. Over the 32 clusters of which ICAC'19 has 5
-to 33 runs (`data/training`, log durations), the variance between runs is distributed as inverse chi-square with 2.3
-degrees of freedom; the deviation is 3.0 % in the root mean square.
-"""
-_BLOCK_SECONDS = 600.0
-"""For so long a stretch deviates from its run about as far as runs differ: shorter ones as far, longer ones less, in
-inverse proportion. Speeds of VMs are correlated over minutes to hours."""
 _REST_ERROR, _REST_FREEDOM = 0.03, 2.0
 """How far the speed of one run deviates from its mean in a moment, relatively, before any was measured."""
 _CORRELATED_SECONDS = 2500.0
@@ -155,7 +147,7 @@ class _Fitting:
             run = cell.run or f"{place}"
             together.setdefault((run, cell.servers, tuple(sorted(cell.workers.items()))), []).append(cell)
         merged = sorted(together.items())
-        lengths = [np.array([1 + cell.seconds / _BLOCK_SECONDS for cell in some]) for _, some in merged]
+        lengths = [np.array([1 + cell.seconds / BLOCK_SECONDS for cell in some]) for _, some in merged]
         logs = [np.log([cell.steps_per_second for cell in some]) for _, some in merged]
         self._measured = np.array([np.average(log, weights=length) for log, length in zip(logs, lengths, strict=True)])
         self._noise = np.array([1 / length.sum() for length in lengths])
@@ -169,7 +161,7 @@ class _Fitting:
         """The parameters, how far runs differ, and joint draws."""
         from scipy.optimize import least_squares  # what plans of published workloads do without
 
-        values, scale = self._start(), _student(_BETWEEN_ERROR, _BETWEEN_FREEDOM)
+        values, scale = self._start(), student(BETWEEN_ERROR, BETWEEN_FREEDOM)
         covariance = np.zeros((len(values), len(values)))
         for _ in range(2):  # how far runs differ decides how much priors count
             found = least_squares(self._rows, values, args=(scale,))
@@ -259,8 +251,8 @@ class _Fitting:
             mean = weights @ slopes[run] * noise
             squares += float(np.average(missed[run], weights=weights)) ** 2 / (1 + noise)
             fitted += float(mean @ covariance @ mean) / (scale**2 * (1 + noise))
-        freedom = _BETWEEN_FREEDOM + max(len(self._runs) - fitted, 0.0)
-        return _student(math.sqrt((_BETWEEN_FREEDOM * _BETWEEN_ERROR**2 + squares) / freedom), freedom)
+        freedom = BETWEEN_FREEDOM + max(len(self._runs) - fitted, 0.0)
+        return student(math.sqrt((BETWEEN_FREEDOM * BETWEEN_ERROR**2 + squares) / freedom), freedom)
 
     def _draws(self, values: Array, covariance: Array, scale: float) -> Draws:
         """Draws of the normal approximation, drawn again by how likely they are: the law is not linear."""
@@ -282,11 +274,6 @@ class _Fitting:
         return Draws(factors, service, scaling)
 
 
-def _student(deviation: float, freedom: float) -> float:
-    """The deviation of the normal distribution that has the same middle 90 % as Student's."""
-    return deviation * float(special.stdtrit(freedom, 0.95) / special.ndtri(0.95))
-
-
 def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: float) -> float:
     """How far off, relatively, the speed of the rest of a run may be, by its stretches so far.
 
@@ -304,11 +291,11 @@ def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: flo
         Seconds that the rest takes.
     """
     length = np.asarray(seconds, float)
-    counts = np.minimum(length / _BLOCK_SECONDS, 1.0)
+    counts = np.minimum(length / BLOCK_SECONDS, 1.0)
     squares = float((counts * np.asarray(errors, float) ** 2 / _averaged(length)).sum())
     freedom = _REST_FREEDOM + max(float(counts.sum()) - parameters, 0.0)
     deviation = math.sqrt((_REST_FREEDOM * _REST_ERROR**2 + squares) / freedom)
-    return _student(deviation * math.sqrt(_averaged(float(length.sum())) + _averaged(left)), freedom)
+    return student(deviation * math.sqrt(_averaged(float(length.sum())) + _averaged(left)), freedom)
 
 
 def _averaged(seconds: Any) -> Any:
@@ -327,7 +314,7 @@ def spread(
     left, weight, many = np.asarray(errors, float), np.asarray(weights, float), _many(weights)
     freedom = prior + max(many - parameters, 0.0)
     squares = prior * usual**2 + many * float(np.average(left**2, weights=weight))
-    return _student(math.sqrt(squares / freedom * (1 + parameters / many)), freedom)
+    return student(math.sqrt(squares / freedom * (1 + parameters / many)), freedom)
 
 
 def _many(weights: ArrayLike) -> float:

@@ -26,9 +26,6 @@ SERVICE_ERROR = 0.3
 """How far off, relatively, `service_by_size` may be: 22 % (root mean square) of networks left out of it, 38 % at worst.
 """
 
-_MILLISECONDS_PER_DEGREE = 1.7  # a round trip over 111 km in glass fibre (200 km/ms), half as long again as a crow's
-_ROUND_TRIPS = 0.64
-_SECONDS_PER_MEGABYTE_AND_MILLISECOND = 0.000265
 _SERVICE_SECONDS, _SERVICE_POWER = 0.0049, 0.765  # of one MB of variables
 
 
@@ -82,18 +79,3 @@ def synchronous_speed(speeds: ArrayLike, counts: ArrayLike, backup: int, limit: 
 def bytes_per_step(parameters: float, wire: str = "fp32") -> float:
     """Bytes between a worker and its parameter servers in one step: each parameter comes, its gradient goes."""
     return 2 * BYTES_EACH_WAY[wire] * parameters
-
-
-def round_trip_milliseconds(degrees: float) -> float:
-    """The round trip between regions so far apart on the globe (an estimate: 0.3 ms within a region)."""
-    return 0.3 + _MILLISECONDS_PER_DEGREE * degrees
-
-
-def distance_seconds(milliseconds: float, megabytes: float) -> float:
-    """What a step takes longer per worker if its parameter servers are that round trip away, for a model of that size.
-
-    Fitted to CM-DARE's steps at 0.3 and 30.3 ms (`speed_data_supertable`; four models, two GPUs): the longer steps come
-    out 8 % off in the mean, 17 % at worst.
-    """
-    away = max(milliseconds - 0.3, 0.0)
-    return away * (_ROUND_TRIPS / 1000 + _SECONDS_PER_MEGABYTE_AND_MILLISECOND * megabytes)

@@ -2,14 +2,14 @@
 
 A stall is the difference between two measures of which one has one more part of what a run does (Stash, ICDCS 2023;
 DS-Analyzer, VLDB 2021). Both are of the same repeat, minutes apart, so what changes slowly cancels. The interval is
-Student's, of 95 %, over the repeats. The parts sum to the whole step by construction, those within the noise too.
+Student's, of 90 %, over the repeats. The parts sum to the whole step by construction, those within the noise too.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from scipy import special
@@ -23,10 +23,15 @@ STALLS: Mapping[str, tuple[Measure, Measure]] = {
     "fetch": ("S4", "S5"),
 }  # fmt: skip
 """Each stall, and the measures whose difference it is."""
+_STEPS: tuple[Measure, ...] = ("S0", "S1", "S2", "S3", "S4", "S5")
 LEAST_REPEATS = 3
 LEAST_SHARE = 0.02
 """Of the step: a stall that is smaller is none that anybody would pay to be rid of."""
-_PROBABILITY = 0.95
+_LEVEL = 0.9
+_CLAIMED = 0.95
+"""The probability that a measure without a stall claims none."""
+_DEVIATIONS = float(special.ndtri(0.5 + _LEVEL / 2))
+"""Standard deviations from the mean to either end of the interval."""
 LEAST_SECONDS = 1e-9
 """Of a step or a mini-batch: who tells less has measured nothing."""
 _FITS = 4e9
@@ -42,7 +47,7 @@ class Estimate:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float], probability: float = _PROBABILITY) -> Estimate:
+    def of(cls, values: Sequence[float], probability: float = _LEVEL) -> Estimate:
         """Student's interval of the mean of at least one value."""
         mean = statistics.fmean(values)
         if len(values) < LEAST_REPEATS:
@@ -51,10 +56,25 @@ class Estimate:
         half = float(special.stdtrit(len(values) - 1, 0.5 + probability / 2)) * error
         return cls(mean, mean - half, mean + half)
 
+    @classmethod
+    def about(cls, mean: float, error: float) -> Estimate:
+        """Return the middle 90 % about `mean` where the logarithm has the standard deviation `error`."""
+        if not mean:
+            return cls(mean, mean, mean)
+        if not math.isfinite(error):
+            return cls(mean, 0.0, math.inf)
+        factor = math.exp(_DEVIATIONS * error)
+        return cls(mean, mean / factor, mean * factor)
+
     @property
     def half(self) -> float:
         """Half of the interval's width."""
         return (self.high - self.low) / 2
+
+    @property
+    def error(self) -> float:
+        """The standard deviation of the normal distribution with the same middle 90 %."""
+        return self.half / _DEVIATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +112,8 @@ class Repeat:
 class Stalls:
     """What was measured of workers of one `kind`, on VMs that are all alike.
 
-    `examples` of a mini-batch; `bytes` of the files that a worker reads (0: it reads none).
+    `examples` of a mini-batch; `bytes` of the files that a worker reads (0: it reads none). `lasted`: seconds from the
+    first measure to the last.
     """
 
     kind: str
@@ -100,6 +121,7 @@ class Stalls:
     repeats: tuple[Repeat, ...]
     examples: int = 0
     bytes: int = 0
+    lasted: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -114,12 +136,19 @@ class Stalls:
     @property
     def compute(self) -> Part:
         """What is no stall."""
-        return self._part(COMPUTE, lambda each: each["S0"])
+        found = [each.seconds["S0"] for each in self.repeats]
+        return self._part(COMPUTE, found, found)
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """The stalls, in the order in which they come in."""
-        return tuple(self._part(name, lambda each, a=a, b=b: each[b] - each[a]) for name, (a, b) in STALLS.items())
+        answer = list[Part]()
+        for name, (without, whole) in STALLS.items():
+            found = [each.seconds[whole] - each.seconds[without] for each in self.repeats]
+            answer.append(
+                self._part(name, found, [more / level for more, level in zip(found, self._levels, strict=True)])
+            )
+        return tuple(answer)
 
     @property
     def stalled(self) -> tuple[Part, ...]:
@@ -130,16 +159,29 @@ class Stalls:
         """One of the measures."""
         return Estimate.of([each.seconds[measure] for each in self.repeats])
 
-    def _part(self, name: str, of: Callable[[Mapping[Measure, float]], float]) -> Part:
-        found = [of(each.seconds) for each in self.repeats]
-        seconds, surely = Estimate.of(found), Estimate.of(found, 1 - (1 - _PROBABILITY) / len(STALLS)).low
-        return Part(name, seconds, seconds.mean / self.step.mean if self.step.mean else 0.0, surely)
+    def _part(self, name: str, found: Sequence[float], compared: Sequence[float]) -> Part:
+        """Take the mean of what was `found`, and the error of the mean from values that can be `compared`."""
+        mean = statistics.fmean(found)
+        half = Estimate.of(compared).half
+        surely = mean - Estimate.of(compared, 1 - (1 - _CLAIMED) / len(STALLS)).half
+        share = mean / self.step.mean if self.step.mean else 0.0
+        return Part(name, Estimate(mean, mean - half, mean + half), share, surely)
+
+    @property
+    def _levels(self) -> list[float]:
+        """How long the steps of each repeat took, relative to all repeats.
+
+        A machine that is slower in one repeat is slower in all its measures, which tells nothing of a stall. It is a
+        median, because a single measure may be uneven.
+        """
+        usual = {name: statistics.fmean(each.seconds[name] for each in self.repeats) for name in _STEPS}
+        return [statistics.median(each.seconds[name] / usual[name] for name in _STEPS) for each in self.repeats]
 
 
 def straggler(measured: Sequence[TrainMeasured]) -> Estimate | None:
     """The seconds that a step of all workers would wait for the slowest (`--mode sync`); None of a single worker."""
     found = [each.straggler for each in measured if each.measure == "S3" and len(each.seconds) > 1]
-    return Estimate.of(found) if found else None
+    return Estimate.of(found, _CLAIMED) if found else None
 
 
 def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[Stalls]:
@@ -153,6 +195,7 @@ def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list
     whole = [taken for _, taken in sorted(repeats.items()) if len(taken) == len(MEASURES)]
     size = max((each.bytes for each in measured), default=0)
     examples = max((each.examples for each in measured), default=0)
+    lasted = max((each.at for each in measured), default=0.0) - min((each.at for each in measured), default=0.0)
     answer = list[Stalls]()
     for kind in sorted(set(kinds.values())):
         mine = {name for name, its in kinds.items() if its == kind}
@@ -163,7 +206,7 @@ def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list
                 took |= there
                 found.append(Repeat.of(_means(taken, there), files=size > 0))
         if found:
-            answer.append(Stalls(kind, tuple(sorted(took)), tuple(found), examples, size))
+            answer.append(Stalls(kind, tuple(sorted(took)), tuple(found), examples, size, lasted))
     return answer
 
 

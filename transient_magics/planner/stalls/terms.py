@@ -15,12 +15,9 @@ from typing import Any, Self
 from ...protocol.measures.stalls import MEASURES, Measure
 from ...spec import Source
 from .parts import STALLS, Estimate, Repeat, Stalls
-from .what_if import Change, parts, seconds
+from .what_if import WHAT_IF_ERROR, Change, parts, seconds
 
-WHAT_IF_ERROR = 0.1
-"""How far off, relatively, the part of a step may be that a change takes away: benchmarks/bench_stalls.py's limit."""
 _MOST = 100.0
-_PER_DEVIATION = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,7 @@ class Terms:
             "source": self.source,
             "vcpus": self.place.vcpus, "disk": self.place.disk, "workers": self.workers, "servers": self.servers,
             "wire": self.wire, "parameters": self.parameters, "gigaflops": self.gigaflops, "kind": told.kind,
-            "names": [*told.workers], "examples": told.examples, "bytes": told.bytes,
+            "names": [*told.workers], "examples": told.examples, "bytes": told.bytes, "lasted": told.lasted,
             "repeats": [dict(each.seconds) for each in told.repeats],
         }  # fmt: skip
 
@@ -66,7 +63,10 @@ class Terms:
         repeats = tuple(Repeat({name: float(each[name]) for name in MEASURES}) for each in values["repeats"])
         if not repeats:
             raise ValueError("a measure of stalls without a repeat")
-        stalls = Stalls(values["kind"], tuple(values["names"]), repeats, int(values["examples"]), int(values["bytes"]))
+        stalls = Stalls(
+            values["kind"], tuple(values["names"]), repeats, int(values["examples"]), int(values["bytes"]),
+            float(values.get("lasted", 0.0)),
+        )  # fmt: skip
         return cls(
             run, stalls, Place(int(values["vcpus"]), float(values["disk"])), values["source"],
             int(values["workers"]), int(values["servers"]), str(values["wire"]),
@@ -106,8 +106,8 @@ class Terms:
         more = seconds(known, after) - seconds(known, before)
         if not more:
             return 0.0, 0.0
-        spread = Estimate.of([seconds(each, after) - seconds(each, before) for each in self.stalls.repeats]).half
-        measured = spread / _PER_DEVIATION if math.isfinite(spread) else abs(more)
+        spread = Estimate.of([seconds(each, after) - seconds(each, before) for each in self.stalls.repeats]).error
+        measured = spread if math.isfinite(spread) else abs(more)
         return more, math.hypot(measured, WHAT_IF_ERROR * more)
 
     def parts(self, change: Change) -> dict[str, Estimate]:

@@ -3,7 +3,9 @@
 FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model": {"parameters": N,
 "gigaflops": X, "batch_size": B}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the
 cell's line as the notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is
-only made with its data passes with a note.
+only made with its data passes with a note. With `--planned`, for plans of models that never ran, a vocabulary of the
+size that the problem declares stands in: `vocabulary` in the answer's `model` is that size. `tokens` there means that
+the mini-batch is counted in tokens.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from ..role import take_environment
 from ..tf.graph_mode import GPU, tensorflow
 from ..training.define import define
 from ..training.graph.training import check_graph
+from ..training.t2t.trainable import RegisteredModel
 from ..training.trainable import Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import cell_line, told
 
 
-def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
+def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[str, Any]:
     """Raise what is wrong with the run; the answer has a `note` on what could not be checked, or the `model`'s size."""
+    assumed: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as nothing:
         directory = spec.data_folder or nothing
         trainable = define(folder, spec, directory)
@@ -41,8 +45,14 @@ def check(folder: RunFolder, spec: RunSpec) -> dict[str, Any]:
         except Exception as error:
             if directory not in str(error):
                 raise
-            return {"note": f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"}
-    found = {"model": {**check_graph(trainable, spec.ps_shards), "batch_size": trainable.batch}}
+            size = trainable.assume_vocabulary() if planned and isinstance(trainable, RegisteredModel) else 0
+            if not size:
+                what = f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
+                return {"note": what}
+            assumed["vocabulary"] = size
+    if planned and isinstance(trainable, RegisteredModel) and trainable.counts_tokens:
+        assumed["tokens"] = 1
+    found = {"model": {**check_graph(trainable, spec.ps_shards), "batch_size": trainable.batch, **assumed}}
     if isinstance(trainable, OwnModel):
         trainable.check_data()
     if spec.objective or spec.judged_by:
@@ -66,13 +76,13 @@ def _check_metrics(trainable: Trainable, spec: RunSpec) -> None:
             raise DeclarationError(what, where=option, fix=f"They have {', '.join(sorted(has))}.")
 
 
-def answer(folder: RunFolder) -> dict[str, Any]:
+def answer(folder: RunFolder, *, planned: bool = False) -> dict[str, Any]:
     """What is printed."""
     offset = 0
     try:
         spec = folder.spec()
         offset = spec.line_offset
-        found = check(folder, spec)
+        found = check(folder, spec, planned=planned)
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the answer
         traceback.print_exc()
         known = told(error, offset)
@@ -89,12 +99,14 @@ def main() -> None:
     """Print the answer; exit with 0 if the run can be built."""
     parser = argparse.ArgumentParser(description="Build one training step of a run and throw it away.")
     parser.add_argument("--run", type=Path, required=True)
-    folder = RunFolder(parser.parse_args().run)
+    parser.add_argument("--planned", action="store_true", help="count with stand-ins for what only data tell")
+    asked = parser.parse_args()
+    folder = RunFolder(asked.run)
     take_environment()
     # A GPU of this machine may be busy, and TensorFlow counts operations in the layout of a CPU alone.
     os.environ.update({"CUDA_VISIBLE_DEVICES": "-1", GPU: "0"})
     with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
-        found = answer(folder)
+        found = answer(folder, planned=asked.planned)
     print(json.dumps(found), flush=True)
     sys.exit(not found["ok"])
 

@@ -64,13 +64,18 @@ mean of both. That meets the two that were measured: 2.66 and 3.59 times a K80, 
 
 def accelerator_speed(accelerator: str) -> float:
     """How many times as fast as a K80 a GPU with this name is: measured, else by its peaks; 1 for what is not known."""
+    return known_speed(accelerator) or 1.0
+
+
+def known_speed(accelerator: str) -> float:
+    """Return how many times as fast as a K80 a GPU with this name is; 0 for a GPU that is not known, or none."""
     words = re.split(r"[^A-Z0-9]+", accelerator.upper())
     peaks = {name: math.sqrt(teraflops * memory) for name, (teraflops, memory) in _PEAKS.items()}
     for known in (_STEPS_PER_SECOND, peaks):
         for name, speed in known.items():
             if name in words:
                 return speed / known["K80"]
-    return 1.0
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ..trainable import Drawn, EvaluationGraph, Objective, Pipeline, ServingGraph
-from . import data, decoding, graph, registry, serving
+from . import data, decoding, graph, registry, serving, vocabulary
 from .bridges import autograph_off
 
 
@@ -35,6 +35,16 @@ class RegisteredModel:
     def prepare(self) -> None:
         """Give the hparams the problem's own (vocabulary sizes, modalities). Needs the vocabulary of text problems."""
         graph.prepare(self._definition)
+
+    @autograph_off()
+    def assume_vocabulary(self) -> int:
+        """Use a vocabulary without words and return its size; 0 for a problem that declares no size."""
+        return vocabulary.assume(self._definition.problem)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the mini-batch is counted in tokens, not in examples."""
+        return bool(self._definition.problem.batch_size_means_tokens)
 
     def fingerprint(self) -> dict[str, str]:
         """Return nothing: all processes read the same files."""

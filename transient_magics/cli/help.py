@@ -1,0 +1,104 @@
+"""The texts of `-h` and `help`: the options of one sub-command in groups, and all commands in two tiers.
+
+Both are text as `str`; a notebook shows their HTML, in which the defaults have a column of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .. import markup
+from .option import Option
+from .options import TIERS, Entry, grouped
+
+_EPILOG = "white-space:pre-wrap;font-family:var(--jp-code-font-family,monospace)"
+
+
+@dataclass(frozen=True, repr=False)
+class Help:
+    """The help of one sub-command."""
+
+    text: str
+    """The text for a terminal."""
+    usage: str
+    description: str
+    epilog: str
+    options: Sequence[Option]
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, options in grouped(self.options):
+            rows.append(markup.title(name))
+            rows.extend(map(_option_cells, options))
+        head = markup.cells(["option", "what it does", "default"], "th")
+        parts = [markup.block(markup.code(self.usage), markup.escape(self.description))]
+        if rows:
+            parts.append(markup.table([head, *rows]))
+        if self.epilog:
+            parts.append(f"<pre style='{markup.STYLE};{_EPILOG}'>{markup.escape(self.epilog)}</pre>")
+        return "".join(parts)
+
+
+def _option_cells(option: Option) -> str:
+    """Return an option's name, what it does, and its default, as the cells of a row."""
+    if option.is_position:
+        names = markup.code(option.metavar or option.name)
+    else:
+        value = f" {option.metavar}" if option.takes_value and option.metavar else ""
+        names = markup.code(", ".join(option.spellings) + value)
+    default = "required" if option.required else option.default
+    return markup.cells([names, markup.escape(option.help), markup.escape(default)])
+
+
+def help_of(parser: argparse.ArgumentParser, options: Sequence[Option]) -> Help:
+    """Return the help of a sub-command, of its parser and its options."""
+    return Help(
+        text=parser.format_help(),
+        usage=(parser.usage or parser.prog).replace("%%", "%"),
+        description=parser.description or "",
+        epilog=parser.epilog or "",
+        options=options,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Overview:
+    """All commands in two tiers, of a terminal or of a notebook."""
+
+    notebook: bool = False
+
+    def __repr__(self) -> str:
+        first = "Magics of transient_magics" if self.notebook else "usage: transient COMMAND ..."
+        parts = [first]
+        for title, entries in self._tiers():
+            typed = [self._typed(entry) for entry in entries]
+            width = max(map(len, typed))
+            rows = [f"  {line:<{width}}  {entry.summary}" for line, entry in zip(typed, entries, strict=True)]
+            parts.append("\n".join([f"{title}:", *rows]))
+        return "\n\n".join([*parts, self._end])
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for title, entries in self._tiers():
+            rows.append(markup.title(title))
+            for entry in entries:
+                rows.append(markup.cells([markup.code(self._typed(entry)), markup.escape(entry.summary)]))
+        return markup.table(rows) + markup.block(markup.escape(self._end))
+
+    @property
+    def _end(self) -> str:
+        if self.notebook:
+            return "%transient_help COMMAND, or -h after any magic, lists its options."
+        return "`transient help COMMAND`, or -h after any of them, lists its options."
+
+    def _tiers(self) -> Iterable[tuple[str, list[Entry]]]:
+        for title, entries in TIERS.items():
+            yield title, [entry for entry in entries if self._typed(entry)]
+
+    def _typed(self, entry: Entry) -> str:
+        return entry.magic if self.notebook else entry.line
