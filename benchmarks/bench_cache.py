@@ -251,7 +251,7 @@ def bucket_of(source: Source) -> Iterator[None]:
     from google.cloud import storage
 
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-m", "transient_magics.emulator", "--state", f"{home}/state", "--port", "0"]
+        command = [sys.executable, "-m", "transient_emulator", "--state", f"{home}/state", "--port", "0"]
         environment = {**os.environ, "TRANSIENT_MAGICS_HOME": home}
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as emulator:
             try:

@@ -57,7 +57,7 @@ def storm(cluster: Cluster, minutes: float, chance: random.Random) -> dict[str, 
             case "controller":
                 killed["controller"] += kill(chance, "transient_magics.controller")
             case "emulator":
-                killed["emulator"] += kill(chance, "transient_magics.emulator", "--inside")
+                killed["emulator"] += kill(chance, "transient_emulator", "--inside")
             case "stockout":
                 zone = chance.choice(["us-west1-b:k80", "us-central1-c:p100", "us-west1-b"])
                 attempt(lambda zone=zone: cluster.weather(stockout=[f"{zone},for=20s"]))

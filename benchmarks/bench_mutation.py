@@ -46,7 +46,17 @@ TESTS = (
     "tests/runtime/test_chief_words.py", "tests/runtime/test_roster.py", "tests/runtime/test_saving.py",
     "tests/protocol", "tests/journal/test_state.py", "tests/journal/test_bill.py", "tests/spec",
 )  # fmt: skip
-COPIED = ("transient_magics", "tests", "templates", "locks", "widgets", "docs", "README.md", "pyproject.toml")
+COPIED = (
+    "transient_magics",
+    "transient_emulator",
+    "tests",
+    "templates",
+    "locks",
+    "widgets",
+    "docs",
+    "README.md",
+    "pyproject.toml",
+)
 NOT_ASKED = (
     # Of the project itself, not of a copy; and one that takes as long as all the others.
     "tests/protocol/test_foreign_lines.py::test_the_ground_floor_needs_nothing_but_the_standard_library",

@@ -68,7 +68,7 @@ def declared(count: int) -> float:
         with urllib.request.urlopen(f"{emulator.ensure()}/emulator/v1") as answer:
             requests = json.load(answer)["requests"]
         say("requests to the API until all were ready", requests, "")
-        say("memory of the emulator", resident("transient_magics.emulator"), "MiB")
+        say("memory of the emulator", resident("transient_emulator"), "MiB")
         say("memory of the controller", resident("transient_magics.controller"), "MiB")
     return took
 

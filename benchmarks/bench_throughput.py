@@ -31,9 +31,9 @@ from _common import CELL, all_in, own_home, say, train, vm_home
 from _coordinator import Coordinator
 from _guard import elsewhere
 
+from transient_emulator.vms.machine import OPERATION_THREADS
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.emulator.vms.machine import OPERATION_THREADS
 from transient_magics.journal import metrics
 
 TURN = 1.0

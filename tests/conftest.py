@@ -274,7 +274,7 @@ def emulate(tmp_path_factory: pytest.TempPathFactory) -> Emulate:
     @contextlib.contextmanager
     def running(*options: str) -> Iterator[str]:
         home = tmp_path_factory.mktemp("home")
-        command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(home / "state"), "--port", "0"]
+        command = [sys.executable, "-m", "transient_emulator", "--state", str(home / "state"), "--port", "0"]
         environment = {**os.environ, "TRANSIENT_MAGICS_HOME": str(home)}
         with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, env=environment, cwd=Path.cwd()) as program:
             assert program.stdout is not None

@@ -71,7 +71,7 @@ MAY: dict[str, dict[str, Rows | str]] = {
     "transient_magics/client/planning/bag_plans.py": {"where 90% of {COURSES} simulated bags lie": BAGS},
     "transient_magics/client/planning/lifetimes.py": {"90% BAND": ALIVE},
     "transient_magics/panels/twin/bags.py": {"90% intervals held": COUNTED},
-    "transient_magics/emulator/weather/words.py": {"(nine of ten)": SETTING},
+    "transient_emulator/weather/words.py": {"(nine of ten)": SETTING},
     "transient_magics/cli/options/weather.py": {"nine of ten within 50ms..400ms": SETTING},
     "widgets/bags.js": {"90% held": COUNTED},
 }
@@ -83,7 +83,14 @@ CLAIMED = [(name, passage, rows) for name, found in MAY.items() for passage, row
 
 def files() -> list[Path]:
     found = [TOP / "README.md", *(TOP / "docs").glob("*.md"), *(TOP / "notebooks").glob("*.ipynb")]
-    return sorted([*found, *(TOP / "widgets").glob("*.js"), *(TOP / "transient_magics").rglob("*.py")])
+    return sorted(
+        [
+            *found,
+            *(TOP / "widgets").glob("*.js"),
+            *(TOP / "transient_magics").rglob("*.py"),
+            *(TOP / "transient_emulator").rglob("*.py"),
+        ]
+    )
 
 
 def said(path: Path) -> str:

@@ -59,7 +59,9 @@ def calls_without(source: str) -> Iterator[int]:
             yield node.lineno
 
 
-@pytest.mark.parametrize("folder", ["transient_magics", "tests", "tools", "benchmarks", "notebooks", "docs"])
+@pytest.mark.parametrize(
+    "folder", ["transient_magics", "transient_emulator", "tests", "tools", "benchmarks", "notebooks", "docs"]
+)
 def test_every_text_file_and_stream_names_its_encoding(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"

@@ -36,7 +36,11 @@ def test_the_wheel_carries_widgets_templates_and_locks(tmp_path: Path) -> None:
         f"transient_magics/_widgets/{name}"
         for name in ("cluster.js", "declare.js", "plan.js", "stalls.js", "panel.css")
     }
-    assert {"transient_magics/py.typed", "transient_magics/catalog/prices.csv"} <= names
+    assert {
+        "transient_magics/py.typed",
+        "transient_magics/catalog/prices.csv",
+        "transient_emulator/__main__.py",
+    } <= names
 
 
 def bundled() -> list[str]:

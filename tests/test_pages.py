@@ -16,12 +16,12 @@ import pytest
 
 from tests import homes
 from tests.notebooks import notebook_of, runner_of
+from transient_emulator.weather.settings import Settings
 from transient_magics import client
 from transient_magics.catalog.prices import worker_price
 from transient_magics.cli import arguments, program
 from transient_magics.cli.options import ALIASES, declared
 from transient_magics.client.project.availability import replayed
-from transient_magics.emulator.weather.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -128,18 +128,24 @@ def test_every_row_of_where_things_happen_names_one_place() -> None:
 
 
 def test_every_room_is_described() -> None:
-    """Those of emulator/compute/creation/ stand with the room that they are in."""
-    package = ROOT / "transient_magics"
+    """The emulator's only folder within a folder is described with it."""
+    package, emulator = ROOT / "transient_magics", ROOT / "transient_emulator"
     rooms = {f"{each.parent.relative_to(package)}/" for each in package.glob("*/**/__init__.py")}
-    rooms = {each for each in rooms if each.count("/") > 1} - {"emulator/compute/creation/"}
+    rooms = {each for each in rooms if each.count("/") > 1}
+    rooms |= {f"{each.parent.relative_to(ROOT)}/" for each in emulator.glob("*/__init__.py")}
     assert (
         set(re.findall(r"^\| `([\w/]+/)` \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE))
         == rooms
     )
 
 
+PACKAGES = ("transient_magics", "transient_emulator")
+
+
 def test_no_room_has_more_than_fifteen_modules() -> None:
-    rooms = Counter(path.parent for path in (ROOT / "transient_magics").rglob("*.py") if path.name != "__init__.py")
+    rooms = Counter(
+        path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"
+    )
     assert {str(room.relative_to(ROOT)): many for room, many in rooms.items() if many > 15} == {}
 
 

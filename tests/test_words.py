@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "transient_magics"
+TOP = Path(__file__).parent.parent
+PACKAGE = TOP / "transient_magics"
 INSTEAD = {
     "to be had": "available, supported",
     r"reckon\w*": "compute, count",
@@ -32,8 +33,8 @@ INSTEAD = {
 """What is not written (regular expressions), and what is instead."""
 ANY = re.compile(rf"\b(?:{'|'.join(INSTEAD)})\b", re.IGNORECASE)
 EXCEPTED = {
-    "emulator/weather/faults.py": "what Google's services answer, word for word",
-    "emulator/rest/wording.py": "the same",
+    "transient_emulator/weather/faults.py": "what Google's services answer, word for word",
+    "transient_emulator/rest/wording.py": "the same",
 }
 
 
@@ -48,12 +49,15 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-@pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir() if path.suffix in ("", ".py")))
+ROOMS = {path.name: path for path in (*PACKAGE.iterdir(), TOP / "transient_emulator") if path.suffix in ("", ".py")}
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
 def test_sentences_have_the_terms_of_the_field(room: str) -> None:
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}: '{word}' (write: {INSTEAD[word]}) in {text!r}"
-        for path in ([PACKAGE / room] if room.endswith(".py") else sorted((PACKAGE / room).rglob("*.py")))
-        if path.relative_to(PACKAGE).as_posix() not in EXCEPTED
+        f"{path.relative_to(TOP)}:{line}: '{word}' (write: {INSTEAD[word]}) in {text!r}"
+        for path in ([ROOMS[room]] if room.endswith(".py") else sorted(ROOMS[room].rglob("*.py")))
+        if path.relative_to(TOP).as_posix().removeprefix("transient_magics/") not in EXCEPTED
         for line, text in texts(path)
         if ANY.search(text)
         for word in INSTEAD

@@ -41,7 +41,7 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parent.parent
 CATALOG = ROOT / "tools" / "mutants.toml"
 RESULTS = ROOT / "out" / "mutants.jsonl"
-SOURCES = ("transient_magics/**/*.py", "templates/**/*", "widgets/*.js", "widgets/*.css")
+SOURCES = ("transient_magics/**/*.py", "transient_emulator/**/*.py", "templates/**/*", "widgets/*.js", "widgets/*.css")
 BUILT = ("widgets/dist", "widgets/node_modules")
 """Ignored by git, needed by the copies: the bundled front end, and what bundles it."""
 LIMIT_SECONDS = 180.0
@@ -280,7 +280,7 @@ def rebuild_front_end(path: Path, copy: Path) -> None:
 
 def import_error(path: Path, copy: Path) -> str:
     """Return why a module does not import, or nothing."""
-    if path.suffix != ".py" or "transient_magics" not in path.relative_to(copy).parts:
+    if path.suffix != ".py" or path.relative_to(copy).parts[0] not in ("transient_magics", "transient_emulator"):
         return ""
     name = ".".join(path.relative_to(copy).with_suffix("").parts).removesuffix(".__init__")
     if name.endswith("__main__"):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_emulator.weather.settings import Settings
 from transient_magics import client
 from transient_magics.cli import arguments, options, verbs
 from transient_magics.cli.arguments import parse, split
@@ -22,7 +23,6 @@ from transient_magics.client.declaring import Preview, resized, specify
 from transient_magics.client.declaring.runs import specified
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.vms.machines import requested
-from transient_magics.emulator.weather.settings import Settings
 from transient_magics.errors import DeclarationError
 from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.study import parse_space

@@ -18,8 +18,8 @@ from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
 from tests.conftest import Emulate
+from transient_emulator.storage.tokens import Tokens
 from transient_magics.cloud import CloudStorage, Reach, bounded_token
-from transient_magics.emulator.storage.tokens import Tokens
 from transient_magics.errors import AccessError, CloudError
 
 BUCKET, OTHER = "one-for-all", "somebody-elses"

@@ -22,11 +22,11 @@ from scripted_api import ZONE
 
 from tests.conftest import Emulate
 from tests.emulator.discovery import document, faults, refusal_faults
+from transient_emulator.project.program import ask
+from transient_emulator.project.state import MANAGED, POLICIES, QUOTAS, STEPS
+from transient_emulator.rest.wire import fixed_id
 from transient_magics.cloud import CloudStorage, ComputeEngine, Finding, VmRequest, request_id, rules
 from transient_magics.cloud.examination.permissions import ALL
-from transient_magics.emulator.project.program import ask
-from transient_magics.emulator.project.state import MANAGED, POLICIES, QUOTAS, STEPS
-from transient_magics.emulator.rest.wire import fixed_id
 from transient_magics.errors import AccessError, CloudError, ConsumerError, QuotaError
 from transient_magics.spec import IAP_RANGE
 
@@ -268,7 +268,7 @@ def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -
         command = [
             sys.executable,
             "-m",
-            "transient_magics.emulator",
+            "transient_emulator",
             "project",
             *words,
             "--state",
@@ -278,7 +278,7 @@ def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -
         return done.returncode, done.stdout + done.stderr
 
     def started(*options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(tmp_path / "state"), *options]
+        command = [sys.executable, "-m", "transient_emulator", "--state", str(tmp_path / "state"), *options]
         program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         assert program.stdout
         assert program.stdout.readline().startswith("ready ")

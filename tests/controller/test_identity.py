@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_emulator.rest import wire
 from transient_magics.cloud.examination import permissions
 from transient_magics.cloud.translation import instance_of
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, instance_name, labels
 from transient_magics.controller.vms.neighbours import taken
 from transient_magics.controller.vms.startup import CONTROLLER_USER, USER, controller_script
-from transient_magics.emulator.rest import wire
 from transient_magics.protocol.names import LONGEST_NAME, is_name
 from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup, own_bucket
 

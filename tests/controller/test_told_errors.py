@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from transient_emulator.rest import wire
 from transient_magics import errors
 from transient_magics.client import commands, programs
 from transient_magics.client.project import emulated
 from transient_magics.controller.answer import answer
 from transient_magics.controller.commands import serve
-from transient_magics.emulator.rest import wire
 from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted, told
 from transient_magics.protocol.cluster_commands import Command, Ping, Revoke
 

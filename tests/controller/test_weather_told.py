@@ -55,7 +55,7 @@ def to(emulator: Emulator) -> Access:
 
 
 async def test_it_says_how_fast_time_passes_and_what_is_wanted_back(emulator: Emulator) -> None:
-    emulator.says = {"anchors": ANCHORS, "link": "8mbit", "wanted_back": WANTED, "of a newer version": 1}
+    emulator.says = {"anchors": ANCHORS, "link_bits_per_second": 8e6, "wanted_back": WANTED, "of a newer version": 1}
     access = to(emulator)
     clock, wanted = await access.weather()
     assert (clock.anchors, clock.rate) == (((0.0, 0.0, 1.0),), 1.0)
@@ -72,8 +72,8 @@ async def test_it_says_how_fast_time_passes_and_what_is_wanted_back(emulator: Em
         {"anchors": [[0.0, 0.0]]},
         {"anchors": [["0", 0.0, 1.0]]},
         {"anchors": [[0.0, 0.0, 0.0]]},
-        {"anchors": ANCHORS, "link": 8},
-        {"anchors": ANCHORS, "link": "8parsec"},
+        {"anchors": ANCHORS, "link_bits_per_second": "8mbit"},
+        {"anchors": ANCHORS, "link_bits_per_second": 0.0},
         {"anchors": ANCHORS, "wanted_back": {**WANTED, "number": "1"}},
         {"anchors": ANCHORS, "wanted_back": {**WANTED, "number": 0}},
         {"anchors": ANCHORS, "wanted_back": {**WANTED, "vms": "17"}},

@@ -39,7 +39,7 @@ class Running:
 
 def start(state: Path, *options: str, **environment: str) -> Running:
     """Run an emulator in the foreground until it is ready."""
-    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(state), "--boot", "0.2", *options]
+    command = [sys.executable, "-m", "transient_emulator", "--state", str(state), "--boot", "0.2", *options]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}, encoding="utf-8"
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from transient_emulator.weather.availability import read
+from transient_emulator.weather.revocations import Transient
+from transient_emulator.weather.weather import Weather
 from transient_magics.catalog.traces import read_traces
 from transient_magics.client.project.availability import replayed
-from transient_magics.emulator.weather.availability import read
-from transient_magics.emulator.weather.revocations import Transient
-from transient_magics.emulator.weather.weather import Weather
 from transient_magics.errors import DeclarationError
 
 HEADER = "zone,gpu,gpus_per_vm,seconds,available\n"

@@ -18,10 +18,10 @@ from emulated_cloud import Cloud, Running, eventually, http_request, processes, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transient_emulator.deflation import duty_cycle, throttle
+from transient_emulator.deflation.policies import POLICIES, Deflatable, reclaim
+from transient_emulator.deflation.throttle import ControlGroups, DutyCycle
 from transient_magics.cloud.translation import vm_of
-from transient_magics.emulator.deflation import duty_cycle, throttle
-from transient_magics.emulator.deflation.policies import POLICIES, Deflatable, reclaim
-from transient_magics.emulator.deflation.throttle import ControlGroups, DutyCycle
 from transient_magics.errors import DeclarationError
 from transient_magics.protocol.share import LEAST, WHOLE, Share, share_of
 
@@ -109,7 +109,7 @@ def stopped_share(process: int, seconds: float = 2.0) -> float:
 
 _MASTER = """
 import sys, time
-from transient_magics.emulator.deflation.throttle import DutyCycle
+from transient_emulator.deflation.throttle import DutyCycle
 cycle = DutyCycle()
 while True:
     cycle.hold("vm", 1.0, 0.25, lambda: [int(sys.argv[1])])

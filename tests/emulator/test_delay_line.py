@@ -9,8 +9,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.emulator.network.delay_line import HARDWARE_ADDRESS, Line, carry
-from transient_magics.emulator.vms.machine import hardware_address
+from transient_emulator.network.delay_line import HARDWARE_ADDRESS, Line, carry
+from transient_emulator.vms.machine import hardware_address
 
 
 def frame(address: str, body: bytes = b"") -> bytes:

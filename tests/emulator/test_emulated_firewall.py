@@ -12,10 +12,10 @@ import pytest
 from emulated_cloud import PROJECT, Cloud, Running
 from google.cloud import compute_v1
 
+from transient_emulator.instances import Record
+from transient_emulator.network.firewall import meaning
+from transient_emulator.network.packet_filter import Rule
 from transient_magics.cloud import rules
-from transient_magics.emulator.instances import Record
-from transient_magics.emulator.network.firewall import meaning
-from transient_magics.emulator.network.packet_filter import Rule
 
 TAG = "transient-magics-c1"
 _LISTEN = """

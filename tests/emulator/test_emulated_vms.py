@@ -14,8 +14,8 @@ from emulated_cloud import PROJECT, ZONE, Cloud, dial, eventually, processes, te
 from google.api_core import exceptions
 from google.cloud import compute_v1
 
-from transient_magics.emulator.instances import Record
-from transient_magics.emulator.vms import names
+from transient_emulator.instances import Record
+from transient_emulator.vms import names
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_an_emulator_whose_state_is_removed_ends_with_its_vms(state: Path) -> No
 
 
 def test_two_emulators_do_not_share_a_state(running: Running) -> None:
-    command = [sys.executable, "-m", "transient_magics.emulator", "--state", str(running.state)]
+    command = [sys.executable, "-m", "transient_emulator", "--state", str(running.state)]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, encoding="utf-8")
     assert refused.returncode == 1
     assert f"({running.url})" in refused.stderr

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from transient_magics.emulator.rest.filters import parse
-from transient_magics.emulator.rest.wire import ApiError
+from transient_emulator.rest.filters import parse
+from transient_emulator.rest.wire import ApiError
 
 _VM = {
     "name": "w-1", "status": "RUNNING", "labels": {"ray-cluster-name": "clu", "run": "r1"}, "id": "42",

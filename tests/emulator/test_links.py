@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import pytest
 
-from transient_magics.emulator.network import delay_line
-from transient_magics.emulator.network.isolation import Isolation
-from transient_magics.emulator.vms.links import Links
-from transient_magics.emulator.vms.machine import Machine, Plan
-from transient_magics.emulator.weather.settings import Link
+from transient_emulator.network import delay_line
+from transient_emulator.network.isolation import Isolation
+from transient_emulator.vms.links import Links
+from transient_emulator.vms.machine import Machine, Plan
+from transient_emulator.weather.settings import Link
 
 NEAR, FAR = "us-central1-c", "us-west1-b"
 GIGABIT = Link(1e9)

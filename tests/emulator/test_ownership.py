@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from transient_magics.emulator.network.ownership import belongs, open_sources
+from transient_emulator.network.ownership import belongs, open_sources
 
 
 @pytest.fixture(params=["asked", "looked up"])

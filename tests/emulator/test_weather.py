@@ -31,10 +31,10 @@ from emulated_cloud import (
 from google.api_core import exceptions
 from google.cloud import compute_v1
 
+from transient_emulator.vms.machine import visible_gpus
+from transient_emulator.weather.reclaiming import Reclaim, Reclaiming
+from transient_emulator.weather.revocations import Due, Nothing, Transient
 from transient_magics.cloud import ComputeEngine, VmRequest, request_id
-from transient_magics.emulator.vms.machine import visible_gpus
-from transient_magics.emulator.weather.reclaiming import Reclaim, Reclaiming
-from transient_magics.emulator.weather.revocations import Due, Nothing, Transient
 from transient_magics.errors import QuotaError, StockoutError
 
 WEATHER = "/emulator/v1/weather"

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from transient_magics.catalog import published
-from transient_magics.clock import Clock, rate_of
-from transient_magics.emulator.rest import tables
-from transient_magics.emulator.weather import files, startup
-from transient_magics.emulator.weather.revocations import (
+from transient_emulator.rest import tables
+from transient_emulator.weather import files, startup
+from transient_emulator.weather.revocations import (
     Due,
     Every,
     FromLifetimes,
@@ -22,8 +20,10 @@ from transient_magics.emulator.weather.revocations import (
     Published,
     Transient,
 )
-from transient_magics.emulator.weather.settings import Settings
-from transient_magics.emulator.weather.weather import Weather
+from transient_emulator.weather.settings import Settings
+from transient_emulator.weather.weather import Weather
+from transient_magics.catalog import published
+from transient_magics.clock import Clock, rate_of
 from transient_magics.errors import DeclarationError
 
 HOUR, DAY = 3600.0, 24 * 3600.0

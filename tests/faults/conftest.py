@@ -171,7 +171,7 @@ class Patient:
 
     def emulators(self) -> list[int]:
         """The process numbers of emulators of this home: of one that ends and of its successor."""
-        return processes("transient_magics.emulator", "--inside", str(places.home()))
+        return processes("transient_emulator", "--inside", str(places.home()))
 
     def mark(self) -> int:
         """A moment in the journal."""

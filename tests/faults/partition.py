@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Patient
+from transient_emulator.vms.machine import BRIDGE, BRIDGE_ADDRESS
 from transient_magics import emulator
-from transient_magics.emulator.vms.machine import BRIDGE, BRIDGE_ADDRESS
 
 # A VM hangs on the emulator's bridge by a virtual cable, whose end there is switched off and on (SIOCSIFFLAGS).
 _SWITCH = """

@@ -15,9 +15,9 @@ import transient_magics as tm
 from tests.faults.conftest import PATIENCE, Patient
 from tests.faults.healing import healed
 from tests.faults.test_controller_on_a_vm import vms
+from transient_emulator.project.program import ask
 from transient_magics import client, emulator, places
 from transient_magics.client import commands
-from transient_magics.emulator.project.program import ask
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, events
 from transient_magics.protocol.cluster_commands import Delete, Ping

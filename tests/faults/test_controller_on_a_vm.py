@@ -19,10 +19,10 @@ import pytest
 
 from tests.faults.conftest import CELL, PATIENCE, Patient, full_disk
 from tests.light import LIGHT
+from transient_emulator import settings
 from transient_magics import client, places
 from transient_magics.client import commands
 from transient_magics.client.following.follower import follower
-from transient_magics.emulator import settings
 from transient_magics.journal import events, read
 
 PROJECT = "/compute/v1/projects/emulated-project"

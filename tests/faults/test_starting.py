@@ -113,7 +113,7 @@ def test_a_controller_that_dies_at_every_step_of_its_start_loses_and_doubles_not
 def test_an_emulator_that_dies_at_every_step_of_its_start_finds_its_vms_again(
     small: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deaths, mark = Deaths("transient_magics.emulator", range(25), tmp_path), small.mark()
+    deaths, mark = Deaths("transient_emulator", range(25), tmp_path), small.mark()
     agent, controller = small.process("worker-0", "agent"), small.controller()
     os.kill(controller, signal.SIGSTOP)  # it would start one that lives
     try:

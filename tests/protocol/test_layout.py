@@ -41,7 +41,9 @@ def test_what_a_file_is_called_is_said_once() -> None:
         "line 2: run.json", "line 3: /run.json", "line 4: runs",
     ]  # fmt: skip
     modules = {
-        str(path): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py") if path != Path(layout.__file__)
+        str(path): path.read_text(encoding="utf-8")
+        for path in (*PACKAGE.rglob("*.py"), *PACKAGE.with_name("transient_emulator").rglob("*.py"))
+        if path != Path(layout.__file__)
     }
     read = {path: spelled(source) for path, source in modules.items() if WORTH_READING.search(source)}
     assert {path: found for path, found in read.items() if found} == {}

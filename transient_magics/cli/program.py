@@ -72,9 +72,9 @@ def _run(words: list[str]) -> int:
         print(f"transient {VERSION}")
         return 0
     if first == "emulator":
-        from ..emulator.__main__ import run
+        from .. import emulator
 
-        return run(rest)
+        return emulator.main(rest)
     verb = options.ALIASES.get(first, first)
     if verb not in arguments.verbs("transient"):
         import difflib

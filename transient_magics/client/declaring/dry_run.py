@@ -9,12 +9,12 @@ from typing import Any
 from ... import emulator
 from ...catalog import check_zone, never_on_demand, region, transfer_price
 from ...catalog.published import stand_in_words
-from ...emulator.project.program import ask as ask_project
 from ...errors import DeclarationError, UnreachableError
 from ...spec import CONTROLLER, JOBS, TRAINING, ClusterSpec, PriceLine, boot_times, render_duration
 from ...spec.pricing import age_words
 from .. import text
 from ..programs import ask
+from ..project import emulated
 from .declaration import Declaration
 from .refusals import WAYS_IN, unreachable_by_ssh
 from .specification import specify
@@ -155,7 +155,7 @@ def _project_lacks() -> bool:
     """Whether this user's emulator runs, with a project that is not whole."""
     url = emulator.running()
     try:
-        return bool(url and ask_project(url)["lacks"])
+        return bool(url and emulated.ask(url, "GET", "/emulator/v1/project", {})["lacks"])
     except UnreachableError:
         return False  # it has just ended
 

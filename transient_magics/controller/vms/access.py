@@ -21,9 +21,9 @@ from typing import Annotated, Any, Self
 
 from ...catalog import region
 from ...cloud import BoundedToken, CloudStorage, ComputeEngine, Reach, Vm, bounded_token, preload
-from ...errors import CloudError, ConnectionLostError, DeclarationError, RemoteError, UnreachableError
+from ...errors import CloudError, ConnectionLostError, RemoteError, UnreachableError
 from ...journal import Clock, VmState, events
-from ...protocol.checks import at_least, built
+from ...protocol.checks import at_least, built, within
 from ...remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
 from ...spec import EMULATED_PROJECT, ClusterSpec, cluster_store, own_bucket
 from ..place import here
@@ -58,10 +58,10 @@ class WantedBack:
 
 @dataclass(frozen=True)
 class _Weather:
-    """What of the emulator's weather concerns a cluster: its clock, its VMs' link, and which VMs are wanted back."""
+    """The part of the emulator's weather that concerns a cluster: its clock, its VMs' link, and VMs to give back."""
 
     anchors: events.Anchors
-    link: str | None = None
+    link_bits_per_second: Annotated[float, within(1.0, 1e15)] | None = None
     wanted_back: WantedBack | None = None
 
 
@@ -106,16 +106,14 @@ class Access:
         wants back, where it leaves the choice to us, as Google does not. Raises UnreachableError."""
         if not self._spec.emulated:
             return Clock(), None
-        from ...emulator.weather.settings import read_link
-
         where = f"{self.engine.endpoint}/emulator/v1/weather"
         answer = await asyncio.to_thread(_ask, where)
         try:
             weather = built(_Weather, answer)
-            link = read_link(weather.link) if weather.link else None
-        except (ValueError, DeclarationError) as error:
+        except ValueError as error:
             raise UnreachableError(f"The emulator's weather does not make sense: {error}", where=where) from error
-        self.link = link.rate / 8 if link else None
+        rate = weather.link_bits_per_second
+        self.link = None if rate is None else rate / 8
         return Clock(weather.anchors), weather.wanted_back
 
     async def protect(self, whose: Mapping[str, str]) -> None:

@@ -1,0 +1,142 @@
+"""How fast the VMs' network is: each VM's link both ways, between regions, and what is left to one that was deflated.
+
+What a VM sends is shaped at its own end of the cable (by the region of the receiver, where the weather says so), what
+it receives at the bridge's end. What takes its time between regions goes through the delay line. Only Linux's network
+namespaces allow it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+
+from transient_magics import catalog
+
+from ..network.delay_line import DelayLine
+from ..rest import wire
+from ..weather.weather import Weather
+from .host import Host
+from .machine import BRIDGE, Machine
+from .shares import share, vcpus
+
+_LOG = logging.getLogger(__name__)
+_Shape = tuple[float | None, float | None, frozenset[str], bool]
+_UNSHAPED: _Shape = (None, None, frozenset(), False)
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.1, 5.0
+
+
+class Links:
+    """The control loop that keeps the links of all running VMs as the weather requires.
+
+    `stir` and `settle` start another pass. What failed in a pass is retried with a bounded backoff.
+    """
+
+    def __init__(self, weather: Weather, hosts: Callable[[], Mapping[str, Host]], settle_timeout: float = 10.0) -> None:
+        """`settle_timeout` is the number of seconds after which `settle` gives up."""
+        self._weather = weather
+        self._hosts = hosts
+        self._settle_timeout = settle_timeout
+        self._settling = set[asyncio.Event]()
+        self._stirred = asyncio.Event()
+        self._stirred.set()  # an earlier emulator's VMs may be there, and its line is not
+        # The keys are machines, not VMs: a reset gives a VM a new machine, whose network is not shaped. The value is
+        # None after a failure, which can leave a link half shaped.
+        self._shaped: dict[Machine, _Shape | None] = {}
+        self._line = DelayLine(BRIDGE, self.stir)
+        weather.on_change(self.stir)
+
+    def stir(self) -> None:
+        """Start a pass: a VM has come or gone, or what its link may carry has changed."""
+        self._stirred.set()
+
+    async def settle(self) -> None:
+        """Wait until all links are as the weather requires, including that of a VM that has just come.
+
+        After the timeout, log a warning and return.
+        """
+        settled = asyncio.Event()
+        self._settling.add(settled)
+        self.stir()
+        try:
+            async with asyncio.timeout(self._settle_timeout):
+                await settled.wait()
+        except TimeoutError:
+            _LOG.warning("the links are not shaped within %g s", self._settle_timeout)
+        finally:
+            self._settling.discard(settled)
+
+    async def run(self) -> None:
+        """Keep the links up to date until cancelled."""
+        backoff = _FIRST_RETRY_SECONDS
+        retry_after: float | None = None
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(retry_after):
+                        await self._stirred.wait()
+                self._stirred.clear()
+                # Only calls of `settle` from before this pass: it can miss the VM of a later call.
+                settling = set(self._settling)
+                if await self._sync():
+                    backoff = _FIRST_RETRY_SECONDS
+                    retry_after = None
+                    for settled in settling:
+                        settled.set()
+                else:
+                    retry_after = backoff
+                    backoff = min(2 * backoff, _LAST_RETRY_SECONDS)
+        finally:
+            await self._line.stop()
+
+    async def _sync(self) -> bool:
+        """Shape all links that are not as the weather requires. Return whether none of them failed."""
+        link = self._weather.settings.link
+        complete = True
+        try:
+            await self._line.keep(link.round_trip if link else None)
+        except OSError as error:
+            _LOG.warning("the line between regions cannot be started, and is tried again: %s", error)
+            complete = False
+        hosts = dict(self._hosts())
+        machines = {host.machine for host in hosts.values()}
+        self._shaped = {machine: shape for machine, shape in self._shaped.items() if machine in machines}
+        for host in hosts.values():
+            # A machine that is not on has no network to shape. The boot calls `settle` when there is one.
+            if host.machine.is_on and not await self._shape(host, self._required(host, hosts)):
+                complete = False
+        return complete
+
+    async def _shape(self, host: Host, required: _Shape) -> bool:
+        """Give a VM's link its required shape. Return False if it has to be tried again."""
+        machine = host.machine
+        if self._shaped.get(machine, _UNSHAPED) == required:
+            return True
+        try:
+            await asyncio.to_thread(machine.shape, *required)
+        except OSError as error:
+            self._shaped[machine] = None
+            _LOG.warning("the link of VM %s cannot be shaped, and is tried again: %s", host.record.name, error)
+            return False
+        self._shaped[machine] = required
+        return True
+
+    def _required(self, host: Host, hosts: Mapping[str, Host]) -> _Shape:
+        link = self._weather.settings.link
+        part = share(host.record).network
+        if link is None:
+            return _UNSHAPED if part >= 1 else (part * _usual_rate(host), None, frozenset(), False)
+        rate = part * link.rate
+        if link.far is None:
+            return rate, None, frozenset(), False
+        own = catalog.region(host.record.zone)
+        records = [other.record for other in hosts.values()]
+        far = frozenset(record.address for record in records if catalog.region(record.zone) != own)
+        return rate, part * link.far, far, link.round_trip is not None
+
+
+def _usual_rate(host: Host) -> float:
+    """Bits per second that the VM's machine type may send on Compute Engine, where the weather says nothing."""
+    family = wire.last(host.record.resource["machineType"]).partition("-")[0]
+    return 8 * catalog.egress(family.replace("custom", "n1"), vcpus(host.record))
