@@ -1,4 +1,4 @@
-"""The gallery: each stored notebook as a page, with the outputs that it was stored with. Nothing is executed."""
+"""The gallery: a page for each notebook that is stored with outputs. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -10,31 +10,41 @@ from pathlib import Path
 from typing import Any
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-ORDER = ("quickstart", "keras", "weather", "sweep", "deadline", "planning")
-"""The notebooks that are stored with their outputs, from the first to the last page."""
+ORDER = ("quickstart", "keras", "weather", "sweep", "deadline", "planning", "bag", "lennard-jones", "icac19")
+"""All notebooks, in the order of their pages. A notebook has a page when it is stored with outputs."""
 ABOUT = "Notebooks with their outputs. All ran on the emulator: they need no account, and nothing was billed."
 
 
 def write(folder: Path) -> None:
     """Write a page for each notebook, its pictures, and an index into `folder`, where they have changed."""
     folder.mkdir(exist_ok=True)
+    notebooks = _with_outputs()
     for path in folder.iterdir():
-        if not path.name.startswith(("index", *ORDER)):
+        if not path.name.startswith(("index", *notebooks)):
             path.unlink()  # of a notebook that left the gallery: Sphinx refuses pages without a place
     index = ["# Gallery", "", ABOUT, ""]
-    for name in ORDER:
-        notebook = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+    for name, cells in notebooks.items():
         pictures: dict[str, bytes] = {}
-        lines = list(_page(name, notebook["cells"], pictures))
+        lines = list(_page(name, cells, pictures))
         _store(folder / f"{name}.md", "\n".join(lines).encode())
         for file, picture in pictures.items():
             _store(folder / file, picture)
-        title, about = _opening(notebook["cells"])
+        title, about = _opening(cells)
         index += [f"## [{title}]({name}.md)", "", about, ""]
         if pictures:
             index += [f"```{{image}} {next(iter(pictures))}", f":alt: {title}", f":target: {name}.html", "```", ""]
-    index += ["```{toctree}", ":hidden:", "", *ORDER, "```", ""]
+    index += ["```{toctree}", ":hidden:", "", *notebooks, "```", ""]
     _store(folder / "index.md", "\n".join(index).encode())
+
+
+def _with_outputs() -> dict[str, list[dict[str, Any]]]:
+    """Return the cells of each notebook that is stored with outputs, in the order of the pages."""
+    notebooks: dict[str, list[dict[str, Any]]] = {}
+    for name in ORDER:
+        cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        if any(cell.get("outputs") for cell in cells):
+            notebooks[name] = cells
+    return notebooks
 
 
 def _store(path: Path, content: bytes) -> None:

@@ -6,27 +6,19 @@ import base64
 import json
 import os
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from tests.homes import own_home
 from tests.notebooks import runner_of
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
-PAGES = (ROOT / "docs" / "notebook_pages.py").read_text(encoding="utf-8")
-STORED = [
-    NOTEBOOKS / f"{name}.ipynb" for name in re.findall(r'"([\w-]+)"', re.findall(r"^ORDER = (.*)$", PAGES, re.M)[0])
-]
-"""The notebooks of the gallery."""
-NEW = ("bag", "deadline", "keras", "sweep", "weather")
-LARGEST_BYTES = 1_000_000
-PLACES = re.compile(r"(?<![\w.~>/])/(?:tmp|home|root|usr|var|work|opt|Users|mnt|srv)/[\w.-]+")
-"""Absolute paths of a machine."""
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def code_cells(path: Path) -> list[dict[str, Any]]:
@@ -35,9 +27,44 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_a_notebook_with_outputs_has_a_page() -> None:
-    with_outputs = [path for path in NOTEBOOKS.glob("*.ipynb") if any(cell["outputs"] for cell in code_cells(path))]
-    assert sorted(with_outputs) == sorted(STORED)
+STORED = [path for path in sorted(NOTEBOOKS.glob("*.ipynb")) if any(cell["outputs"] for cell in code_cells(path))]
+"""The notebooks of the gallery."""
+PAGES = runpy.run_path(str(ROOT / "docs" / "notebook_pages.py"))
+NEW = ("bag", "deadline", "keras", "sweep", "weather")
+LARGEST_BYTES = 1_000_000
+PLACES = re.compile(r"(?<![\w.~/])/(?:tmp|home|root|usr|var|work|opt|Users|mnt|srv)/[\w.-]+")
+"""Absolute paths of a machine."""
+PLANS = 5
+"""Code cells of `planning.ipynb` before the search, which takes seconds."""
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_each_notebook_with_outputs_has_a_page(tmp_path: Path) -> None:
+    PAGES["write"](tmp_path / "gallery")
+    pages = {path.stem for path in (tmp_path / "gallery").glob("*.md")}
+    assert pages == {"index", *(path.stem for path in STORED)}
+
+
+def test_each_notebook_has_a_place_in_the_order_of_the_pages() -> None:
+    assert sorted(PAGES["ORDER"]) == sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [pytest.param(slice(PLANS), id="plans"), pytest.param(slice(None), id="search", marks=pytest.mark.nightly)],
+)
+def test_the_stored_plans_are_those_that_are_computed_now(
+    cells: slice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    shell = InteractiveShell()
+    for cell in code_cells(NOTEBOOKS / "planning.ipynb")[cells]:
+        shell.run_cell("".join(cell["source"])).raise_error()
+        shown = capsys.readouterr().out
+        for output in cell["outputs"]:
+            stored = output.get("text") or output["data"]["text/plain"]
+            assert "".join(stored) in shown
+    shell.run_cell("%unload_ext transient_magics")
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
@@ -62,6 +89,12 @@ def test_a_stored_notebook_names_no_place_of_a_machine_and_needs_no_script(path:
         assert "Traceback" not in said
         assert "<svg" not in said, "GitHub and JupyterLab drop inline SVG of notebooks that they do not trust"
         assert {kind for kind in data if not kind.startswith("text/")} <= {"image/png"}
+
+
+def test_a_place_is_found_in_text_and_in_html() -> None:
+    assert PLACES.search("stored in /home/me/x")
+    assert PLACES.search("<td>/home/me/x</td>")
+    assert not PLACES.search("~/.local/share and https://example.org/home/me")
 
 
 @pytest.fixture
