@@ -38,13 +38,13 @@ $(FRONT): tools/bundle.py $(wildcard widgets/*.js widgets/*.css widgets/package*
 demo: $(FRONT)
 	@$(BIN)/python notebooks/demo.py
 
-# All of them, the published study and a bag of simulations among them: two hours or more; the study's rows are in
-# out/icac19-rows.jsonl as they come.
+# Four notebooks without a browser, the published study among them: two hours or more. The rows of the study are in
+# out/icac19-rows.jsonl.
 notebooks: $(FRONT)
 	@for each in quickstart planning lennard-jones icac19; do $(BIN)/python notebooks/demo.py notebooks/$$each.ipynb || exit 1; done
 
 # Run the notebooks in JupyterLab and store them with their outputs, panels as pictures: some minutes for each. Then the
-# pictures of the README. The study and the fluid are left out: they take hours (`make notebooks`).
+# pictures of the README. The published study and lennard-jones take hours and are left out (`make notebooks`).
 gallery: browser $(FRONT)
 	@$(BIN)/python tools/gallery.py && $(BIN)/python tools/revocation.py
 
@@ -72,7 +72,7 @@ quick: $(FRONT)
 nightly: browser $(FRONT)
 	@$(BIN)/python tools/nightly.py $(PART)
 
-# Plant faults, each in a copy, and see whether the tests of `make test` notice: 25 minutes on two cores. It resumes.
+# Plant faults, each in a copy, and see whether the tests of `make test` notice: half an hour on two cores. It resumes.
 mutants: browser $(FRONT)
 	@$(BIN)/python tools/mutants.py --jobs 3
 

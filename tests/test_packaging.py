@@ -67,10 +67,13 @@ def test_each_bundled_package_has_its_notice_in_the_wheel_and_in_the_bundles() -
 
 def test_the_workflows_run_what_exists_and_check_before_they_publish() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    release, docs = (
+    release, docs, check = (
         yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))["jobs"]
-        for name in ("release", "docs")
+        for name in ("release", "docs", "check")
     )
+    assert {"run": ".ci/run"} in check["check"]["steps"]
+    assert release["check"]["uses"] == "./.github/workflows/check.yml"
+    assert release["build"]["needs"] == "check"
     for jobs in (release, docs):
         assert jobs["publish"]["needs"] == "build"
         for step in jobs["build"]["steps"]:
