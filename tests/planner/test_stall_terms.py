@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from hypothesis import strategies as some
 from tests.planner.test_stalls import SECONDS, one, step, told
 from transient_magics import client
 from transient_magics.catalog import disk_speed
-from transient_magics.errors import DeclarationError
+from transient_magics.errors import DeclarationError, StoreError
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.plan import make_plan, prepared, stalled
 from transient_magics.planner.search import search
@@ -84,6 +86,21 @@ def test_what_is_told_of_a_step_sums_to_it_and_what_is_kept_comes_back(measured:
     assert Terms.from_dict("stalls-1", found.to_dict()) == found
     at = claimed(found.stalls).seconds
     assert at["S0"] <= at["S1"] <= at["S2"] <= at["S3"] <= at["S4"] <= at["S5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("S0", 0.0), ("R5", -1.0), ("S3", math.nan), ("vcpus", 0), ("bytes", math.inf)]
+)
+def test_a_stored_measure_with_an_impossible_number_is_reported(tmp_path: Path, name: str, value: float) -> None:
+    values = terms(one(told([step()] * 3))).to_dict()
+    (values["repeats"][1] if name in MEASURES else values)[name] = value
+    store = ModelStore("resnet", "image_digits", directory=tmp_path)
+    store.keep_stalls("c/stalls-1@5", {"t4": terms(one(told([step()] * 3)))})
+    kept = json.loads(store.path.read_text())
+    kept["stalls"]["c/stalls-1@5"]["t4"] = values
+    store.path.write_text(json.dumps(kept))
+    with pytest.raises(StoreError, match=name):
+        store.stalls("own")
 
 
 @pytest.mark.slow

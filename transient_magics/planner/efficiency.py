@@ -46,6 +46,13 @@ _FAR = 5.0
 _USUAL_SPREAD = 0.1
 """By how much what runs alike need differs, relatively (standard deviation), before any tell: ICAC'19's by 0.01 to 0.05
 to a target behind a step of the learning rate, by 0.1 to 0.35 to others."""
+_LINE_SPREAD, _LINE_WEIGHT = 0.17, 5.0
+"""Prior of the same for a line over batches: the scaled inverse chi-squared distribution of a variance whose standard
+deviation has the mean and the standard deviation, in its logarithm, of an even draw of that logarithm between those of
+0.1 and 0.35. The weight is in degrees of freedom. A line is used only if it fits well, so residuals alone would select
+runs that happened to be alike."""
+_REWEIGHTED = 10
+"""Rounds of reweighting: the weights are then stable to a thousandth."""
 _ROUNDS = 50
 _ANY_NUMBER = "these runs do not tell what other numbers of workers need"
 _ALIKE = 0.1
@@ -259,7 +266,7 @@ class ExamplesModel:
 
     @classmethod
     def fit(cls, batches: Sequence[float], ways: Sequence[Way], noise: NoiseScale | None = None) -> ExamplesModel:
-        """The least squares line. Raises PlanError for fewer than three different batches."""
+        """Fit the line with the least relative squares. Raises PlanError for fewer than three different batches."""
         if len(different(batches)) < 3:
             raise PlanError(f"{len(different(batches))} mini-batch sizes do not show how the steps depend on them",
                             fix="Three are needed, or plan with a mini-batch that was run.")  # fmt: skip
@@ -267,11 +274,11 @@ class ExamplesModel:
         chosen = min(laws, key=lambda law: float(np.mean(_left_out(_over(law, batches), ways) ** 2)))
         x = _over(chosen, batches)
         y = _filled(ways, lambda values: _line(x, values))
-        slope, at_zero = np.polyfit(x, y, 1)
+        at_zero, slope = _coefficients(x, y)
         fitted = at_zero + slope * x
         left, all_of_it = float(((y - fitted) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
         r2, freedom = 1 - left / all_of_it if all_of_it > 0 else 1.0, len(y) - 2
-        error = spread(y / fitted - 1, 2, np.ones(len(y)), _USUAL_SPREAD)
+        error = spread(y / fitted - 1, 2, np.ones(len(y)), _LINE_SPREAD, _LINE_WEIGHT)
         chance = float(special.fdtrc(1, freedom, freedom * max(r2, 0.0) / (1 - r2))) if r2 < 1 else 0.0
         return cls(
             float(at_zero), float(slope), r2, chance, round(min(batches)), round(max(batches)),
@@ -279,8 +286,8 @@ class ExamplesModel:
         )  # fmt: skip
 
     def predict(self, batch: float, kind: str = "global batch") -> float:
-        """Raises PlanError below an R^2 of 0.8, where the slope may be chance, and outside of the batches that were
-        run."""
+        """Return the examples to the target. Raises PlanError below an R^2 of 0.8, where the slope may be chance,
+        outside of the batches that were run, and where the line falls to zero."""
         what = "noise of the gradients" if self.noise else kind
         fix = f"Plan with a {kind} that was run, with --train-steps, or let more runs get there."
         if self.r2 < LEAST_R2:
@@ -292,14 +299,18 @@ class ExamplesModel:
         if not (1 - _ALIKE) * self.smallest <= batch <= (1 + _ALIKE) * self.largest:
             raise PlanError(f"A {kind} of {batch:g} lies outside of what was run ({self.smallest} to {self.largest})",
                             fix="Plan within that.")  # fmt: skip
-        return self.at_zero + self.slope * self._over(batch)
+        needed = self.at_zero + self.slope * self._over(batch)
+        if needed <= 0 or min(self.at_zero + self.slope * x for x in self.over) <= 0:
+            raise PlanError(f"The line over the {what} falls to zero examples within what was run", fix=fix)
+        return needed
 
     def error_at(self, batch: float) -> float:
         """Return the relative standard deviation of one more run with that batch: the line is best known in the middle
         of its runs."""
-        x = np.array(self.over)
-        leverage = 1 / len(x) + (self._over(batch) - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum()
-        return self.error * math.sqrt((1 + float(leverage)) / (1 + 2 / len(x)))
+        terms = _relative_terms(np.array(self.over), np.array([self.at_zero, self.slope]))
+        asked = _relative_terms(np.array([self._over(batch)]), np.array([self.at_zero, self.slope]))
+        leverage = float(((asked @ np.linalg.pinv(terms)) ** 2).sum())
+        return self.error * math.sqrt((1 + leverage) / (1 + 2 / len(terms)))
 
     def _over(self, batch: float) -> float:
         return self.noise.share(batch) if self.noise else batch
@@ -415,17 +426,43 @@ def _over(noise: NoiseScale | None, batches: Sequence[float]) -> NDArray[np.floa
     return np.array([noise.share(each) if noise else each for each in batches], dtype=float)
 
 
+def _coefficients(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the value at zero and the slope of the line through the positive values `y`.
+
+    Runs differ relatively, so each weighs by the inverse square of what the line makes of it: a variance proportional
+    to the squared mean (R. W. M. Wedderburn, "Quasi-likelihood functions", Biometrika 61, 1974).
+    """
+    terms = np.stack([np.ones_like(x), x], axis=1)
+    scale = y
+    found = np.zeros(2)
+    for _ in range(_REWEIGHTED):
+        found = np.linalg.lstsq(terms / scale[:, np.newaxis], y / scale, rcond=None)[0]
+        fitted = terms @ found
+        if fitted.min() <= 0:
+            break
+        scale = fitted
+    return np.asarray(found, dtype=float)
+
+
+def _relative_terms(x: NDArray[np.float64], coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the terms of the line, divided by its value. Shape (n, 2)."""
+    terms = np.stack([np.ones_like(x), x], axis=1)
+    return np.asarray(terms / (terms @ coefficients)[:, np.newaxis], dtype=float)
+
+
 def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What the least squares line through the values `y` makes of each."""
-    return np.asarray(np.polyval(np.polyfit(x, y, 1), x), dtype=float)
+    """Return the value of the line through the values `y` at each of them."""
+    at_zero, slope = _coefficients(x, y)
+    return np.asarray(at_zero + slope * x, dtype=float)
 
 
 def _left_out(x: NDArray[np.float64], ways: Sequence[Way]) -> NDArray[np.float64]:
-    """By how much each run misses the line over `x` through the others."""
+    """Return how much each run misses the line over `x` through the others, relative to the line."""
     y = _filled(ways, lambda values: _line(x, values))
-    terms = np.stack([np.ones_like(x), x], axis=1)
+    coefficients = _coefficients(x, y)
+    terms = _relative_terms(x, coefficients)
     leverage = np.einsum("ij,ji->i", terms, np.linalg.pinv(terms))
-    return (y - _line(x, y)) / np.maximum(1 - leverage, 1e-9)
+    return (y / (coefficients[0] + coefficients[1] * x) - 1) / np.maximum(1 - leverage, 1e-9)
 
 
 def _filled(ways: Sequence[Way], fitted: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ...protocol.measures.stalls import MEASURES, Measure
 from ...spec import Source
-from .parts import STALLS, Estimate, Repeat, Stalls
+from .parts import LEAST_SECONDS, STALLS, Estimate, Repeat, Stalls
 from .what_if import WHAT_IF_ERROR, Change, parts, seconds
 
 _MOST = 100.0
@@ -60,17 +60,20 @@ class Terms:
     @classmethod
     def from_dict(cls, run: str, values: Mapping[str, Any]) -> Self:
         """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError."""
-        repeats = tuple(Repeat({name: float(each[name]) for name in MEASURES}) for each in values["repeats"])
+        repeats = tuple(
+            Repeat({name: _number(each, name, LEAST_SECONDS) for name in MEASURES}) for each in values["repeats"]
+        )
         if not repeats:
             raise ValueError("a measure of stalls without a repeat")
         stalls = Stalls(
-            values["kind"], tuple(values["names"]), repeats, int(values["examples"]), int(values["bytes"]),
-            float(values.get("lasted", 0.0)),
+            values["kind"], tuple(values["names"]), repeats,
+            int(_number(values, "examples")), int(_number(values, "bytes")),
+            _number({"lasted": 0.0, **values}, "lasted"),
         )  # fmt: skip
         return cls(
-            run, stalls, Place(int(values["vcpus"]), float(values["disk"])), values["source"],
-            int(values["workers"]), int(values["servers"]), str(values["wire"]),
-            int(values["parameters"]), float(values["gigaflops"]),
+            run, stalls, Place(int(_number(values, "vcpus", 1)), _number(values, "disk", 1)), values["source"],
+            int(_number(values, "workers", 1)), int(_number(values, "servers")), str(values["wire"]),
+            int(_number(values, "parameters")), _number(values, "gigaflops"),
         )  # fmt: skip
 
     @property
@@ -113,6 +116,14 @@ class Terms:
     def parts(self, change: Change) -> dict[str, Estimate]:
         """What a step is made of with the change (`what_if.parts`)."""
         return parts(self.stalls, change)
+
+
+def _number(values: Mapping[Any, Any], name: str, least: float = 0.0) -> float:
+    """Return that finite number. Raises KeyError, TypeError, or ValueError for a number below `least`."""
+    number = float(values[name])
+    if not least <= number < math.inf:
+        raise ValueError(f"{name} is {number:g}, and has to be at least {least:g} and finite")
+    return number
 
 
 _TIMES = [each.name for each in fields(Change) if each.name != "cache"]

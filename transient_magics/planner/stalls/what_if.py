@@ -66,7 +66,7 @@ class Prediction:
             f"{each.name}={value:g}" for each in fields(Change)
             if (value := getattr(self.change, each.name)) != each.default
         )  # fmt: skip
-        spread = f" ± {self.times.half:.2f}" if self.times.half < 10 else ""
+        spread = f" ({self.times.low:.2f} to {self.times.high:.2f})" if math.isfinite(self.times.high) else ""
         low, high = (1000 * end for end in (self.seconds.low, self.seconds.high))
         between = f" ({low:.1f} to {high:.1f} in another run)" if math.isfinite(high) else ""
         step = f"{1000 * self.seconds.mean:.1f} ms a step{between}"
