@@ -68,6 +68,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%%transient_sweep --objective ", ["max accuracy", "min loss"]),
         ("%%train --hparams", ["--hparams-set", "--hparams"]),
         ("%transient_help tr", ["train"]),
+        ("%transient_help stu", []),
         ("%transient_help cluster res", ["resize"]),
     ],
 )

@@ -62,20 +62,19 @@ def test_the_steps_that_cmdare_measured_at_30_ms() -> None:
         assert near + distance.alone(0.0303, 8 * parameters) == pytest.approx(measured, rel=0.18)
 
 
-def test_no_gpu_makes_a_distant_worker_faster_than_its_connection() -> None:
+def test_how_fast_a_distant_worker_is_follows_from_its_connection_and_is_as_uncertain_as_that() -> None:
     quick = replace(RESNET, compute={"h100": Estimate(0.001, 0.5, "measured")}, service_seconds=0.0005)
     far = choice(("h100", 1, "europe-west4-a"))
-    most = far.most_steps(quick, far.placed[0])
-    assert most == pytest.approx(distance.stream_rate(far.round_trip(far.placed[0])) / quick.bytes_per_step)
-    assert far.steps_per_second(quick) <= most
-    outcome = simulate(replace(far.course(quick, 10_000), work_error=0.0), runs=2000)
-    fastest = 10_000 / (3600 * outcome.hours.min())
-    assert fastest == pytest.approx(most, rel=1e-6), "the luckiest course"
-    assert choice(("h100", 1, HOME)).steps_per_second(quick) > 10 * most
+    alone = distance.alone(far.round_trip(far.placed[0]), quick.bytes_per_step)
+    assert far.steps_per_second(quick) < 1 / alone
+    assert choice(("h100", 1, HOME)).steps_per_second(quick) > 10 / alone
+    hours = simulate(replace(far.course(quick, 10_000), work_error=0.0), runs=2000).hours
+    assert (hours < 1.02 * hours.min()).mean() < 0.01, "no limit without an error"
+    added = far.added_seconds(quick, far.placed[0])
     twice = choice(("h100", 1, "europe-west4-a"), servers=2)
-    assert twice.most_steps(quick, twice.placed[0]) == pytest.approx(2 * most), "a connection to each server"
-    halved = replace(quick, wire="bf16")
-    assert far.most_steps(halved, far.placed[0]) == pytest.approx(2 * most)
+    halved = far.added_seconds(replace(quick, wire="bf16"), far.placed[0])
+    assert halved < 0.6 * added
+    assert twice.added_seconds(quick, twice.placed[0]) == pytest.approx(halved), "a connection to each server"
 
 
 def test_the_error_of_a_distance_is_drawn_and_is_one_for_all_distant_workers() -> None:
@@ -99,6 +98,7 @@ def test_a_distance_is_called_an_estimate_and_the_range_a_guess() -> None:
     text = str(planned("k80x3@us-east1-c+k80@us-central1-a"))
     assert "a guess (no run was measured at this distance from its parameter servers)" in text.splitlines()[1]
     assert "us-central1-a to the parameter servers in us-east1-c is estimated, not measured: 26 ms there" in text
+    assert "which adds about 224 ms to a step. Most simulated courses draw between a fifth and five times that" in text
     near = str(planned("k80x4@us-east1-c"))
     assert "guess" not in near
     assert "distance" not in near

@@ -134,7 +134,7 @@ class Choice:
     def step(self, workload: Workload, group: WorkerGroup) -> Estimate:
         """The seconds of a step of one of the group's workers, the way to its servers included. Raises PlanError."""
         known = self._computing(workload, group)
-        return replace(known, seconds=known.seconds + self._added(workload, group))
+        return replace(known, seconds=known.seconds + self.added_seconds(workload, group))
 
     def _computing(self, workload: Workload, group: WorkerGroup) -> Estimate:
         """The same beside its servers."""
@@ -145,15 +145,10 @@ class Choice:
         here, there = region(group.zone or ""), region(self.home_zone)
         return distance.round_trip(apart(here, there)) if self.servers and here != there else 0.0
 
-    def _added(self, workload: Workload, group: WorkerGroup) -> float:
+    def added_seconds(self, workload: Workload, group: WorkerGroup) -> float:
         """The seconds that a step takes longer for the distance to its servers; 0 within one region."""
         away = self.round_trip(group)
         return distance.added_seconds(away, workload.bytes_per_step, self.servers) if away else 0.0
-
-    def most_steps(self, workload: Workload, group: WorkerGroup) -> float:
-        """The steps per second of one of the group's workers that its connections to distant servers carry at most."""
-        away = self.round_trip(group)
-        return distance.most_steps(away, workload.bytes_per_step, self.servers) if away else math.inf
 
     def far(self) -> list[WorkerGroup]:
         """The groups in another region than their parameter servers: how long their steps take is an estimate."""
@@ -188,9 +183,8 @@ class Choice:
         drawn, offered = workload.draws, np.zeros(len(workload.draws.service))
         for group in self.placed:
             step = self._computing(workload, group)
-            seconds = step.seconds * drawn.factors.get(step.kind, np.ones(1)) + self._added(workload, group)
-            speed = worker_speed(seconds, drawn.service, self.servers)
-            offered += group.count * np.minimum(speed, self.most_steps(workload, group))
+            seconds = step.seconds * drawn.factors.get(step.kind, np.ones(1)) + self.added_seconds(workload, group)
+            offered += group.count * worker_speed(seconds, drawn.service, self.servers)
         limit = capacities(drawn.service, self.servers, drawn.scaling)
         return float(np.log(cluster_speed(offered, limit)).std())
 
@@ -213,9 +207,8 @@ class Choice:
     def _speeds(self, workload: Workload) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
         """Steps per second of one worker of each group, and how many there are."""
         seconds = [self.step(workload, group).seconds for group in self.placed]
-        limits = [self.most_steps(workload, group) for group in self.placed]
         counts = np.array([group.count for group in self.placed])
-        return np.minimum(worker_speed(seconds, workload.service_seconds, self.servers), limits), counts
+        return worker_speed(seconds, workload.service_seconds, self.servers), counts
 
     def _limit(self, workload: Workload) -> float:
         return capacity(workload.service_seconds, self.servers, workload.scaling)
@@ -232,13 +225,12 @@ class Choice:
         groups = []
         for group in self.placed:
             price, estimate = self.worker_price(workload, group), self._computing(workload, group)
-            place, added = region(group.zone or ""), self._added(workload, group)
+            place, added = region(group.zone or ""), self.added_seconds(workload, group)
             groups.append(
                 Workers(
                     accelerator=group.accelerator, count=group.count,
                     compute_seconds=estimate.seconds, error=estimate.error, kind=estimate.kind,
                     added_seconds=added, added_error=distance.ADDED_ERROR if added else 0.0,
-                    most_steps=self.most_steps(workload, group),
                     hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
                     price_error=price.drift if transient else 0.0,
                     lifetimes=self._lifetimes(lifetimes(group.accelerator, place)) if transient else None,

@@ -176,11 +176,11 @@ def _transfer_words(choice: Choice, group: WorkerGroup, dollars_per_step: float)
 
 def _distance_words(choice: Choice, workload: Workload, group: WorkerGroup) -> str:
     """How a distant worker's speed is estimated."""
-    away, most = choice.round_trip(group), choice.most_steps(workload, group)
-    limit = f", over which connections carry {most:.2g} steps/s of a worker at most" if math.isfinite(most) else ""
+    away, added = choice.round_trip(group), choice.added_seconds(workload, group)
     return (
         f"The distance from {group.zone} to the parameter servers in {choice.home_zone} is estimated, not measured: "
-        f"{1000 * away:.0f} ms there and back{limit}. What it adds to a step may be five times as long, or a fifth."
+        f"{1000 * away:.0f} ms there and back, which adds about {1000 * added:.0f} ms to a step. Most simulated "
+        "courses draw between a fifth and five times that."
     )
 
 

@@ -66,8 +66,6 @@ class Workers:
     """Seconds that a step takes longer because its parameter servers are in another region."""
     added_error: float = 0.0
     """The standard deviation of their logarithm; all distant workers of a course are off by one luck."""
-    most_steps: float = math.inf
-    """Steps per second that one worker's connections carry at most (`speeds.distance`)."""
     price_error: float = 0.0
     """How far off `hourly` may be (standard deviation of its logarithm), for all groups of a course alike."""
     lifetimes: LifetimeModel | None = None
@@ -265,7 +263,7 @@ class _Fleet:
             off = np.exp(group.error * luck[group.accelerator])
             seconds = group.compute_seconds * factors.get(group.kind, 1.0) * off
             seconds += group.added_seconds * np.exp(group.added_error * way)
-            speeds.append(np.minimum(worker_speed(seconds, service, course.servers), group.most_steps))
+            speeds.append(worker_speed(seconds, service, course.servers))
         startups = [group.startup for group in course.groups]
         limit_luck, work_luck = random.normal(size=runs), random.normal(size=runs)
         return cls(
