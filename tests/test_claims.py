@@ -66,6 +66,7 @@ MAY: dict[str, dict[str, Rows | str]] = {
     "notebooks/icac19.ipynb": {
         "{1 - ours / alone:.1%} saved, published {1 - theirs / on_demand:.1%}": "computed there",
     },
+    "notebooks/bag.ipynb": {"90% intervals held": COUNTED},
     "notebooks/lennard-jones.ipynb": {"how often the 90 % intervals hold": COUNTED, "90% intervals hold": COUNTED},
     "transient_magics/client/text/bags.py": {"90% intervals held": COUNTED, "the 90% intervals held": COUNTED},
     "transient_magics/client/planning/bag_plans.py": {"where 90% of {COURSES} simulated bags lie": BAGS},
