@@ -64,7 +64,7 @@ def test_a_stored_notebook_ends_with_one_true_panel_per_cell(home: Path) -> None
         assert set(output.data) == {"text/html", "text/plain"}
         assert ENDED in output.data["text/html"]
     assert "demo" in listed[0].data["text/html"]
-    assert "It cost $0" in deleted[0].text
+    assert "nothing was billed: $0" in deleted[0].text
     page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
     assert ENDED in page
 

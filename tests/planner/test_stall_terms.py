@@ -96,9 +96,9 @@ def test_a_stored_measure_with_an_impossible_number_is_reported(tmp_path: Path, 
     (values["repeats"][1] if name in MEASURES else values)[name] = value
     store = ModelStore("resnet", "image_digits", directory=tmp_path)
     store.keep_stalls("c/stalls-1@5", {"t4": terms(one(told([step()] * 3)))})
-    kept = json.loads(store.path.read_text())
+    kept = json.loads(store.path.read_text(encoding="utf-8"))
     kept["stalls"]["c/stalls-1@5"]["t4"] = values
-    store.path.write_text(json.dumps(kept))
+    store.path.write_text(json.dumps(kept), encoding="utf-8")
     with pytest.raises(StoreError, match=name):
         store.stalls("own")
 
