@@ -241,7 +241,7 @@ class Gaussian:
     deviations: Array
 
     def quantile(self, share: float) -> float:
-        """By bisection of the distribution function."""
+        """Bisect the distribution function."""
         low = float((self.means - 9 * self.deviations).min())
         high = float((self.means + 9 * self.deviations).max())
         for _ in range(60):

@@ -142,7 +142,7 @@ PLANNED, BEST = 60, 40
 
 
 def dollars(deadline: float, rng: np.random.Generator) -> Trial | None:
-    """What a plan shows of the cost of a deadline after one run of its cluster, and what the next run costs."""
+    """The planned cost of a deadline after one run of its cluster, and the cost of the next run."""
     world, workload = World.draw(rng), exact_workload(str(rng.choice(NETWORKS)))
     gpus, choice = gpus_of(CLUSTER), choice_of(CLUSTER)
     earlier = Course.draw(rng, world, workload, gpus, revoked_times(rng, len(gpus), 4, HOURS))

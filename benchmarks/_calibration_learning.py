@@ -55,7 +55,7 @@ CORNERS = tuple(LAWS)[-2:]
 VMS = (30, 150)
 AGES = (1.0, 12.0)
 LEAST_TABLE = 30
-"""Of how many VMs the smallest published table is."""
+"""The number of VMs in the smallest published table."""
 OTHERS = 40
 TRUTH_RUNS = 20_000
 RUNS = 2000
@@ -95,7 +95,7 @@ def course_of(name: str, model: LifetimeModel, capped: bool) -> Course:
 
 @cache
 def came(kind: str, name: str) -> Outcome:
-    """What the law brings."""
+    """The outcome under a law, by its name."""
     law, _, capped = LAWS[kind]
     return simulate(course_of(name, law, capped), TRUTH_RUNS, 1_000_003)
 
@@ -181,11 +181,11 @@ LAWS_OF_BATCHES: dict[str, tuple[Callable[[float], float], float, float]] = {
     "over the share of noise": (lambda batch: SCALE / (SCALE + batch), 90_000, -60_000),
     "over the batch": (lambda batch: batch, 30_000, 30_000 / SCALE),
 }
-"""What examples are a line over, its value at 0, and its slope."""
+"""The variable of the line of examples, its value at 0, and its slope."""
 SIZES = {(1, 4, 16): 8, (1, 2, 4, 8, 16): 6, (1, 2, 4, 8, 16) * 2: 12, (4, 4, 4): 8}
 """Of how many workers the runs were that got there, each with its mini-batch of 32, and of how many one is planned."""
 EXAMPLES_DIFFER = np.exp(np.linspace(math.log(0.1), math.log(0.35), 41))
-"""By how much such runs differ in drawn worlds: as ICAC'19's did before a step of the learning rate."""
+"""Differences between such runs in drawn worlds: those of ICAC'19's runs before a step of the learning rate."""
 TARGET = Target("accuracy", ">=", 0.9)
 
 
@@ -195,7 +195,7 @@ def _got_there(step: int, **more: object) -> Record:
 
 
 def got_there(workers: int, examples: float, random: np.random.Generator) -> Record:
-    """A run that got to 90 % with so many examples, and measured the noise of its gradients on the way."""
+    """A run that reached 90 % after this number of examples, and measured the noise of its gradients."""
     step = round(examples / 32)
     noise = tuple(
         (step // 20 * part, float(random.lognormal(0, 0.2)), float(SCALE * random.lognormal(0, 0.2)))
@@ -259,7 +259,7 @@ def _another(values: Array, deviations: Array) -> tuple[float, float]:
 
 
 def _mixed(mean: float, wider: float, squares: float, freedom: int, deviations: Array) -> tuple[float, float]:
-    """The middle 90 % about a fitted `mean` that left `squares` with so many degrees of freedom.
+    """The middle 90 % about a fitted `mean`, from the residual `squares` and their degrees of freedom.
 
     `wider`: how many times the deviation of one more run from the mean is that of runs.
     """
@@ -272,7 +272,7 @@ def _mixed(mean: float, wider: float, squares: float, freedom: int, deviations: 
 
 
 ACCURACY_DIFFERS = {1: 0.0025, 4: 0.0025 * 4**0.83, 8: 0.0025 * 8**0.83}
-"""By how much ICAC'19's runs differ, by workers; here half to twice as much."""
+"""The difference between ICAC'19's runs, by workers; here half to twice as much."""
 TIMES = np.exp(np.linspace(-math.log(2), math.log(2), 41))
 
 
@@ -350,7 +350,7 @@ SIZE = 100
 
 
 def _estimates(quadratic: Quadratic, count: int, between: int) -> tuple[list[tuple[float, float, float]], Array]:
-    """Estimates with so many steps of each worker between them, and |G|^2 at each."""
+    """Estimates at intervals of this number of steps, and |G|^2 at each."""
     probe, found, signals = NoiseProbe(PROBE, 1.0), list[tuple[float, float, float]](), list[float]()
     for number in range(1, count + 1):
         signals.append(quadratic.signal)
@@ -434,7 +434,7 @@ class BagCourse:
     rented: list[tuple[float, float]]
 
     def ended(self, results: int) -> float:
-        """When so many results were there."""
+        """The moment at which this number of results had arrived."""
         return [attempt.end for attempt in self.attempts if not attempt.lost][results - 1]
 
     def hours_of_vms(self, until: float) -> float:

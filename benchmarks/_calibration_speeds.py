@@ -65,7 +65,7 @@ def gpus_of(line: str) -> list[str]:
 
 
 def learnt(records: Mapping[str, Record]) -> Workload:
-    """What the store makes of these runs."""
+    """The workload that the store fits to these runs."""
     with TemporaryDirectory() as folder:
         store = ModelStore("model", "problem", directory=Path(folder))
         for moment, (name, record) in enumerate(records.items()):
@@ -165,7 +165,7 @@ def best_of_plan(
 
 
 def _spreads(world: World, hours: float) -> tuple[float, float, float]:
-    """The standard deviations between runs, between VMs, and of the mean noise over so many hours."""
+    """The standard deviations between runs, between VMs, and of the mean noise over these hours."""
     return world.run, world.vm, world.noise * math.sqrt(mean_correlation([0.0], [hours], world.hours)[0, 0])
 
 
@@ -173,7 +173,7 @@ def plan_of_same(
     what: str, runs: int, revocations: int, world_of: Callable[[np.random.Generator], World],
     random: np.random.Generator,
 ) -> Trial:  # fmt: skip
-    """A plan of the cluster that so many runs trained on, each with so many revocations."""
+    """A plan of the measured cluster, by the number of runs and of revocations in each."""
     world, workload = world_of(random), exact_workload(str(random.choice(NETWORKS)))
     gpus, choice = gpus_of(CLUSTER), choice_of(CLUSTER)
     courses = [
@@ -226,7 +226,7 @@ SEEN_HOURS = 10 / 60
 
 
 def expected_of_same(runs: int, random: np.random.Generator) -> Trial | None:
-    """Steps per second of one more run on the cluster that so many trained on, over ten minutes."""
+    """Steps per second of one more run on the measured cluster, over ten minutes."""
     world, workload = World.draw(random), exact_workload(str(random.choice(NETWORKS)))
     gpus, choice = gpus_of(CLUSTER), choice_of(CLUSTER)
     courses = [
@@ -260,8 +260,8 @@ def _expected() -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Other:
-    """A cluster that is planned with so many `servers`, from `seen` ones with one. `varies`: by how much what servers
-    take differs from the estimate, where nothing measured it."""
+    """A plan with `servers` parameter servers, from `seen` clusters with one. `varies`: the error of the estimated time
+    of servers, where nothing measured it."""
 
     seen: tuple[str, ...]
     planned: str

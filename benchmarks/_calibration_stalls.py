@@ -32,7 +32,7 @@ STEP: Mapping[Measure, float] = {
 """Seconds of each measure on usual VMs in a usual run."""
 VMS = 4
 HOURS = 5.0
-"""Of the run that comes."""
+"""The hours of the next run."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,18 @@ class Measured:
 
     @property
     def places(self) -> NDArray[np.int_]:
-        """Which of `MEASURES` is taken when."""
+        """The moment of each of `MEASURES`."""
         forwards = np.arange(len(MEASURES))
         return np.concatenate([forwards if turn % 2 == 0 else forwards[::-1] for turn in range(self.repeats)])
 
     @property
     def away(self) -> Array:
-        """By how much the logs of the measured seconds differ from the usual ones."""
+        """The deviations of the logarithms of the measured seconds."""
         return -self.session - self.noise
 
     @property
     def stalls(self) -> Stalls:
-        """What the product has of it."""
+        """The measurement in the form that the product stores."""
         taken = list[Repeat]()
         for away, places in zip(np.split(self.away, self.repeats), np.split(self.places, self.repeats), strict=True):
             names = [MEASURES[place] for place in places]
