@@ -25,14 +25,14 @@ from .answers import Begun, Deleted, Launched, Listing, Measured, Opened, Senten
 from .arguments import Command
 
 if TYPE_CHECKING:
-    from ..client import Build, Cluster, Diagnosis, Preview, StudyPreview, Weather
+    from ..client import Build, Cluster, Preview, StudyPreview, Weather
     from ..protocol.share import Share
 
 
 def act(command: Command) -> Any:
     """Do what `command` says, and answer. Raises TransientError.
 
-    `train`, `study`, `job` and `bag` need their code, and `doctor` somebody to tell what it does (`doctor`).
+    `train`, `study`, `job` and `bag` need their code.
     """
     values = dict(command.values)
     return ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
@@ -129,11 +129,6 @@ def _check(
         source, notebook, line_offset=line_offset, include=values["include"], folder=folder,
         own_model=not values.get("model"), params=params,
     )  # fmt: skip
-
-
-def doctor(command: Command, *, say: Callable[[str], None], **how: Any) -> Diagnosis:
-    """See whether all is here; `say` hears each step of what takes long."""
-    return client.doctor(**command.values, say=say, **how)
 
 
 def _export(run: str, cluster: str | None = None, **how: Any) -> Path:
@@ -298,6 +293,7 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "weather": _weather,
     "deflate": _deflate,
     "inflate": _inflate,
+    "doctor": lambda **values: client.doctor(**values),
     "measure": lambda **values: client.measure(**values),
     "lifetimes": lambda **values: client.lifetimes(**values),
     "image build": _build,

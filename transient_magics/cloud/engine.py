@@ -39,7 +39,6 @@ from .scopes import scopes
 from .skus import list_prices
 from .translation import instance_of, labelled, moment_of, vm_of
 from .values import LEAVING, Life, Vm, VmRequest
-from .witness import Witness
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
@@ -79,7 +78,6 @@ class ComputeEngine:
         self.images = Images(self._calls, project)
         self.power = Power(self._calls, project, self.get, self._finish)
         self.advice = CapacityAdvice(self._calls, project)
-        self.witness = Witness(self._calls, project)
 
     async def __aenter__(self) -> Self:
         await self._calls.open()

@@ -219,11 +219,11 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_doctor(self, line: str) -> Any:
-        """See whether all is here that training on Google Cloud needs, and with --spend whether it works.
+        """Check all that training on Google Cloud needs, with the command that fixes each line that is not good.
 
         %transient_doctor [SPEC] [options]          for example: %transient_doctor --project my-project
 
-        `%transient_doctor -h` lists the options. Nothing is made without --spend.
+        `%transient_doctor -h` lists the options. Nothing is created.
         """
         command = arguments.parse("doctor", self._words(line), called="%transient_doctor")
         return self._obey(command)

@@ -40,7 +40,7 @@ _PANELS = {  # shown as a panel
 }
 _HTML = {
     ("client.declaring.dry_run", "Preview"): "magics.answers.preview_html",
-    ("client.checkup.diagnosis", "Diagnosis"): "magics.answers.diagnosis_html",
+    ("client.diagnosis", "Diagnosis"): "magics.answers.diagnosis_html",
     ("client.project.images", "ImageList"): "magics.answers.images_html",
     ("client.planning.lifetimes", "Lifetimes"): "panels.lifetimes_html",
     ("client.results.comparison", "Runs"): "panels.runs_html",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from IPython.display import clear_output, display
+from IPython.display import display
 
 from .. import panels, places
 from ..cli import verbs
@@ -19,7 +19,7 @@ from ..client import Bag, Cluster, Job, Run, Stalls, Study
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
-    from ..client import Build, Diagnosis, Preview, StudyPreview
+    from ..client import Build, Preview, StudyPreview
     from .cells import TransientMagics
 
 
@@ -47,8 +47,6 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
                 return _attach(magics, command)
             case "image build":
                 return _build(command)
-            case "doctor":
-                return _doctor(magics, command)
         answer = verbs.act(command)
         if isinstance(answer, (Sentence, Iterator)):
             return _print(magics, answer)
@@ -160,18 +158,6 @@ def _build(command: Command) -> Build:
 
     _wait(finish, f"the build of {build.name}", fix="%transient_image list shows how far it is.")
     return build
-
-
-def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
-    spends = "spend" in command.values
-    try:
-        found = verbs.doctor(command, say=print if spends else lambda words: None)
-    except KeyboardInterrupt:
-        fix = "What it had made is deleted; %transient_doctor tells if anything is left."
-        raise ClusterError("Interrupted", fix=fix) from None
-    if spends and panels.has_front_end(_shell(magics)):
-        clear_output(wait=True)  # the table says all of it again
-    return found
 
 
 def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study | Job | Bag | Stalls) -> None:

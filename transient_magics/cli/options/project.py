@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import DeclarationError
 from ...spec import PURPOSES
 from ..option import (
     Option,
@@ -14,7 +13,6 @@ from ..option import (
     group,
     one_of,
     one_zone,
-    positive,
     whole,
     word,
     zones,
@@ -39,27 +37,6 @@ def doctor() -> tuple[Option, ...]:
             "Checks",
             PROJECT,
             flag("--zone", "the zones to check; several with commas are tried in that order", zones, completes="zone"),
-            flag(
-                "--report",
-                "the file of the report, which has no names of yours in it",
-                str,
-                name="report_to",
-                default="doctor-report.json in the user's data directory",
-                completes="path",
-                metavar="FILE",
-            ),
-        ),
-        *group(
-            "Paid test",
-            flag(
-                "--spend",
-                "also test everything for up to an hour, for this many US dollars at most: a VM, an image, "
-                "a GPU, a step of training, a notice, a checkpoint in the bucket, and the cleanup",
-                positive("--spend"),
-                metavar="DOLLARS",
-            ),
-            flag("--yes", "agree to the cost of the paid test"),
-            flag("--anyway", "run the paid test even if a check fails"),
         ),
         *group(
             NETWORK,
@@ -127,9 +104,6 @@ def _build() -> tuple[Option, ...]:
 
 
 def check_doctor(values: dict[str, Any], called: str) -> None:
-    """Options of the hour's course, with `--spend`."""
+    """Groups of workers that the catalog has."""
     if values.get("spec"):
         check_declare(values, called)
-    for option in ("yes", "anyway"):
-        if values.get(option) and "spend" not in values:
-            raise DeclarationError(f"--{option} is about what --spend pays for", fix=f"For example: {called} --spend 1")

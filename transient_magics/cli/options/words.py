@@ -42,7 +42,7 @@ TIERS = {
         Entry("plan [SPEC] [options]", "%transient_plan [SPEC] [options]",
               "Estimate the time and the cost of a run; without SPEC, find the best clusters"),
         Entry("doctor [options]", "%transient_doctor [options]",
-              "Check all that training on Google Cloud needs; --spend 1 tests it"),
+              "Check all that training on Google Cloud needs"),
         Entry("catalog [GPU]", "", "Show GPUs, machines, zones and prices"),
         Entry("image SUB-COMMAND ...", "%transient_image SUB-COMMAND ...",
               "Build, list or delete images from which VMs boot sooner"),
@@ -119,7 +119,7 @@ DESCRIPTIONS = {
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
     "sweep": "Find VMs and firewall rules of yours that no cluster of this machine has; with --yes, delete them.",
     "doctor": "Check all that training on Google Cloud needs, line by line, with the command that fixes what is "
-    "missing. Nothing is created without --spend.",
+    "missing. Nothing is created.",
     "catalog": "Show the GPUs that clusters can have: their machines, zones and dated prices.",
     "image": "Build, list or delete images with the training stack. VMs that boot from one are ready sooner.",
     "image build": "Build an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",

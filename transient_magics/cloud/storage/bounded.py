@@ -17,7 +17,6 @@ from ...errors import AccessError, CloudError
 from ...journal import now
 from ..calling import failures
 from ..calling.calls import Attempts
-from ..calling.recording import watched
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -104,7 +103,7 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
     from requests import Session
 
     own, ends = "of-this-user", 0.0
-    session = watched(Session())
+    session = Session()
     session.trust_env = not endpoint
     with session:
         request = Request(session)

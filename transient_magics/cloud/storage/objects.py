@@ -29,7 +29,6 @@ from ...errors import (
 from ..calling.calls import Attempts
 from ..calling.failures import policy_in
 from ..calling.login import found_credentials
-from ..calling.recording import watched
 from . import failures
 
 if TYPE_CHECKING:
@@ -260,14 +259,12 @@ def _built(project: str, endpoint: str | None) -> storage.Client:
 
     if endpoint is None:
         credentials, _ = found_credentials([_SCOPE])
-        client = storage.Client(project=project, credentials=credentials)
-        watched(_session(client))
-        return client
+        return storage.Client(project=project, credentials=credentials)
     from google.auth.credentials import AnonymousCredentials
 
     options = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
     client = storage.Client(project=project, credentials=AnonymousCredentials(), client_options=options)
-    watched(_session(client)).trust_env = False  # no proxy stands between us and the emulator
+    _session(client).trust_env = False  # no proxy stands between us and the emulator
     return client
 
 
