@@ -51,7 +51,7 @@ def turn(cluster: Cluster, kind: tuple[str, str], parts: Sequence[float], second
         cluster.deflate(SHRINKS, cpu=part)
         time.sleep(SETTLES[batching])
         found[part] = rate(run, seconds)
-    cluster.inflate(SHRINKS)
+    cluster.deflate(SHRINKS, restore=True)
     time.sleep(SETTLES[batching])
     whole.append(rate(run, seconds))
     run.stop()

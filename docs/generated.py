@@ -32,7 +32,7 @@ _PAGES = {
     "plan": ("plan",),
     "doctor": ("doctor", "catalog", *(f"image {verb}" for verb in options.IMAGE_VERBS)),
     "weather": ("weather",),
-    "deflate": ("deflate", "inflate"),
+    "deflate": ("deflate",),
     "stalls": ("stalls",),
     "measure": ("measure",),
     "lifetimes": ("lifetimes",),
@@ -64,7 +64,7 @@ _LINES = {
     "bag": "%%bag",
     **{
         verb: f"%transient_{verb}"
-        for verb in ("plan", "weather", "deflate", "inflate", "stalls", "measure", "lifetimes", "doctor")
+        for verb in ("plan", "weather", "deflate", "stalls", "measure", "lifetimes", "doctor")
     },
     **{f"image {verb}": f"%transient_image {verb}" for verb in options.IMAGE_VERBS},
     **{verb: f"transient {verb}" for verb in ("catalog", "export", "tensorboard")},

@@ -272,8 +272,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
         "--link 1gbit,far=100mbit --pressure 1cpu,for=5m --reclaim none --seed 7 --reset --availability none",
     ]),
     "deflate": (None, ["tour worker-1 --cpu 50% --network 0.2", "tour worker-1 --machine-type n1-standard-2",
-                        "tour --reclaim 1.5cpu --policy deterministic"]),
-    "inflate": (None, ["tour worker-1"]),
+                        "tour --reclaim 1.5cpu --policy deterministic", "tour worker-1 --restore"]),
     "measure": (client.measure, [
         "t4 --zones us-east1-c --budget 2 --every 5m --hours 2h --provisioning-model standard --project my-own --stop",
     ]),
@@ -534,7 +533,7 @@ def test_everything_explains_itself(verb: str) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "said"),
-    [("inflate", "NAME [WORKER]"), ("catalog", "[GPU]"), ("agree", "NAME [RUN]"), ("revoke", "NAME WORKER")],
+    [("deflate", "NAME [WORKER]"), ("catalog", "[GPU]"), ("agree", "NAME [RUN]"), ("revoke", "NAME WORKER")],
 )
 def test_a_usage_says_which_words_may_be_left_out(verb: str, said: str) -> None:
     called = f"transient {verb}"
@@ -789,7 +788,8 @@ def test_bags_that_cannot_be_are_refused_where_they_are_typed(line: str, said: s
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("tour", "takes a VM with --cpu, --network or --machine-type, or --reclaim alone"),
+        ("tour", "takes a VM with --cpu, --network or --machine-type; or --reclaim alone; or --restore"),
+        ("tour worker-1 --cpu 50% --restore", "takes a VM with"),
         ("tour worker-1", "takes a VM with"),
         ("tour worker-1 --cpu 50% --reclaim 1cpu", "takes a VM with"),
         ("tour --reclaim 1cpu --network 50%", "takes a VM with"),

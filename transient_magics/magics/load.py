@@ -25,7 +25,7 @@ _LONG = (
 )  # fmt: skip
 _NAMES = (*_LONG, *_SHORT)
 _LINE_NAMES = (
-    "transient_weather", "transient_deflate", "transient_inflate", "transient_measure", "transient_lifetimes",
+    "transient_weather", "transient_deflate", "transient_measure", "transient_lifetimes",
     "transient_image", "transient_doctor", "transient_help",
 )  # fmt: skip
 

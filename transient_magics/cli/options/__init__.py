@@ -70,7 +70,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "plan": planning.plan(),
         "doctor": project.doctor(),
         "weather": weather.weather(),
-        **weather.shares(),
+        "deflate": weather.deflate(),
         "measure": weather.measure(),
         "lifetimes": planning.lifetimes(),
         **project.images(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ...errors import DeclarationError
 from ...protocol.share import LEAST
 from ...spec import parse_cpus, parse_share
 from ..option import (
@@ -188,65 +187,53 @@ def _api() -> tuple[Option, ...]:
     )
 
 
-def shares() -> dict[str, tuple[Option, ...]]:
+def deflate() -> tuple[Option, ...]:
     """Return the options of shrinking VMs and of restoring them."""
     policies = ("proportional", "priority", "deterministic")
-    return {
-        "deflate": (
-            CLUSTER_NAME,
-            word("worker", "WORKER", "one of its VMs, such as worker-1", completes="worker", many="?"),
-            flag(
-                "--cpu",
-                "the share of its CPU that it keeps: 50%",
-                partial(parse_share, option="--cpu", least=LEAST),
-                metavar="PART",
-            ),
-            flag(
-                "--network",
-                "the share of its network that it keeps: 50%",
-                partial(parse_share, option="--network", least=LEAST),
-                metavar="PART",
-            ),
-            flag(
-                "--machine-type",
-                "instead of these, in a project too: stop the worker, change its machine type, and "
-                "start it again: n1-standard-2",
-                str,
-                metavar="TYPE",
-            ),
-            flag(
-                "--reclaim",
-                "instead of WORKER, take this number of vCPUs from all workers together, such as 1.5cpu",
-                partial(parse_cpus, option="--reclaim"),
-                metavar="CPUS",
-            ),
-            flag(
-                "--policy",
-                "how --reclaim is shared out: in proportion to the workers' size; less from expensive "
-                "ones; or one after the other, the cheapest first",
-                default="proportional",
-                **one_of("--policy", policies),
-            ),
+    return (
+        CLUSTER_NAME,
+        word("worker", "WORKER", "one of its VMs, such as worker-1", completes="worker", many="?"),
+        flag(
+            "--cpu",
+            "the share of its CPU that it keeps: 50%",
+            partial(parse_share, option="--cpu", least=LEAST),
+            metavar="PART",
         ),
-        "inflate": (
-            CLUSTER_NAME,
-            word("worker", "WORKER", "one of its VMs", completes="worker", many="?", default="all"),
+        flag(
+            "--network",
+            "the share of its network that it keeps: 50%",
+            partial(parse_share, option="--network", least=LEAST),
+            metavar="PART",
         ),
-    }
+        flag(
+            "--machine-type",
+            "instead of these, in a project too: stop the worker, change its machine type, and "
+            "start it again: n1-standard-2",
+            str,
+            metavar="TYPE",
+        ),
+        flag(
+            "--reclaim",
+            "instead of WORKER, take this number of vCPUs from all workers together, such as 1.5cpu",
+            partial(parse_cpus, option="--reclaim"),
+            metavar="CPUS",
+        ),
+        flag(
+            "--policy",
+            "how --reclaim is shared out: in proportion to the workers' size; less from expensive "
+            "ones; or one after the other, the cheapest first",
+            default="proportional",
+            **one_of("--policy", policies),
+        ),
+        flag("--restore", "restore WORKER, or all VMs, to what was rented"),
+    )
 
 
 def check_deflate(values: dict[str, Any], called: str) -> None:
-    """A VM and what it keeps, or what all of them give."""
-    parts = {"cpu", "network", "machine_type"} & values.keys()
-    if ("reclaim" in values) == ("worker" in values) or bool(parts) != ("worker" in values):
-        fix = f"For example: {called} k80x4 worker-1 --cpu 50%, or {called} k80x4 --reclaim 1.5cpu"
-        what = f"{called} takes a VM with --cpu, --network or --machine-type, or --reclaim alone"
-        raise DeclarationError(what, fix=fix)
-    if "machine_type" in parts and len(parts) > 1:
-        what = "--machine-type cannot be used with --cpu or --network"
-        raise DeclarationError(what, fix="Shrink it further when it is ready.")
-    if "policy" in values and "reclaim" not in values:
-        raise DeclarationError(f"--policy says how {called} --reclaim is shared out", fix="Add --reclaim 1.5cpu.")
+    """Refuse changes that contradict each other."""
+    from ...client.project.deflation import check
+
+    check(values)
 
 
 def measure() -> tuple[Option, ...]:

@@ -11,7 +11,7 @@ CLUSTER_VERBS = (
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
     "cluster", "train", "study", "job", "bag", "stalls", "plan", "export", "tensorboard", "weather", "deflate",
-    "inflate", "measure", "lifetimes", "image", "emulator", "catalog", "doctor",
+    "measure", "lifetimes", "image", "emulator", "catalog", "doctor",
 )  # fmt: skip
 ALIASES = {"sweep": "study"}
 """Other names of sub-commands in a terminal."""
@@ -56,8 +56,7 @@ TIERS = {
         Entry("weather NAME [options]", "%transient_weather NAME [options]",
               "Set what the emulated zones do: revocations, stockouts, faster time, reclaimed workers"),
         Entry("deflate NAME WORKER ...", "%transient_deflate NAME WORKER ...",
-              "Shrink a VM, emulated while it runs, in a project while it is stopped"),
-        Entry("inflate NAME [WORKER]", "%transient_inflate NAME [WORKER]", "Restore VMs that were deflated"),
+              "Shrink a VM, emulated while it runs, in a project while it is stopped; or restore it"),
         Entry("stalls [RUN] [options]", "%transient_stalls [RUN] [options]",
               "Measure where the time of a step goes, and what would help"),
         Entry("measure [GPU] [options]", "%transient_measure [GPU] [options]",
@@ -136,9 +135,8 @@ DESCRIPTIONS = {
     "weather": "Set what the emulator does to VMs, and how fast its time passes, for all clusters.",
     "deflate": "Shrink an emulated VM while it runs, or all workers together, as a provider does under pressure. "
     "Nothing restarts; with --batching dynamic mini-batches follow. Compute Engine shrinks no VM that runs; with "
-    "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again.",
-    "inflate": "Restore VMs that were deflated. A worker that became a smaller machine is stopped, made what it was "
-    "and started again.",
+    "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again. --restore "
+    "restores what was rented, in the same way.",
 }
 
 
