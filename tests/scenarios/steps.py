@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
+from tests import virtual_time as loop
 from tests.simulation.clock import Clock
 from transient_magics.controller.bags.conduct import Bags
 from transient_magics.controller.dask.conduct import Dasks
@@ -213,22 +214,22 @@ class Steps:
 
     def stop_study(self, name: str) -> None:
         """Stop a study."""
-        self._studies.stop(name)
+        loop.run(self._studies.stop(name))
         self._settle()
 
     def stop_job(self, name: str) -> None:
         """Stop a job."""
-        self._jobs.stop(name)
+        loop.run(self._jobs.stop(name))
         self._settle()
 
     def stop_dask(self, name: str) -> None:
         """End a Dask cluster, as its client does."""
-        self._dasks.stop(name, "its client was closed")
+        loop.run(self._dasks.stop(name, "its client was closed"))
         self._settle()
 
     def stop_bag(self, name: str) -> None:
         """Stop a bag."""
-        self._bags.stop(name)
+        loop.run(self._bags.stop(name))
         self._settle()
 
     def move(self) -> None:
