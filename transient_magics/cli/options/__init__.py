@@ -91,5 +91,6 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "plan": planning.check_plan,
     "catalog": planning.check_catalog,
     "lifetimes": planning.check_lifetimes,
+    "weather": weather.check_weather,
     "deflate": weather.check_deflate,
 }

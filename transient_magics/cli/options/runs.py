@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...protocol.run import choices
+from ...protocol.run import SETTINGS, RunSpec, choices
 from ...protocol.study import StudySpec
 from ...spec import check_run, parse_workers
 from ..option import (
@@ -13,12 +14,12 @@ from ..option import (
     batch_bounds,
     cache,
     condition,
-    confidence,
     configurations,
     deadline,
     duration,
     evaluate_every,
     evaluation_batches,
+    field,
     flag,
     gpus,
     group,
@@ -31,10 +32,9 @@ from ..option import (
     parameter,
     positive,
     preparation,
-    share,
-    share_of_time,
+    setting,
+    settings_help,
     space,
-    speed_alarm,
     which_checkpoint,
     whole,
     word,
@@ -159,13 +159,6 @@ def _data() -> tuple[Option, ...]:
             metavar="SIZE[:memory|:shm|:disk]",
         ),
         flag(
-            "--prep-threads",
-            "how many threads of a worker decode records; with --prep, threads of a preparation VM",
-            whole("--prep-threads"),
-            default="one for each core for large records, else 1",
-            metavar="N",
-        ),
-        flag(
             "--prep",
             "prepare mini-batches on up to this number of Spot VMs without a GPU when steps wait for them: cpux4",
             preparation,
@@ -177,7 +170,7 @@ def _data() -> tuple[Option, ...]:
             "the seed of initial values and of what the cell draws, in every process. With one worker on "
             "CPUs and a model of the cell, examples, dropout and losses follow from it too; several workers take "
             "turns in any order, and Tensor2Tensor draws its own examples. With it, the noise of gradients is "
-            "measured only if --gradient-noise is given",
+            "measured only if --set noise_share is given",
             whole("--seed", 0),
             default="drawn",
             metavar="N",
@@ -220,15 +213,6 @@ def _steps() -> tuple[Option, ...]:
             "how numbers travel between workers and parameter servers; bf16 halves the bytes",
             default="fp32",
             **one_of("--wire", choices("wire")),
-        ),
-        flag(
-            "--speed-alarm",
-            "notify when the run is slower than this share of its workers' best speeds, each "
-            "measured after a warm-up; off for none",
-            speed_alarm,
-            default="0.8,30s",
-            choices=("off", "0.8,30s"),
-            metavar="SHARE[,TIME]",
         ),
     )
 
@@ -303,13 +287,6 @@ def _deadline() -> tuple[Option, ...]:
             metavar="DOLLARS",
         ),
         flag(
-            "--confidence",
-            "with --finish-by, how cautious the estimate of speeds is: at a lower end of what was measured",
-            confidence,
-            default="0.95",
-            metavar="SHARE",
-        ),
-        flag(
             "--gpus",
             "with --finish-by, the GPUs that workers may have",
             gpus,
@@ -337,28 +314,6 @@ def _deadline() -> tuple[Option, ...]:
 def _research() -> tuple[Option, ...]:
     return (
         flag(
-            "--deadband",
-            "with --batching dynamic, keep sizes unless one changes by more than this share, and by "
-            "more than noise explains",
-            share("--deadband"),
-            default="0.05",
-            metavar="SHARE",
-        ),
-        flag(
-            "--batch-smoothing",
-            "with --batching dynamic, the weight of the newest time in a worker's moving average",
-            share("--batch-smoothing"),
-            default="0.3",
-            metavar="SHARE",
-        ),
-        flag(
-            "--step-time",
-            "with --batching dynamic, how a step's time follows from its examples: affine: a fixed "
-            "part and a part for each example; proportional: as published",
-            default="affine",
-            **one_of("--step-time", choices("step_time")),
-        ),
-        flag(
             "--lr-policy",
             "the n of the learning rate's 1/sqrt(n): active: the workers that train (with --mode sync: "
             "1); slots: --max-workers; fixed: 1",
@@ -371,16 +326,7 @@ def _research() -> tuple[Option, ...]:
             default="none",
             **one_of("--damping", choices("damping")),
         ),
-        flag(
-            "--gradient-noise",
-            "the share of its time in which a worker measures its gradients' noise, for plans "
-            "with a target; off for none",
-            share_of_time("--gradient-noise"),
-            default="0.008",
-            name="noise_share",
-            choices=("off", "0.008"),
-            metavar="SHARE",
-        ),
+        _settings(SETTINGS),
         flag(
             "--pace",
             "the least seconds of a worker's step; with published GPU speeds in the weather, of a K80's",
@@ -388,6 +334,18 @@ def _research() -> tuple[Option, ...]:
             name="pace_seconds",
             metavar="SECONDS",
         ),
+    )
+
+
+def _settings(settings: Mapping[str, str]) -> Option:
+    return flag(
+        "--set",
+        settings_help(settings, RunSpec),
+        setting(settings, field(RunSpec)),
+        name="settings",
+        many="extend",
+        choices=tuple(f"{name}=" for name in settings),
+        metavar="NAME=VALUE",
     )
 
 
@@ -460,8 +418,10 @@ def study() -> tuple[Option, ...]:
             flag("--max-hours", "end the study after this time", hours("--max-hours"), metavar="TIME"),
         ),
     )
-    left_out = {option.name for option in own} | {"resume", "prep", *OF_DEADLINES}
-    return (*own, *(option for option in train() if option.name not in left_out))
+    left_out = {option.name for option in own} | {"resume", "prep", "settings", *OF_DEADLINES}
+    settings = {name: meaning for name, meaning in SETTINGS.items() if name not in OF_DEADLINES}
+    shared = [option for option in train() if option.name not in left_out]
+    return (*own, *shared, *group(RESEARCH, _settings(settings)))
 
 
 def _trials() -> tuple[Option, ...]:
@@ -559,7 +519,7 @@ def check_train(values: dict[str, Any], called: str) -> None:
     """What several options of a run say together."""
     if "params" in values:
         values["params"] = dict(values["params"])
-    for option in ("checkpoint_every", "speed_alarm", "batch_bounds", "workers"):  # one option, several fields
+    for option in ("checkpoint_every", "batch_bounds", "workers", "settings"):  # one option, several fields
         values.update(values.pop(option, {}))
     check_run(values)
     if values.get("eval_steps") == 0:  # as without it

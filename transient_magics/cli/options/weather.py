@@ -15,10 +15,20 @@ from ..option import (
     hours,
     one_of,
     positive,
+    setting,
+    settings_help,
     word,
     zones,
 )
 from .shared import ANY_CLUSTER, CLUSTER_NAME, PROJECT, REVOCATIONS
+
+SETTINGS = {
+    "waves": "the share of the VMs with one GPU in one zone that a published wave revokes (default: 0.25)",
+    "creation_preemptions": "the share of transient VMs that are preempted before they run (default: 0)",
+    "api_latency": "how late the API answers: none, 100ms, or nine of ten within 50ms..400ms (default: none)",
+    "gpu_driver": "works; fails: VMs answer, and TensorFlow does not see their GPUs (default: works)",
+}
+"""The weather that `--set NAME=VALUE` sets, by the emulator's names."""
 
 
 def weather() -> tuple[Option, ...]:
@@ -34,8 +44,22 @@ def weather() -> tuple[Option, ...]:
             "Setting",
             flag("--seed", "the seed of all chance: the same seed gives the same weather", str),
             flag("--reset", "return to fair weather before the other options apply"),
+            flag(
+                "--set",
+                settings_help(SETTINGS),
+                setting(SETTINGS, lambda name, text: text),
+                name="settings",
+                many="extend",
+                choices=tuple(f"{name}=" for name in SETTINGS),
+                metavar="NAME=VALUE",
+            ),
         ),
     )
+
+
+def check_weather(values: dict[str, Any], called: str) -> None:
+    """Give each setting its own name."""
+    values.update(values.pop("settings", {}))
 
 
 def _several(flags: str, help: str, **more: Any) -> Option:
@@ -52,13 +76,6 @@ def _losses() -> tuple[Option, ...]:
             str,
             choices=("none", "published", "every=60s"),
             metavar="HOW|FILE.csv",
-        ),
-        flag(
-            "--waves",
-            "the share of the VMs with one GPU in one zone that a published wave revokes",
-            str,
-            default="0.25",
-            metavar="SHARE",
         ),
         flag(
             "--notice",
@@ -83,12 +100,6 @@ def _losses() -> tuple[Option, ...]:
             str,
             choices=("none", "1cpu,for=5m"),
             metavar="CPUS",
-        ),
-        flag(
-            "--creation-preemptions",
-            "the share of transient VMs that are preempted before they run",
-            str,
-            metavar="SHARE",
         ),
     )
 
@@ -123,13 +134,6 @@ def _machines() -> tuple[Option, ...]:
             str,
             choices=("2s", "published", "fails", "silent"),
             metavar="TIME|HOW",
-        ),
-        flag(
-            "--gpu-driver",
-            "works; fails: VMs answer, and TensorFlow does not see their GPUs",
-            str,
-            choices=("works", "fails"),
-            metavar="HOW",
         ),
         flag(
             "--gpu-speed",
@@ -169,13 +173,6 @@ def _api() -> tuple[Option, ...]:
             "the share of API requests that fail, before or after they took effect",
             str,
             metavar="SHARE",
-        ),
-        flag(
-            "--api-latency",
-            "how late the API answers: 100ms, or nine of ten within 50ms..400ms",
-            str,
-            choices=("none", "50ms..400ms"),
-            metavar="TIME",
         ),
         flag(
             "--credentials",

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative
 from ...errors import DeclarationError
+from ...protocol.run import option as option_of
 from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
 from ...spec.image import FAMILIES
 from .declaration import MODELS, Declaration
@@ -21,8 +22,8 @@ WAYS_IN = (
 def of_option(error: ValueError, names: Mapping[str, str] = MappingProxyType({})) -> DeclarationError:
     """What is wrong with a field, said of the option that sets it; `names`: of options that are called otherwise."""
     field, _, why = str(error).partition(": ")
-    option = names.get(field, field.replace("_", "-"))
-    return DeclarationError(f"Invalid --{option}: {why}" if why else str(error))
+    name = f"--{names[field]}" if field in names else option_of(field)
+    return DeclarationError(f"Invalid {name}: {why}" if why else str(error))
 
 
 def refuse(declaration: Declaration, kinds: list[str]) -> None:
