@@ -138,9 +138,6 @@ def test_every_room_is_described() -> None:
     )
 
 
-PACKAGES = ("transient_magics", "transient_emulator")
-
-
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_link_leads_somewhere(path: Path) -> None:
     for place in re.findall(r"\]\((?!https:)(.*?)\)", path.read_text(encoding="utf-8")):
