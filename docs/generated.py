@@ -151,7 +151,7 @@ def _option(option: Option) -> Iterator[str]:
     if option.default:
         text += f" Default: {option.default}"
         text += "" if text.endswith(".") else "."
-    yield from ("", "```{option} " + spelled, _cell(text), "```")
+    yield from ("", "```{option} " + spelled, *map(_cell, text.splitlines()), "```")
 
 
 def _events() -> Iterator[str]:

@@ -310,7 +310,6 @@ def verbs() -> dict[str, tuple[Option, ...]]:
         "delete": (
             word("name", "NAME", "the cluster", completes="cluster", many="?"),
             flag("--all", "every cluster"),
-            flag("--by-name", "also what an earlier version declared, whose VMs are known by name and owner alone"),
         ),
         "sweep": (
             PROJECT,

@@ -277,24 +277,10 @@ class Cluster:
         """The last lines that `worker` (a VM's name) wrote in the latest run."""
         return Log(commands.send(self.directory, Logs(vm=worker, lines=lines))["text"])
 
-    def delete(self, timeout: float | None = 300.0, *, by_name: bool = False) -> None:
-        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake.
-
-        What was declared before clusters had an id is known in its project by names only: ClusterError says which VMs
-        would go, and `by_name` deletes them.
-        """
-        state = self.state
-        if state.over:
+    def delete(self, timeout: float | None = 300.0) -> None:
+        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake."""
+        if self.state.over:
             return
-        if state.spec and not state.spec.id and state.spec.project and not by_name:
-            names = ", ".join(f"{self.name}-{vm.name} in {vm.zone}" for vm in state.living) or "none that is known here"
-            what = (
-                f"{self.name} was declared by an earlier version: its VMs are known by name and owner alone ({names})"
-            )
-            fix = (
-                f"If they are yours: %transient_cluster delete {self.name} --by-name (in Python delete(by_name=True))."
-            )
-            raise ClusterError(what, where=f"project {state.spec.project}", fix=fix)
         try:
             commands.send(self.directory, Delete())
         except ClusterError:
