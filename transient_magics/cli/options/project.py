@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...spec import PURPOSES
 from ..option import (
     Option,
-    address_ranges,
-    bucket,
     flag,
     group,
     one_of,
     one_zone,
     whole,
     word,
-    zones,
 )
 from .clusters import check_declare
-from .shared import NETWORK, PROJECT, WAIT
+from .shared import IMAGE, NETWORK, NETWORK_OPTIONS, NO_EXTERNAL_IP, PROJECT, SUBNET, VM_NETWORK, ZONE, wait_until
 from .words import IMAGE_VERBS
 
 
@@ -36,18 +34,12 @@ def doctor() -> tuple[Option, ...]:
         *group(
             "Checks",
             PROJECT,
-            flag("--zone", "the zones to check; several with commas are tried in that order", zones, completes="zone"),
+            replace(ZONE, help="the zones to check; several with commas are tried in that order"),
         ),
         *group(
             NETWORK,
-            flag("--bucket", "as for a cluster", bucket),
-            flag("--image", "as for a cluster", str, completes="image"),
-            flag("--service-account", "as for a cluster", str),
-            flag("--network", "as for a cluster", str),
-            flag("--subnet", "as for a cluster", str),
-            flag("--firewall", "as for a cluster", negated=True, default="on"),
-            flag("--ssh-from", "as for a cluster", address_ranges, metavar="RANGE,..."),
-            flag("--no-external-ip", "as for a cluster"),
+            *NETWORK_OPTIONS,
+            IMAGE,
         ),
     )
 
@@ -90,15 +82,15 @@ def _build() -> tuple[Option, ...]:
                 default="50",
                 metavar="GB",
             ),
-            flag("--wait", WAIT.format("the image is there")),
+            wait_until("the image is there"),
         ),
         *group(
             "Build VM",
             flag("--zone", "its zone", one_zone("--zone"), default="the catalog's best", completes="zone"),
             flag("--machine-type", "its machine type", str, default="n1-standard-4"),
-            flag("--network", "its network", str),
-            flag("--subnet", "its subnet", str),
-            flag("--no-external-ip", "use no external address: packages come through Cloud NAT"),
+            VM_NETWORK,
+            SUBNET,
+            replace(NO_EXTERNAL_IP, help="use no external address: packages come through Cloud NAT"),
         ),
     )
 

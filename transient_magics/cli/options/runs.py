@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,38 +24,49 @@ from ..option import (
     flag,
     gpus,
     group,
-    hours,
     interval,
     new_name,
     objective,
     one_of,
-    overrides,
-    parameter,
     positive,
     preparation,
     setting,
     settings_help,
-    space,
     which_checkpoint,
     whole,
     word,
     zones,
 )
 from .shared import (
+    BACKUP_WORKERS,
     CHECKPOINTS,
     CLUSTER,
     COST,
     DATA,
     EVALUATION,
-    LITERALS,
+    HPARAMS,
+    HPARAMS_SET,
+    INCLUDE,
+    MODE,
+    MODEL,
     OF_CLUSTER,
     ON_CLUSTER,
     OUTPUT,
+    PARAM,
+    PIP,
     PIP_BUILD,
+    PROBLEM,
     RESEARCH,
     RUN,
     STEPS,
-    WAIT,
+    TRAIN_STEPS,
+    max_cost,
+    max_hours,
+    name_of,
+    over,
+    seed,
+    wait_until,
+    when_done,
 )
 
 TRIALS = "Trials"
@@ -79,7 +91,7 @@ def train() -> tuple[Option, ...]:
 def _cluster() -> tuple[Option, ...]:
     return (
         ON_CLUSTER,
-        flag("--name", "the run's name", new_name, default="run-1, run-2, ..."),
+        name_of("run"),
         flag(
             "--workers",
             "how many of the cluster's workers the run takes, or with how many it starts and how many it "
@@ -95,53 +107,21 @@ def _cluster() -> tuple[Option, ...]:
             default="1",
             metavar="N",
         ),
-        flag(
-            "--when-done",
-            "what is deleted when the run ends",
-            default="keep",
-            **one_of("--when-done", choices("when_done")),
-        ),
-        flag("--wait", WAIT.format("the run is over")),
+        when_done("run"),
+        wait_until("the run is over"),
         OUTPUT,
     )
 
 
 def _data() -> tuple[Option, ...]:
     return (
-        flag("--model", "a Tensor2Tensor model by its name in the registry", str, default="the cell's own model"),
-        flag("--hparams-set", "the hyper-parameter set of that model", str),
-        flag("--problem", "the problem on which that model trains", str),
-        flag(
-            "--hparams",
-            "override hyper-parameters: batch_size=64,learning_rate=0.1",
-            overrides,
-            metavar="NAME=VALUE,...",
-        ),
-        flag(
-            "--param",
-            "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
-            parameter,
-            name="params",
-            many="extend",
-            metavar="NAME=VALUE",
-        ),
-        flag(
-            "--include",
-            "send local modules or folders along, 200 MB at most. A folder is sent with all files, such "
-            "as .git and .env, and with the targets of its links",
-            str,
-            completes="path",
-            many="extend",
-            metavar="PATH",
-        ),
-        flag(
-            "--pip",
-            "install packages on the VMs for this run, by name or file",
-            str,
-            completes="path",
-            many="extend",
-            metavar="PACKAGE",
-        ),
+        MODEL,
+        HPARAMS_SET,
+        PROBLEM,
+        HPARAMS,
+        PARAM,
+        INCLUDE,
+        PIP,
         PIP_BUILD,
         flag(
             "--data-dir",
@@ -181,20 +161,9 @@ def _data() -> tuple[Option, ...]:
 
 def _steps() -> tuple[Option, ...]:
     return (
-        flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N", required=True),
-        flag(
-            "--mode",
-            "async: apply each worker's gradient when it arrives; sync: one step applies the mean of all",
-            default="async",
-            **one_of("--mode", choices("mode")),
-        ),
-        flag(
-            "--backup-workers",
-            "with --mode sync, do not wait for the N slowest workers of a step",
-            whole("--backup-workers", 0),
-            default="0",
-            metavar="N",
-        ),
+        replace(TRAIN_STEPS, required=True),
+        MODE,
+        BACKUP_WORKERS,
         flag(
             "--batching",
             "size mini-batches: all alike, by the GPUs' known speeds, or by measured speeds",
@@ -279,12 +248,9 @@ def _deadline() -> tuple[Option, ...]:
             deadline,
             metavar="TIME|CLOCK",
         ),
-        flag(
-            "--max-cost",
+        max_cost(
             "with --finish-by, the most that the run may cost, in US dollars; it is late where both cannot be met",
-            positive("--max-cost"),
-            default="the rest of the cluster's limit",
-            metavar="DOLLARS",
+            "the rest of the cluster's limit",
         ),
         flag(
             "--gpus",
@@ -383,14 +349,9 @@ def study() -> tuple[Option, ...]:
                 new_name,
                 default="study-1, study-2, ...",
             ),
-            flag(
-                "--when-done",
-                "what is deleted when the study ends",
-                default="keep",
-                **one_of("--when-done", choices("when_done")),
-            ),
+            when_done("study"),
             flag("--dry-run", "show its machines, clusters and their price; declare nothing"),
-            flag("--wait", WAIT.format("the study is over")),
+            wait_until("the study is over"),
         ),
         *group(
             DATA,
@@ -399,23 +360,12 @@ def study() -> tuple[Option, ...]:
                 "with --per-vm, one process on a VM reads, decodes and batches a problem's records "
                 "once; all runs there take the same mini-batches, each at most once",
             ),
-            flag(
-                "--seed",
-                "the seed of the points, and of repeated runs",
-                whole("--seed", 0),
-                default="drawn",
-                metavar="N",
-            ),
+            seed("the points, and of repeated runs", "drawn"),
         ),
         *group(
             COST,
-            flag(
-                "--max-cost",
-                "end the study when its trials have cost this many US dollars, and keep what is done",
-                positive("--max-cost"),
-                metavar="DOLLARS",
-            ),
-            flag("--max-hours", "end the study after this time", hours("--max-hours"), metavar="TIME"),
+            max_cost("end the study when its trials have cost this many US dollars, and keep what is done"),
+            max_hours("end the study after this time"),
         ),
     )
     left_out = {option.name for option in own} | {"resume", "prep", "settings", *OF_DEADLINES}
@@ -426,13 +376,9 @@ def study() -> tuple[Option, ...]:
 
 def _trials() -> tuple[Option, ...]:
     return (
-        flag(
-            "--over",
-            "what to try: NAME=A,B,C chooses, NAME=LOW:HIGH is a range; add :log for even steps of its "
-            f"logarithm, :int for whole numbers. {LITERALS} A Tensor2Tensor model takes them as hyper-parameters, a "
-            "cell's own model reads them by their names",
-            space,
-            metavar="'NAME=VALUES ...'",
+        over(
+            "what to try; a Tensor2Tensor model takes them as hyper-parameters, a cell's own model reads them by "
+            "their names"
         ),
         flag("--trials", "how many points to try", whole("--trials"), default="all of a grid, else 20", metavar="N"),
         flag(
