@@ -446,7 +446,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         (TRAIN + "--mode sink", "Did you mean sync?"),
         (TRAIN + "--damping staleness --mode sync", "--damping staleness needs --mode async"),
         (TRAIN + "--set alarm_below=1.2", "Invalid --set alarm_below=1.2: 1.2 is not from 0 to 1"),
-        (TRAIN + "--set noise_share=1", "Invalid --set noise_share=1: 1 is not from 0 to 0.5"),
+        (TRAIN + "--set noise_share=-1", "Invalid --set noise_share=-1: -1.0 is less than 0"),
         (TRAIN + "--set prep_threads=1.5", "Invalid --set prep_threads=1.5: no whole number"),
         (TRAIN + "--backup-workers 1", "--backup-workers needs --mode sync"),
         (TRAIN + "--mode sync --backup-workers -1", "whole number from 0 on"),

@@ -145,7 +145,7 @@ class RunSpec:
     wire: Literal["fp32", "bf16"] = "fp32"
     alarm_below: Annotated[float, within(0, 1)] = 0.8
     alarm_after: Amount = 30.0
-    noise_share: Annotated[float, within(0, 0.5)] = 0.008
+    noise_share: Amount = 0.008
     eval_steps: _AtLeastOne | None = None
     eval_batches: Count | None = None
     seed: Annotated[int, within(0, 2**31 - 1)] | None = None
