@@ -22,7 +22,7 @@ from transient_magics.cloud.calling.permissions import (
     permissions_for,
 )
 from transient_magics.cloud.examination.permissions import ALL
-from transient_magics.spec.roles import BUCKET_ROLE, CONTROLLER_ROLE, ROLES, USER_ROLE
+from transient_magics.spec.project import BUCKET_ROLE, CONTROLLER_ROLE, ROLES, USER_ROLE
 
 PACKAGE = Path(transient_magics.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "accounts.md").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from transient_magics.client import commands
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, events
 from transient_magics.protocol.cluster_commands import Delete, Ping
-from transient_magics.spec.roles import CONTROLLER_ROLE, USER_ROLE
+from transient_magics.spec.project import CONTROLLER_ROLE, USER_ROLE
 
 MIXED = "k80x2@us-west1-b+p100@us-central1-c+v100"
 

@@ -18,8 +18,8 @@ from typing import Any
 from transient_magics.errors import DeclarationError
 from transient_magics.files import write_atomically
 from transient_magics.spec.grammar import nearest
-from transient_magics.spec.roles import BUCKET_ROLE
-from transient_magics.spec.roles import ROLES as CUSTOM_ROLES
+from transient_magics.spec.project import BUCKET_ROLE
+from transient_magics.spec.project import ROLES as CUSTOM_ROLES
 
 _LOG = logging.getLogger(__name__)
 

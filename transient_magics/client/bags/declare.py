@@ -20,7 +20,7 @@ from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
 from ...protocol.cluster_commands import Bag as Begin
 from ...protocol.study import parse_space
 from ...spec import ClusterSpec, parse_name
-from ...spec.boot_times import usual
+from ...spec.image import usual_boot_seconds
 from .. import cell, text
 from ..declaring import claims
 from ..declaring.refusals import of_option
@@ -138,7 +138,7 @@ def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
 def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
     """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast time passes."""
     gpu = spec.groups[0].accelerator
-    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual(spec, gpu) / 3600)
+    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual_boot_seconds(spec, gpu) / 3600)
     lived = emulated() if spec.emulated else foreseen("published")
     model = lived[0](gpu, region(spec.home_zone)) if revoked else None
     if model is None:

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative
 from ...errors import DeclarationError
-from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
-from ...spec.image import FAMILIES
+from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, parse_groups, render_duration
+from ...spec.image import FAMILIES, least_boot_seconds
 from .declaration import MODELS, Declaration
 
 WAYS_IN = (
@@ -93,7 +93,7 @@ def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None
 def refuse_short(spec: ClusterSpec) -> None:
     """Raise DeclarationError where the limits end the cluster before its VMs have booted."""
     seconds = spec.ends_at - spec.declared_at
-    needed = max(boot_times.least(spec, group.accelerator) for group in spec.groups)
+    needed = max(least_boot_seconds(spec, group.accelerator) for group in spec.groups)
     if seconds < needed:
         option = "--max-hours" if seconds == spec.max_seconds else "--max-cost"
         build = "%transient_image build" + (" --for jobs" if spec.purpose == JOBS else "")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ...catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone, parse_disk, worker_machines
-from ...catalog.capacity import DAYS, GOOGLE_H100_2025, drawn
-from ...catalog.traces import Trace, read_traces
+from ...catalog.traces import DAYS, GOOGLE_H100_2025, Trace, drawn, read_traces
 from ...errors import DeclarationError, PlanError
 from ...spec import Source, WorkerGroup, parse_groups
 from ...spec.grammar import nearest

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...catalog.capacity import GOOGLE_H100_2025, drawn
-from ...catalog.traces import Trace, read_traces
+from ...catalog.traces import GOOGLE_H100_2025, Trace, drawn, read_traces
 from ...errors import DeclarationError
 from ...spec.grammar import nearest
 

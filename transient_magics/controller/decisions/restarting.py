@@ -14,7 +14,8 @@ from ...cloud import STOPPED, Vm
 from ...errors import ClusterError, DeclarationError
 from ...journal import ClusterState, VmState, events
 from ...protocol.share import LEAST
-from ...spec import PARAMETER_SERVER, WORKER, boot_times
+from ...spec import PARAMETER_SERVER, WORKER
+from ...spec.image import least_boot_seconds
 from ...spec.places import places
 from ...spec.pricing import lines_of
 
@@ -55,7 +56,7 @@ def asked(state: ClusterState, name: str, machine_type: str, now: float) -> even
         (state.leases[each] for each in places(vm.slot) if state.leases.get(each) not in _runs(state)), ""
     ):
         raise ClusterError(f"{name} works for {other}, which would be interrupted", fix=f"Wait until {other} is over.")
-    if state.seconds_left(now) < boot_times.least(spec, vm.accelerator):
+    if state.seconds_left(now) < least_boot_seconds(spec, vm.accelerator):
         raise ClusterError(f"{name} would not answer again before the end of {spec.name}")
     kind = vm.accelerator or "cpu"
     entry, part = smaller_machine(kind, vm.rented_as, wanted)
