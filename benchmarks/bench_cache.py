@@ -35,7 +35,7 @@ from _common import median, say, say_all
 from _relay import Relay
 
 from transient_magics.cloud import Reach
-from transient_magics.cloud.storage.bounded import bounded_token
+from transient_magics.cloud.storage import bounded_token
 from transient_magics.protocol.chief_messages import Grant, Lease, read_first
 from transient_magics.protocol.messages import encode
 from transient_magics.runtime.files import blocks

@@ -16,11 +16,11 @@ import numpy as np
 from transient_magics.catalog import published
 from transient_magics.planner.checkpoints import Planner, young_daly
 from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
-from transient_magics.planner.lifetimes.fitting import as_published, fit, formulas, log_likelihood
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
 from transient_magics.planner.lifetimes.model import drawn
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady
+from transient_magics.planner.lifetimes.study import as_published, fit, formulas, log_likelihood
 from transient_magics.runtime.parameter_server.chief.interval import seconds_between
 
 HERE = Path(__file__).parents[1].parent / "shared" / "data"

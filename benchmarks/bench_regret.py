@@ -26,7 +26,7 @@ from transient_magics.controller.studies.decisions import Ask, Declare, End, Sto
 from transient_magics.journal import ClusterState, Event, StudyState, events, fold
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
-from transient_magics.trials.optuna_study import Twin, point
+from transient_magics.trials import Twin, point
 
 WORKERS = 4
 TRIAL, SAVED_EVERY, ANEW = 120, 20, 60

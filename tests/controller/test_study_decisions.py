@@ -33,7 +33,7 @@ from transient_magics.protocol.machines import parse_machines
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, WorkerGroup
-from transient_magics.trials.optuna_study import Twin, point, random_point
+from transient_magics.trials import Twin, point, random_point
 
 SECOND = 10**9
 NAMES = ("lr", "units")

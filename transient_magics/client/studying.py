@@ -18,7 +18,7 @@ from ..protocol.cluster_commands import Study as Begin
 from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
 from ..spec.namespace import refusal
-from ..trials.optuna_study import missing
+from ..trials import missing
 from . import commands
 from .cell import check_hyperparameters, listed
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...bags.driver.core import Lifetimes
-from ...bags.policy.survival import Survival
+from ...bags.policy.expectation import Survival
 from ...catalog import region
 from ...catalog.published import LAST_HOUR
 from ...errors import CellError, ClusterError, DeclarationError
@@ -144,7 +144,7 @@ def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
     if model is None:
         return known
     if spec.provisioning_model == "preemptible":
-        from ...planner.lifetimes.beyond import Capped
+        from ...planner.lifetimes.kaplan_meier import Capped
 
         model = Capped(model, LAST_HOUR)
     return replace(known, survival=Survival.of(model))

@@ -28,9 +28,9 @@ from ..shown import Log
 if TYPE_CHECKING:
     import pandas
 
-    from ...bags.speedup import Speedup
     from ...bags.surrogate.model import Answer, Surrogate
     from ...bags.surrogate.section import Section
+    from ...bags.surrogate.stopping import Speedup
     from .cluster import Cluster
 
 _LOOKUPS = 100
@@ -165,7 +165,7 @@ class Bag:
     def speedup(self) -> Speedup:
         """How much sooner answers come by the surrogate than by simulations one after the other, and from how many
         look-ups on it pays. Raises PlanError before there is a surrogate."""
-        from ...bags.speedup import Speedup
+        from ...bags.surrogate.stopping import Speedup
 
         bag = self.state
         taken = [found.seconds for number in bag.state.counted if (found := bag.state.jobs[number].result)]

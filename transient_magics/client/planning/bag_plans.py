@@ -70,7 +70,7 @@ class BagRow:
         if what not in ("hours", "dollars", "failed") or not 0 < level < 1:
             raise PlanError("An interval is of hours, dollars or failed, with a level between 0 and 1",
                             fix='For example: row.interval("dollars", 0.9)')  # fmt: skip
-        from ...planner.ranges.middle import middle
+        from ...planner.ranges import middle
 
         return middle(getattr(self.courses, what), level)
 
@@ -200,7 +200,7 @@ def _bag(
     """The bag on such VMs, what one of them costs an hour on demand, and what lifetimes and prices rest on."""
     from ...bags.policy.simulate import Bag
     from ...catalog.published import LAST_HOUR, startup
-    from ...planner.lifetimes.beyond import Capped
+    from ...planner.lifetimes.kaplan_meier import Capped
     from ...planner.lifetimes.published import stand_in
 
     gpu = group.accelerator

@@ -115,7 +115,7 @@ def plan(
     include = listed(include)
     if jobs is not None or job_time is not None:
         raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
-    from ...planner.accuracy import Accuracies
+    from ...planner.efficiency import Accuracies
     from ...planner.plan import make_plan
     from ...planner.search import search
     from ...planner.startups import own_starts

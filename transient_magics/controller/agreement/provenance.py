@@ -24,7 +24,7 @@ from ...protocol.dask.spec import DaskSpec
 from ...protocol.events import FACT
 from ...protocol.literals import same
 from ...spec import ClusterSpec, price_kind
-from ...trials.optuna_study import point
+from ...trials import point
 from ..decisions.restarting import asked
 from ..studies.trial_folder import declared as declared_study
 from ..studies.trial_folder import trial_of

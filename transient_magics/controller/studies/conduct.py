@@ -20,7 +20,7 @@ from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...spec.grammar import instead
-from ...trials.optuna_study import Twin, missing, point, random_point
+from ...trials import Twin, missing, point, random_point
 from ..record import Recorder
 from ..tasks import Tasks
 from .decisions import Ask, Declare, End, StopRun, Tell, decide
