@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ClusterError, DeclarationError, TransientError
 from ...journal import ClusterState, DaskState
-from ...protocol.cluster_commands import Dask, StopDask
+from ...protocol.cluster_commands import Stop
 from ...protocol.dask import versions
 from ...protocol.dask.spec import DaskSpec
 from .. import commands, text
@@ -94,13 +94,13 @@ def _declare(cluster: Cluster, workers: int | None, options: Mapping[str, int]) 
         raise DeclarationError(f"This is no Dask cluster: {error}") from None
     name = claims.declare(
         cluster,
-        "Dask cluster",
+        "dask",
         None,
         stem=_STEM,
         record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
         fill=lambda folder: None,
     )
-    claims.announce(cluster, "Dask cluster", name, Dask(dask=name))
+    claims.announce(cluster, "dask", name)
     return name
 
 
@@ -135,6 +135,6 @@ def _refuse_others(here: Mapping[str, str], there: Mapping[str, str]) -> None:
 def _give_up(cluster: Cluster, name: str, error: BaseException) -> None:
     reason = "its client could not connect" if isinstance(error, TransientError) else "nobody waits for it any more"
     try:
-        commands.send(cluster.directory, StopDask(dask=name, reason=reason))
+        commands.send(cluster.directory, Stop(kind="dask", name=name, reason=reason))
     except TransientError:
         return  # without a client it ends by itself

@@ -19,7 +19,7 @@ from ... import errors
 from ...errors import ClusterError, RemoteError, TransientError
 from ...journal import Cost, DaskState, costs, now
 from ...protocol import layout
-from ...protocol.cluster_commands import StopDask
+from ...protocol.cluster_commands import Stop
 from ...runtime.dask.setting import security
 from .. import commands
 
@@ -95,7 +95,8 @@ class Way:
             return
         self._close()
         with suppress(TransientError):
-            commands.send(self._cluster.directory, StopDask(dask=self.dask.name))
+            stop = Stop(kind="dask", name=self.dask.name, reason="its client was closed")
+            commands.send(self._cluster.directory, stop)
 
     def _close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):

@@ -18,7 +18,7 @@ from ...journal.bags.state import BagState, DeclaredBag
 from ...protocol import layout
 from ...protocol.bag.spec import outputs_of
 from ...protocol.checks import all_plain
-from ...protocol.cluster_commands import StopBag
+from ...protocol.cluster_commands import Stop
 from ...protocol.run import Value
 from .. import commands, text
 from ..following.home import until_home
@@ -211,7 +211,7 @@ class Bag:
 
     def stop(self) -> None:
         """Begin no further job, and wait for none that runs. What is done stays."""
-        commands.send(self.cluster.directory, StopBag(bag=self.name))
+        commands.send(self.cluster.directory, Stop(kind="bag", name=self.name))
 
     def cost(self) -> Cost:
         """Return what it has cost so far, in US dollars, as `Run.cost` counts it; final once it is over."""

@@ -13,7 +13,7 @@ from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, JobState, costs, now
 from ...protocol import layout
 from ...protocol.checks import all_plain
-from ...protocol.cluster_commands import StopJob
+from ...protocol.cluster_commands import Stop
 from ...runtime.jobs.archive import newest, path_of, unpack
 from .. import commands, text
 from ..following.follower import follower
@@ -123,7 +123,7 @@ class Job:
 
     def stop(self) -> None:
         """End it: its command is told (SIGTERM), and what it keeps is brought here once more."""
-        commands.send(self.cluster.directory, StopJob(job=self.name))
+        commands.send(self.cluster.directory, Stop(kind="job", name=self.name))
 
     def cost(self) -> Cost:
         """Return what it has cost so far, in US dollars, as `Run.cost` counts it; final once it is over."""

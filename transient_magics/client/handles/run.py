@@ -239,7 +239,7 @@ class Run:
 
     def stop(self) -> None:
         """End the run where it stands, with a last checkpoint."""
-        commands.send(self.cluster.directory, Stop(run=self.name))
+        commands.send(self.cluster.directory, Stop(kind="run", name=self.name))
 
     def move(self, before: str | None = None) -> None:
         """Have the run, which waits, begin before the one called `before`; by default before all that wait.

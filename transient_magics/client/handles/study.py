@@ -15,7 +15,7 @@ from ... import markup
 from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, StudyState, TrialState, costs, now
 from ...protocol import checks, layout
-from ...protocol.cluster_commands import Delete, ExtendStudy, StopStudy
+from ...protocol.cluster_commands import Delete, ExtendStudy, Stop
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from .. import commands, text
@@ -272,7 +272,7 @@ class Study:
             if len(parts) > 1 and (state.over or part.is_over(state)):
                 continue
             waits = self.name not in state.studies and place > 0
-            what = Delete(reason=f"{self.name} was stopped") if waits else StopStudy(study=self.name)
+            what = Delete(reason=f"{self.name} was stopped") if waits else Stop(kind="study", name=self.name)
             commands.send(part.cluster.directory, what)
 
     def _trial(self, state: TrialState) -> Trial:
