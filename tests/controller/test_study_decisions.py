@@ -543,7 +543,7 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
             == made[1]["params"]
         )
         assert list(recorder.state.studies["s"].trials) == [0, 1]
-        with pytest.raises(UnknownWorkError, match="has no study t"):
+        with pytest.raises(UnknownWorkError, match="Unknown study 't"):
             studies.extend("t", 1, "r1")
         for _ in range(2):  # the second time after a lost answer
             studies.extend("s", 1, "r1")

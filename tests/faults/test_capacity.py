@@ -89,7 +89,7 @@ def test_under_each_documented_role_workers_are_rented_on_demand_where_spot_has_
     finally:
         ask(url, {"whole": True})
         witness.weather(stockout="none")
-    with pytest.raises(DeclarationError, match="A cluster has no option 'zones'"):
+    with pytest.raises(DeclarationError, match="Unknown option of a cluster 'zones'"):
         tm.declare("p100", zones=(zone,))
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..errors import DeclarationError
+from ..errors import unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def accelerator(name: str) -> Accelerator:
     try:
         return ACCELERATORS[name]
     except KeyError:
-        raise DeclarationError(f"Unknown GPU '{name}'", fix=f"Known: {', '.join(ACCELERATORS)}.") from None
+        raise unknown("GPU", name, ACCELERATORS) from None
 
 
 def living_alternative(name: str) -> str:

@@ -12,13 +12,12 @@ family; workers without one may have what parameter servers have.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, unknown
 from .accelerators import ACCELERATORS, Accelerator, accelerator
 from .prices import CONTROLLER_MACHINE, VmPrice, parts_price, priced
 from .regions import region
@@ -79,9 +78,7 @@ def machine_type(name: str) -> MachineType:
     if found := MACHINE_TYPES.get(name):
         return found
     if not (match := _CUSTOM.fullmatch(name)):
-        close = difflib.get_close_matches(name, MACHINE_TYPES, n=1)
-        fix = f"Did you mean {close[0]}?" if close else "For example: n1-standard-8, n1-custom-6-20480."
-        raise DeclarationError(f"Unknown machine type '{name}'", fix=fix)
+        raise unknown("machine type", name, MACHINE_TYPES, otherwise="For example: n1-standard-8, n1-custom-6-20480.")
     vcpus, gigabytes = int(match["vcpus"]), int(match["megabytes"]) / 1024
     if vcpus > 96 or (vcpus != 1 and vcpus % 2) or vcpus < 1:
         raise DeclarationError(

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from .. import emulator, places
-from ..errors import ClusterError, DeclarationError
+from ..errors import ClusterError, DeclarationError, UnknownWorkError, unknown
 from ..journal import ClusterState
 from ..protocol import layout
 from ..spec import parse_name
-from ..spec.grammar import instead
 from . import commands, folders
 from .handles import Bag, Cluster, Job, Run, Study, current
 from .programs import ask
@@ -34,8 +33,8 @@ def cluster(name: str | None = None) -> Cluster:
     name = parse_name(name, "the cluster's name")
     if not (places.cluster(name) / layout.SPEC).exists():
         names = [each.name for each in clusters()]
-        fix = instead(name, names) if names else "None is there now. Declare one: %transient_cluster k80x4"
-        raise ClusterError(f"There is no cluster {name}", fix=fix)
+        fix = "" if names else "None is there now. Declare one: %transient_cluster k80x4"
+        raise unknown("cluster", name, names, otherwise=fix, numbered=True, error=ClusterError)
     return Cluster(name)
 
 
@@ -144,7 +143,7 @@ def _holder(
     if name is None:
         raise ClusterError(f"There is no {kind} yet")
     names = [work for cluster in clusters(all=True) for work in (told or known)(cluster.state)]
-    raise ClusterError(f"There is no {kind} {name}", fix=instead(name, names))
+    raise unknown(kind, name, names, numbered=True, error=UnknownWorkError)
 
 
 def holding(has: Callable[[Cluster], bool]) -> Cluster | None:

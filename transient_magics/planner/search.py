@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..catalog import ACCELERATORS, has_gpu, larger_shapes, never_on_demand, region, zones_with
-from ..errors import DeclarationError, PlanError
+from ..errors import DeclarationError, PlanError, unknown
 from ..spec import WorkerGroup, render_money
 from .choices import Choice, Lifetimes, immortal
 from .efficiency import Accuracies
@@ -97,7 +97,7 @@ def search(
     `train_steps` may be how many it takes so many workers; with those for whom it raises PlanError there is no cluster.
     """
     if objective not in OBJECTIVES:
-        raise PlanError(f"Unknown objective '{objective}'", fix=f"Choose from {', '.join(OBJECTIVES)}.")
+        raise unknown("objective", objective, OBJECTIVES, error=PlanError)
     steps, left_out = _by_workers(train_steps)
     sketches = Sketches(workload, steps, gpus or _known(workload), zones, servers, server_cores, models, like)
     numbers = sketches.near_front(_SIMULATED, _MIXED)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative
-from ...errors import DeclarationError
+from ...errors import DeclarationError, unknown
 from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, parse_groups, render_duration
 from ...spec.image import FAMILIES, least_boot_seconds
 from .declaration import MODELS, Declaration
@@ -28,11 +28,9 @@ def of_option(error: ValueError, names: Mapping[str, str] = MappingProxyType({})
 def refuse(declaration: Declaration, kinds: list[str]) -> None:
     """Raise DeclarationError where options contradict each other or the catalog. `kinds`: the GPUs of its SPEC."""
     if declaration.provisioning_model not in MODELS:
-        what = f"Unknown provisioning model '{declaration.provisioning_model}'"
-        raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
+        raise unknown("provisioning model", declaration.provisioning_model, MODELS, where="--provisioning-model")
     if declaration.purpose not in PURPOSES:
-        what = f"Unknown purpose '{declaration.purpose}'"
-        raise DeclarationError(what, where="--for", fix=f"Choose from {', '.join(PURPOSES)}.")
+        raise unknown("purpose", declaration.purpose, PURPOSES, where="--for")
     if declaration.purpose == JOBS:
         _refuse_for_jobs(declaration)
     elif (declaration.image or "").endswith(f"family/{FAMILIES[JOBS]}"):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from ...errors import ClusterError, DeclarationError
+from ...errors import ClusterError, DeclarationError, UnknownWorkError, unknown
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...journal.store import restore
@@ -17,7 +17,6 @@ from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, 
 from ...protocol.names import is_name
 from ...protocol.share import Share
 from ...spec import ClusterSpec
-from ...spec.grammar import instead
 from .. import commands
 from ..following.follower import follower
 from ..following.identity import Identity
@@ -351,8 +350,9 @@ class Cluster:
         chosen = name or next(reversed([*known]), None)
         declared = self.directory / folders / (name or "") / file
         if chosen is None or (name and name not in known and not (is_name(name) and declared.exists())):
-            fix = instead(name, [*known]) if name else ""
-            raise ClusterError(f"{self.name} has no {kind}{f' {name}' if name else ' yet'}", fix=fix)
+            if not name:
+                raise ClusterError(f"{self.name} has no {kind} yet")
+            raise unknown(kind, name, known, where=self.name, numbered=True, error=UnknownWorkError)
         return chosen
 
     def __repr__(self) -> str:

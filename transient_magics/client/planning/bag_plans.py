@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...catalog import ACCELERATORS, ZONES, region
-from ...errors import DeclarationError, PlanError
+from ...errors import DeclarationError, PlanError, unknown
 from ...protocol.bag.spec import MOST_JOBS
 from ...spec import (
     JOBS,
@@ -152,7 +152,7 @@ def bag_plan(
         raise DeclarationError("A bag is planned with lifetimes, not with a number of revocations",
                                where="--revocations", fix="Choose published, own, none or a CSV file.")  # fmt: skip
     if policy not in (None, *POLICIES):
-        raise DeclarationError(f"Unknown policy '{policy}'", where="--policy", fix="Choose reuse or memoryless.")
+        raise unknown("policy", str(policy), POLICIES, where="--policy")
     if not 0 <= spare <= 1:
         raise DeclarationError("--spare is a share from 0 to 1", fix="For example: --spare 0.1.")
     times = parse_job_time(job_time)

@@ -22,10 +22,9 @@ from ... import places
 from ...catalog import published, region
 from ...catalog import region as region_of
 from ...clock import SECONDS_PER_HOUR
-from ...errors import DeclarationError, JournalError, PlanError
+from ...errors import DeclarationError, JournalError, PlanError, unknown
 from ...journal import Event, events, read, replay
 from ...protocol import layout
-from ...spec.grammar import nearest
 from .change import blocks
 from .observations import CAP_HOURS, CAPPED_BY, Observations
 from .published import counts
@@ -177,9 +176,11 @@ def _file(path: Path, question: Question) -> Source:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        fix = nearest(str(path), NAMES) if not path.suffix else ""
-        raise DeclarationError(f"{path} cannot be read: {reason}", where="--source", fix=fix) from None
+        if not path.suffix and not path.exists():
+            fix = f"Name a CSV file, or one of {', '.join(NAMES)}."
+            raise unknown("source of lifetimes", str(path), NAMES, where="--source", otherwise=fix) from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise DeclarationError(f"{path} cannot be read: {reason}", where="--source") from None
     rows = _rows(path.name, text, question)
     if not rows:
         raise PlanError(f"{path.name} has no VM that is {question.words()}")

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from ...errors import DeclarationError, PlanError
-from ...spec.grammar import nearest
+from ...errors import DeclarationError, PlanError, unknown
 from .change import Change, compare
 from .kaplan_meier import Capped, KaplanMeier, continued
 from .model import LifetimeModel
@@ -86,7 +85,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
     sensible = formulas(capped=question.capped)
     for name in chosen:
         if name not in FORMULAS:
-            raise DeclarationError(f"Unknown formula '{name}'", where="--fit", fix=nearest(name, FORMULAS))
+            raise unknown("formula", name, FORMULAS, where="--fit")
     if walled := [name for name in chosen if name not in sensible]:
         what = f"The {walled[0]} has a wall at 24 hours, and Spot VMs have no such limit"
         raise DeclarationError(what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible.")
