@@ -449,7 +449,7 @@ class ClusterState:
         """Raise UnknownWorkError where the cluster never had work of this kind and name."""
         there = self.of_kind(kind)
         if name not in there:
-            raise unknown(KINDS[kind], name, there, where=self.name, numbered=True, error=UnknownWorkError)
+            raise unknown(str(KINDS[kind]), name, there, where=self.name, numbered=True, error=UnknownWorkError)
 
     def taken(self, kind: str, name: str, *, owner: str | None = None) -> str:
         """Return why new work of this kind cannot have `name`, in one sentence; empty where it can.
