@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
-from ...errors import ClusterError, DeclarationError, TransientError
+from ...errors import ClusterError, DeclarationError, TransientError, install_extra
 from ...journal import ClusterState, DaskState
 from ...protocol.cluster_commands import Dask, StopDask
 from ...protocol.dask import versions
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..handles import Cluster
     from .vm_client import VmClient
 
-EXTRA = 'pip install "transient-magics[dask]", and restart the kernel.'
 TRUST = (
     "Dask unpickles in this process what the cluster's VMs compute: who controls one of them can run code here. "
     "Use it with code and data that you trust (docs/security)."
@@ -60,7 +59,8 @@ def _versions() -> dict[str, str]:
     try:
         return versions.versions()
     except PackageNotFoundError as error:
-        raise DeclarationError(f"Dask needs {error.name}, which is not installed here", fix=EXTRA) from None
+        fix = f"{install_extra('dask')}, and restart the kernel."
+        raise DeclarationError(f"Dask needs {error.name}, which is not installed here", fix=fix) from None
 
 
 def _known(cluster: Cluster, workers: int | None) -> VmClient | None:

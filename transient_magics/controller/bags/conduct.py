@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ...errors import ClusterError, ForeignError, RemoteError, TrainingError
+from ...errors import ClusterError, ForeignError, RemoteError, TrainingError, install_extra
 from ...files import write_atomically
 from ...journal import ClusterState, now, read
 from ...journal.bags import events
@@ -72,7 +72,7 @@ class Bags:
         if not can_read():
             raise ClusterError(
                 f"The controller of {self._directory.name} has no NumPy, which reads what a bag returns",
-                fix='pip install "transient-magics[bags]"',
+                fix=install_extra("bags"),
             )
         self._recorder.record(events.BagDeclared(bag=name, spec=self._declared(name).to_dict()))
 
