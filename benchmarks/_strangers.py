@@ -170,7 +170,7 @@ BORDERS = (
 """The tables of messages: client to controller, controller to agent, and what workers and chief say."""
 FITTING: dict[str, list[Any]] = {
     "str": ["text"], "bool": [True], "int": [1], "float": [0.5], "Count": [1], "Amount": [0.5], "Name": ["run-1"],
-    "None": [None], "NameOrNone": [""],
+    "KindOfWork": ["job"], "None": [None], "NameOrNone": [""],
 }  # fmt: skip
 
 

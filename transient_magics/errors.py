@@ -53,6 +53,10 @@ class NameTakenError(ClusterError):
     """Another cluster, or other work of the cluster, has the name already, or reserves it."""
 
 
+class UnknownWorkError(ClusterError):
+    """The cluster has no work of this kind and name: a run, study, job, bag or Dask cluster."""
+
+
 class HomeError(ClusterError):
     """The folder in which everything of this user is kept cannot be read or written: it is read-only, or another's."""
 

@@ -24,7 +24,7 @@ from transient_magics.client.planning.capacity import OnDemand, on_demand
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Journal, events
 from transient_magics.protocol import layout
-from transient_magics.protocol.cluster_commands import Agree, Command, Resize, Train
+from transient_magics.protocol.cluster_commands import Agree, Command, Declare, Resize
 from transient_magics.spec import ClusterSpec, RunSpec
 from transient_magics.spec.measurement import MeasureSpec, Sighting, write_sightings
 
@@ -64,7 +64,7 @@ def test_a_deadline_is_a_moment_and_the_next_one_of_its_time_of_day(sent: list[C
     run = begin(declared(), "6h")
     assert run.declared.finish_by == pytest.approx(time.time() + 6 * 3600, abs=60)
     assert run.declared.checkpoint_auto, "as nothing was said of checkpoints"
-    assert sent == [Train(run="run-1")]
+    assert sent == [Declare(kind="run", name="run-1")]
     later = datetime.now() + timedelta(hours=3)
     assert deadlines.moment(later, run.cluster) == later.timestamp()
     clock = deadlines.moment(later.strftime("%H:%M"), run.cluster)
@@ -132,7 +132,7 @@ def test_a_gpu_that_the_cluster_has_no_price_of_becomes_known_first(sent: list[C
     begin(cluster, gpus=("k80", "p100"))
     resize, train = sent
     assert isinstance(resize, Resize)
-    assert isinstance(train, Train)
+    assert isinstance(train, Declare)
     assert "p100" in resize.spec["prices"]  # type: ignore[operator]
     assert [each["count"] for each in resize.spec["groups"]] == [2]  # type: ignore[attr-defined]
     with pytest.raises(DeclarationError, match="None of us-west4-a has K80s"):

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -19,12 +18,12 @@ from transient_magics import client
 from transient_magics.client.declaring import claims
 from transient_magics.errors import ClusterError, NameTakenError
 from transient_magics.journal import Journal, events
+from transient_magics.kinds import KINDS
 from transient_magics.protocol import layout
-from transient_magics.protocol.cluster_commands import Command
+from transient_magics.protocol.cluster_commands import Declare
 from transient_magics.protocol.job import JobSpec
-from transient_magics.spec.namespace import FOLDERS, Kind
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+NAMES = [*KINDS]
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> client.Cluster:
     return found
 
 
-def declared(cluster: client.Cluster, kind: Kind, name: str | None = None, stem: str = "work") -> str:
+def declared(cluster: client.Cluster, kind: str, name: str | None = None, stem: str = "work") -> str:
     return claims.declare(
         cluster,
         kind,
@@ -51,14 +50,14 @@ def declared(cluster: client.Cluster, kind: Kind, name: str | None = None, stem:
 
 
 @pytest.mark.parametrize(("there", "new"), list(product(KINDS, KINDS)))
-def test_a_name_that_any_work_has_is_refused_and_passed_over(cluster: client.Cluster, there: Kind, new: Kind) -> None:
+def test_a_name_that_any_work_has_is_refused_and_passed_over(cluster: client.Cluster, there: str, new: str) -> None:
     assert declared(cluster, there, "night") == "night"
-    with pytest.raises(NameTakenError, match=rf"^lab has a {there} night already\. Choose another --name\.$"):
+    with pytest.raises(NameTakenError, match=rf"^lab has a {KINDS[there]} night already\. Choose another --name\.$"):
         declared(cluster, new, "night")
     assert declared(cluster, there, None) == "work-1"
     assert declared(cluster, new, None) == "work-2"
-    place, file = FOLDERS[new]
-    assert json.loads((cluster.directory / place / "work-2" / file).read_text(encoding="utf-8"))["name"] == "work-2"
+    folder = cluster.directory / KINDS[new].folder / "work-2"
+    assert json.loads((folder / KINDS[new].file).read_text(encoding="utf-8"))["name"] == "work-2"
     assert not list(cluster.directory.glob("*/.*")), "nothing is left of what was refused"
 
 
@@ -89,8 +88,8 @@ def test_every_public_way_to_declare_work_claims_its_name(
     }
     for number, (kind, declare) in enumerate(ways.items()):
         taken = f"taken-{number}" + "x"
-        declared(cluster, "Dask cluster", taken)
-        declared(cluster, "Dask cluster", f"{kind}-1")
+        declared(cluster, "dask", taken)
+        declared(cluster, "dask", f"{kind}-1")
         with pytest.raises(NameTakenError, match=f"lab has a Dask cluster {taken} already"):
             declare(taken)
         assert getattr(declare(None), "name") == f"{kind}-2"  # noqa: B009
@@ -103,7 +102,7 @@ def test_every_public_way_to_declare_work_claims_its_name(
 def test_work_that_the_controller_refuses_for_its_name_leaves_nothing(
     cluster: client.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def send(directory: Path, command: Command) -> None:
+    def send(directory: Path, command: Declare) -> None:
         raise NameTakenError("lab has a run night already")
 
     monkeypatch.setattr("transient_magics.client.commands.send", send)
@@ -114,15 +113,15 @@ def test_work_that_the_controller_refuses_for_its_name_leaves_nothing(
 
 def test_threads_that_declare_at_once_have_names_of_their_own(cluster: client.Cluster) -> None:
     with ThreadPoolExecutor(8) as pool:
-        names = list(pool.map(lambda number: declared(cluster, KINDS[number % len(KINDS)]), range(40)))
+        names = list(pool.map(lambda number: declared(cluster, NAMES[number % len(NAMES)]), range(40)))
     assert sorted(names) == sorted(f"work-{number}" for number in range(1, 41))
     with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda number: _name_or_error(cluster, KINDS[number % len(KINDS)]), range(16)))
+        results = list(pool.map(lambda number: _name_or_error(cluster, NAMES[number % len(NAMES)]), range(16)))
     assert results.count("chosen") == 1, "a name that several users choose is given to one of them"
     assert {"already" in result for result in results if result != "chosen"} == {True}
 
 
-def _name_or_error(cluster: client.Cluster, kind: Kind) -> str:
+def _name_or_error(cluster: client.Cluster, kind: str) -> str:
     try:
         return declared(cluster, kind, "chosen")
     except ClusterError as error:
@@ -130,9 +129,9 @@ def _name_or_error(cluster: client.Cluster, kind: Kind) -> str:
 
 
 _PROGRAM = """
-from tests.client.test_names_of_work import KINDS, declared
+from tests.client.test_names_of_work import NAMES, declared
 from transient_magics.client import Cluster
-print(*(declared(Cluster("lab"), kind) for kind in KINDS * 3))
+print(*(declared(Cluster("lab"), kind) for kind in NAMES * 3))
 """
 
 

@@ -185,7 +185,7 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
 
     link = SimpleNamespace(connection=connection)
     recording, stopped = Recording(), list[tuple[str, str]]()
-    dasks = SimpleNamespace(stop=lambda *told: stopped.append(told))
+    dasks = SimpleNamespace(end=lambda *told: stopped.append(told))
     bags = Bags(tmp_path, cast("Any", recording), cast("Any", dasks), lambda vm: cast("Any", link))
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]
@@ -219,7 +219,7 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
 
     state = state_of(*dask(1), *COMPUTED[:5])
     recorder = SimpleNamespace(state=state, record=lambda event: True, note=lambda source, what: None)
-    link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(stop=lambda *told: None)
+    link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(end=lambda *told: None)
     bags = Bags(tmp_path, cast("Any", recorder), cast("Any", dasks), lambda vm: cast("Any", link))
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert taken == [(b"surrogate.json", b"surrogate.npz")]

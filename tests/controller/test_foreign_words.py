@@ -27,13 +27,14 @@ from transient_magics.controller.placement import attaching
 from transient_magics.controller.placement.mirror import Mirror
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs import checking
-from transient_magics.controller.runs.conduct import Runs, waiting_runs
+from transient_magics.controller.runs.conduct import Runs
 from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
 from transient_magics.journal import Journal, RunState, bill, declared, events, fold, read, replay, unknown_run
 from transient_magics.journal.bags.events import BagDeclared
+from transient_magics.journal.declared import waiting
 from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
@@ -489,7 +490,7 @@ def test_a_cluster_whose_journal_was_removed_is_what_it_was(home: Path) -> None:
     state = client.Cluster("one").state
     assert (state.vms, state.runs, state.seat) == (before.vms, before.runs, "ps-0")
     assert client.Cluster("one").cost().total > 0
-    assert waiting_runs(home, state) == []
+    assert waiting(home, state, "run") == []
 
 
 def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothing_again(home: Path) -> None:

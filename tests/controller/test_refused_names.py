@@ -1,4 +1,4 @@
-"""Declarations that a controller refuses, whatever kind of work has their name."""
+"""Names that a controller refuses, of every kind: taken ones as work is declared, unknown ones as it is stopped."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import json
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from tests.journal.test_taken_names import DECLARED
 from tests.panels.stories import declaration
 from transient_magics.controller.bags.conduct import Bags
+from transient_magics.controller.cluster import Controller
 from transient_magics.controller.dask.conduct import Dasks
 from transient_magics.controller.jobs.conduct import Jobs
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs.conduct import Runs
 from transient_magics.controller.studies.conduct import Studies
-from transient_magics.errors import NameTakenError
+from transient_magics.errors import NameTakenError, UnknownWorkError
 from transient_magics.journal import Journal, events, read, replay
+from transient_magics.journal.bags.events import BagEnded
+from transient_magics.kinds import KINDS
 from transient_magics.protocol import layout
-from transient_magics.spec.namespace import Kind
+from transient_magics.protocol.cluster_commands import Stop
 
 SPEC = declaration("lab", 2)
 
@@ -32,23 +34,21 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
         yield Recorder(journal, replay([events.ClusterDeclared(spec=SPEC.to_dict())]))
 
 
-def declare(recorder: Recorder, directory: Path) -> dict[Kind, Callable[[str], None]]:
+def declare(recorder: Recorder, directory: Path) -> dict[str, Callable[[str], None]]:
     dasks = Dasks(directory, recorder, lambda vm: None, lambda: "")
     return {
         "run": Runs(directory, SPEC, recorder).declare,
         "study": Studies(directory, recorder, lambda run: None).declare,
         "job": Jobs(directory, recorder, lambda vm: None).declare,
         "bag": Bags(directory, recorder, dasks, lambda vm: None).declare,
-        "Dask cluster": dasks.declare,
+        "dask": dasks.declare,
     }
 
 
-@pytest.mark.parametrize(
-    ("there", "new"), [pair for pair in product(get_args(Kind), get_args(Kind)) if pair[0] != pair[1]]
-)
-def test_work_whose_name_other_work_has_is_refused(recorder: Recorder, tmp_path: Path, there: Kind, new: Kind) -> None:
+@pytest.mark.parametrize(("there", "new"), [pair for pair in product(KINDS, KINDS) if pair[0] != pair[1]])
+def test_work_whose_name_other_work_has_is_refused(recorder: Recorder, tmp_path: Path, there: str, new: str) -> None:
     recorder.record(DECLARED[there]("night"))
-    with pytest.raises(NameTakenError, match=rf"^lab has a {there} night already\. Choose another --name\.$"):
+    with pytest.raises(NameTakenError, match=rf"^lab has a {KINDS[there]} night already\. Choose another --name\.$"):
         declare(recorder, tmp_path)[new]("night")
     assert recorder.state.work == {"night": there}
 
@@ -64,3 +64,28 @@ def test_a_waiting_run_whose_name_is_taken_is_reported_and_never_fails_other_wor
     assert "lab has a job night already" in recorder.trouble
     assert recorder.state.work == {"night": "job"}
     assert not [event for event in read(tmp_path / layout.JOURNAL) if event.kind.startswith("train.")]
+
+
+ENDED: dict[str, events.Event] = {
+    "run": events.TrainFinished(run="night", step=10),
+    "study": events.StudyEnded(study="night"),
+    "job": events.JobEnded(job="night", state="finished"),
+    "bag": BagEnded(bag="night", state="finished"),
+    "dask": events.DaskEnded(dask="night", state="finished"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_stopping_unknown_work_is_an_error_and_stopping_ended_work_is_not(
+    recorder: Recorder, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / layout.SPEC).write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
+    controller = Controller(tmp_path)
+    controller._take_up(recorder)
+    recorder.record(DECLARED[kind]("night"))
+    with pytest.raises(UnknownWorkError, match=rf"^lab has no {KINDS[kind]} nigth\. Did you mean night\?$"):
+        await controller._command(Stop(kind=kind, name="nigth"))
+    recorder.record(ENDED[kind])
+    written = recorder.state.seq
+    assert await controller._command(Stop(kind=kind, name="night")) == {}
+    assert recorder.state.seq == written

@@ -21,13 +21,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.conduct import waiting_runs
 from transient_magics.controller.studies.conduct import Studies
 from transient_magics.controller.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 from transient_magics.controller.tasks import Tasks
-from transient_magics.errors import ClusterError
+from transient_magics.errors import UnknownWorkError
 from transient_magics.journal import ClusterState, Event, Journal, events, fold, read, replay
-from transient_magics.journal.declared import run_folder
+from transient_magics.journal.declared import run_folder, waiting
 from transient_magics.protocol import layout
 from transient_magics.protocol.machines import parse_machines
 from transient_magics.protocol.run import RunSpec, Value
@@ -435,7 +434,7 @@ async def settled(studies: Studies, recorder: Recorder, places: int) -> list[Sto
         while quiet < 5:
             before = recorder.state.seq
             stops = studies.look(tasks, dict.fromkeys(range(places), "k80"), 1000.0)
-            for name in waiting_runs(studies._directory, recorder.state):
+            for name in waiting(studies._directory, recorder.state, "run"):
                 spec = RunSpec.from_dict(
                     json.loads((run_folder(studies._directory, name) / layout.RUN).read_text(encoding="utf-8"))
                 )
@@ -545,13 +544,13 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
             == made[1]["params"]
         )
         assert list(recorder.state.studies["s"].trials) == [0, 1]
-        with pytest.raises(ClusterError, match="has no study t"):
-            studies.stop("t")
+        with pytest.raises(UnknownWorkError, match="has no study t"):
+            studies.extend("t", 1, "r1")
         for _ in range(2):  # the second time after a lost answer
             studies.extend("s", 1, "r1")
         studies.extend("s", 1, "r2")
         assert recorder.state.studies["s"].wanted == 6
-        studies.stop("s")
+        asyncio.run(studies.stop("s"))
         stops = asyncio.run(settled(studies, recorder, places=2))
     assert {each.run for each in stops} == {"s-0", "s-1"}
     assert all(each.save for each in stops)

@@ -77,7 +77,7 @@ def test_over_a_command_socket_and_over_two_on_the_way_through_a_mirror(
     ("line", "said"),
     [
         (b"[1]", "no JSON object"), (b"{", "Expecting"), (b"\xff", "decode"), (b'{"do": "dance"}', "nothing.*'dance'"),
-        (b'{"do": "train"}', "train: .*'run'"), (b'{"do": "train", "run": "../x"}', "train: run: no name"),
+        (b'{"do": "stop"}', "stop: .*'kind'"), (b'{"do": "stop", "name": "../x"}', "stop: name: no name"),
         (b'{"do": "resize", "spec": 7}', "resize: spec: no object"),
     ],
     ids=lambda value: "",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import get_args
 
 import pytest
 
@@ -12,16 +11,16 @@ from tests.panels import bag_story, study_story
 from transient_magics.errors import JournalError
 from transient_magics.journal import ClusterState, Event, events, fold, replay
 from transient_magics.journal.bags import events as bag_events
+from transient_magics.kinds import KINDS
 from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
-from transient_magics.spec.namespace import Kind
 
-DECLARED: dict[Kind, Callable[[str], Event]] = {
+DECLARED: dict[str, Callable[[str], Event]] = {
     "run": lambda name: events.TrainDeclared(run=name, spec={"train_steps": 10}),
     "study": lambda name: events.StudyDeclared(study=name, spec=study_story.specification(9).to_dict()),
     "job": lambda name: events.JobDeclared(job=name, spec=JobSpec(name, "make").to_dict()),
     "bag": lambda name: bag_events.BagDeclared(bag=name, spec=bag_story.specification(2).to_dict()),
-    "Dask cluster": lambda name: events.DaskDeclared(dask=name, spec=DaskSpec(name, 2).to_dict()),
+    "dask": lambda name: events.DaskDeclared(dask=name, spec=DaskSpec(name, 2).to_dict()),
 }
 
 
@@ -31,16 +30,16 @@ def refused(state: ClusterState, event: Event) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(("there", "new"), list(product(get_args(Kind), get_args(Kind))))
-def test_a_second_declaration_of_a_name_is_refused(there: Kind, new: Kind) -> None:
+@pytest.mark.parametrize(("there", "new"), list(product(KINDS, KINDS)))
+def test_a_second_declaration_of_a_name_is_refused(there: str, new: str) -> None:
     state = replay([DECLARED[there]("night")])
     assert state.work == {"night": there}
-    assert f"has a {there} night already" in refused(state, DECLARED[new]("night"))
+    assert f"has a {KINDS[there]} night already" in refused(state, DECLARED[new]("night"))
     assert fold(state, DECLARED[new]("day")).work == {"night": there, "day": new}
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_a_run_has_a_trials_name_once_its_study_has_asked_for_it(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_has_a_trials_name_once_its_study_has_asked_for_it(kind: str) -> None:
     state = replay([DECLARED["study"]("s")])
     assert "has a study s, which reserves the name s-0" in refused(state, DECLARED[kind]("s-0"))
     asked = fold(state, events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=("s-0",)))
@@ -48,9 +47,9 @@ def test_a_run_has_a_trials_name_once_its_study_has_asked_for_it(kind: Kind) -> 
     assert "s-1" in refused(asked, DECLARED["run"]("s-1")), "a trial that was not asked for yet"
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_a_dask_cluster_has_a_bags_name_once_the_bag_has_begun_it(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dask_cluster_has_a_bags_name_once_the_bag_has_begun_it(kind: str) -> None:
     state = replay([DECLARED["bag"]("b")])
     assert "has a bag b, which reserves the name b-d1" in refused(state, DECLARED[kind]("b-d1"))
     began = fold(state, bag_events.BagBegan(bag="b", dask="b-d1"))
-    assert fold(began, DECLARED["Dask cluster"]("b-d1")).work == {"b": "bag", "b-d1": "Dask cluster"}
+    assert fold(began, DECLARED["dask"]("b-d1")).work == {"b": "bag", "b-d1": "dask"}

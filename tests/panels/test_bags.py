@@ -24,7 +24,6 @@ from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
 from transient_magics.panels.snapshot.bags import STATES, bags, pace
 from transient_magics.panels.wishes import AskedBag, wish
-from transient_magics.protocol.cluster_commands import StopBag
 from transient_magics.protocol.study import Dimension, parse_space
 
 from . import stories
@@ -245,7 +244,6 @@ def test_a_page_can_stop_a_bag(tmp_path: Path) -> None:
     found.do()
     assert (found.said, cluster.asked) == ("bag-1 is being stopped.", [("bag", "bag-1"), ("stop",)])
     assert list(inspect.signature(AskedBag.stop).parameters) == list(inspect.signature(Bag.stop).parameters)
-    assert StopBag(bag="bag-1").bag == "bag-1"
 
 
 @given(

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.examples import examples
+from transient_magics.kinds import KINDS
 from transient_magics.protocol import agent_commands, checks, chief_messages, cluster_commands
 from transient_magics.protocol.messages import Message, encode, kinds
 from transient_magics.protocol.names import checked_file
@@ -41,6 +42,8 @@ def let_in(annotation: Any) -> some.SearchStrategy[Any]:
     """Values that may stand in a field that is annotated so."""
     if annotation == checks.Name or checked_file in getattr(annotation, "__metadata__", ()):
         return _NAMES
+    if annotation == cluster_commands.KindOfWork:
+        return some.sampled_from([*KINDS])
     if annotation == checks.NameOrNone:
         return some.just("") | _NAMES
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -126,6 +129,7 @@ def test_a_word_that_is_not_known_is_refused_but_between_a_worker_and_its_chief(
     ("border", "said", "wrong"),
     [
         ("cluster", cluster_commands.Revoke(vm="worker-1", seconds=-1.0), "seconds: -1.0 is less than 0"),
+        ("cluster", cluster_commands.Stop(kind="party", name="job-1"), "kind: unknown kind of work: 'party'"),
         ("cluster", cluster_commands.Logs(vm="worker-1", lines=-1), "lines: -1 is less than 0"),
         ("cluster", cluster_commands.Logs(vm="worker-1", run="../x"), "run: "),
         ("agent", agent_commands.Stop(run="../x"), "run: no name"),
@@ -154,12 +158,10 @@ ASSIGNED = {
 ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
 AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Ping(), {"do": "ping"}),
-    (cluster_commands.read, cluster_commands.Train(run="run-1"), {"do": "train", "run": "run-1"}),
-    (cluster_commands.read, cluster_commands.Stop(run="run-1"), {"do": "stop", "run": "run-1"}),
-    (cluster_commands.read, cluster_commands.Bag(bag="lj"), {"do": "bag", "bag": "lj"}),
-    (cluster_commands.read, cluster_commands.StopBag(bag="lj"), {"do": "stop bag", "bag": "lj"}),
-    (cluster_commands.read, cluster_commands.Study(study="lr"), {"do": "study", "study": "lr"}),
-    (cluster_commands.read, cluster_commands.StopStudy(study="lr"), {"do": "stop study", "study": "lr"}),
+    (cluster_commands.read, cluster_commands.Declare(kind="job", name="job-1"),
+     {"do": "declare", "kind": "job", "name": "job-1"}),
+    (cluster_commands.read, cluster_commands.Stop(kind="dask", name="dask-1", reason="its client was closed"),
+     {"do": "stop", "kind": "dask", "name": "dask-1", "reason": "its client was closed"}),
     (
         cluster_commands.read,
         cluster_commands.ExtendStudy(study="lr", trials=5, request="r7"),
@@ -171,11 +173,6 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Profile(run="run-1"), {"do": "profile", "run": "run-1", "worker": ""}),
     (cluster_commands.read, cluster_commands.Agree(run="run-1", proposal=7),
      {"do": "agree", "run": "run-1", "proposal": 7}),
-    (cluster_commands.read, cluster_commands.Job(job="job-1"), {"do": "job", "job": "job-1"}),
-    (cluster_commands.read, cluster_commands.StopJob(job="job-1"), {"do": "stop job", "job": "job-1"}),
-    (cluster_commands.read, cluster_commands.Dask(dask="dask-1"), {"do": "dask", "dask": "dask-1"}),
-    (cluster_commands.read, cluster_commands.StopDask(dask="dask-1", reason="its client was closed"),
-     {"do": "stop dask", "dask": "dask-1", "reason": "its client was closed"}),
     (cluster_commands.read, cluster_commands.Delete(), {"do": "delete", "reason": "asked by the user"}),
     (cluster_commands.read, cluster_commands.Revoke(vm="worker-1", seconds=7.0),
      {"do": "revoke", "vm": "worker-1", "seconds": 7.0}),

@@ -10,7 +10,6 @@ from typing import Any
 
 from ..errors import DeclarationError
 from ..protocol import layout
-from ..protocol.cluster_commands import Job as Begin
 from ..protocol.job import JobSpec
 from ..spec import parse_name
 from . import text
@@ -81,5 +80,5 @@ def declare_job(
         record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
         fill=lambda folder: fill(folder, source, include, files),
     )
-    claims.announce(chosen, "job", name, Begin(job=name))
+    claims.announce(chosen, "job", name)
     return Job(name, chosen)

@@ -14,7 +14,6 @@ from typing import Any, ParamSpec, TypeVar
 from .. import places
 from ..errors import ClusterError, DeclarationError, NameTakenError, TransientError, install_extra
 from ..protocol import layout
-from ..protocol.cluster_commands import Study as Begin
 from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
 from ..spec.namespace import refusal
@@ -169,7 +168,7 @@ def declare_study(
             shutil.rmtree(directory, ignore_errors=True)
         raise
     if chosen and not found[0].own:
-        claims.announce(chosen, "study", name, Begin(study=name))
+        claims.announce(chosen, "study", name)
     for part, _ in own:
         commands.start_controller(places.cluster(part.spec.name))
         current.hold(Cluster(part.spec.name))

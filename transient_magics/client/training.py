@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import ClusterError, DeclarationError, TrainingError
 from ..protocol import layout
-from ..protocol.cluster_commands import Resize, Train
+from ..protocol.cluster_commands import Resize
 from ..runtime.folder import RunFolder
 from ..spec import JOBS, parse_name, run_store
 from . import commands
@@ -106,7 +106,7 @@ def train(
         record=record,
         fill=lambda folder: fill(folder, source, include, files, earlier, from_store=bool(spec.resume_store)),
     )
-    claims.announce(chosen, "run", name, Train(run=name))
+    claims.announce(chosen, "run", name)
     return Run(name, chosen)
 
 

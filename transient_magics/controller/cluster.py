@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,13 @@ from ..protocol import agent_commands, layout
 from ..protocol.agent_commands import DISPATCHER, INPUT
 from ..protocol.cluster_commands import (
     Agree,
-    Bag,
     ChangeMachine,
     Command,
-    Dask,
+    Declare,
     Delete,
     Evaluate,
     ExtendStudy,
     GiveUp,
-    Job,
     Logs,
     Move,
     Ping,
@@ -40,12 +39,6 @@ from ..protocol.cluster_commands import (
     Revoke,
     Save,
     Stop,
-    StopBag,
-    StopDask,
-    StopJob,
-    StopStudy,
-    Study,
-    Train,
 )
 from ..protocol.job import NOTICE_SECONDS
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
@@ -99,6 +92,8 @@ _TICK_SECONDS = 1.0
 _BESIDE = {PARAMETER_SERVER: DISPATCHER, WORKER: INPUT}
 """By a VM's role, what else may run there for a run."""
 _MOVE_AGAIN_SECONDS = 60.0
+_WHILE_MOVING = ("run", "study")
+"""The kinds of work that may be declared while the cluster moves."""
 
 
 class Controller:
@@ -132,6 +127,17 @@ class Controller:
     @property
     def _state(self) -> ClusterState:
         return self._recorder.state
+
+    @property
+    def _works(self) -> Mapping[str, Runs | Studies | Jobs | Bags | Dasks]:
+        """The work of each kind."""
+        return {
+            "run": self._runs,
+            "study": self._studies,
+            "job": self._jobs,
+            "bag": self._bags,
+            "dask": self._dasks,
+        }
 
     def _link(self, vm: str) -> Link | None:
         return self._fleet.link(vm) if self._fleet else None
@@ -415,36 +421,16 @@ class Controller:
         match command:
             case Ping():
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}
-            case Train():
+            case Declare():
                 self._refuse_when_ending()
-                self._runs.declare(command.run)
+                if command.kind not in _WHILE_MOVING:
+                    self._refuse_when_moving()
+                self._works[command.kind].declare(command.name)
             case Stop():
-                await self._runs.stop(command.run)
-            case Job():
-                self._refuse_when_ending()
-                self._refuse_when_moving()
-                self._jobs.declare(command.job)
-            case StopJob():
-                self._jobs.stop(command.job)
-            case Dask():
-                self._refuse_when_ending()
-                self._refuse_when_moving()
-                self._dasks.declare(command.dask)
-            case StopDask():
-                self._dasks.stop(command.dask, command.reason)
-            case Bag():
-                self._refuse_when_ending()
-                self._refuse_when_moving()
-                self._bags.declare(command.bag)
-            case StopBag():
-                self._bags.stop(command.bag)
+                self._state.refuse_unknown(command.kind, command.name)
+                await self._works[command.kind].stop(command.name, command.reason)
             case Move():
                 self._runs.move(command.run, command.before)
-            case Study():
-                self._refuse_when_ending()
-                self._studies.declare(command.study)
-            case StopStudy():
-                self._studies.stop(command.study)
             case ExtendStudy():
                 self._refuse_when_ending()
                 self._studies.extend(command.study, command.trials, command.request)

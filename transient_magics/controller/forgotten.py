@@ -14,12 +14,12 @@ from pathlib import Path
 from ..errors import ClusterError
 from ..journal import Event, events, now
 from ..journal.bags.events import BagEnded
-from ..journal.declared import agreed, was_governed
-from .bags.conduct import Bags, waiting_bags
-from .jobs.conduct import Jobs, waiting_jobs
+from ..journal.declared import agreed, waiting, was_governed
+from .bags.conduct import Bags
+from .jobs.conduct import Jobs
 from .record import Recorder
-from .runs.conduct import Runs, waiting_runs
-from .studies.conduct import Studies, waiting_studies
+from .runs.conduct import Runs
+from .studies.conduct import Studies
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +37,13 @@ def begin_without_journal(
     if spec.max_cost is not None:
         dollars = min(dollars, spec.max_cost)
     recorder.record(events.ClusterForgotten(dollars=dollars))
-    names = waiting_studies(directory, recorder.state)
+    names = waiting(directory, recorder.state, "study")
     _end(recorder, names, studies.declare, lambda name: events.StudyEnded(study=name, reason=_WHY))
-    names = waiting_runs(directory, recorder.state)
+    names = waiting(directory, recorder.state, "run")
     _end(recorder, names, runs.declare, lambda name: events.TrainFailed(run=name, reason=_WHY))
-    names = waiting_jobs(directory, recorder.state)
+    names = waiting(directory, recorder.state, "job")
     _end(recorder, names, jobs.declare, lambda name: events.JobEnded(job=name, state="failed", reason=_WHY))
-    names = waiting_bags(directory, recorder.state)
+    names = waiting(directory, recorder.state, "bag")
     _end(recorder, names, bags.declare, lambda name: BagEnded(bag=name, state="failed", reason=_WHY))
     what = f"The journal of {spec.name} was removed, and what it said is not known any more"
     recorder.note("journal removed", f"{what}: its bill begins with ${dollars:.2f}, the most that it can have cost")

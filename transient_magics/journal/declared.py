@@ -19,6 +19,7 @@ from .. import places
 from ..catalog import transfer_price
 from ..errors import AgreementError, ClusterError, DeclarationError
 from ..files import write_atomically
+from ..kinds import KINDS
 from ..protocol import checks, layout
 from ..protocol.cluster_commands import Command
 from ..protocol.names import checked_name, is_name
@@ -217,6 +218,13 @@ def declared_below(place: Path, file: str) -> list[str]:
             with suppress(FileNotFoundError):
                 found.append((path.stat().st_mtime, path.parent.name))
     return [name for _, name in sorted(found) if is_name(name)]
+
+
+def waiting(directory: Path, state: ClusterState, kind: str) -> list[str]:
+    """Return the names of declared work of a kind that no controller has recorded yet, oldest first."""
+    known = state.of_kind(kind)
+    found = declared_below(directory / KINDS[kind].folder, KINDS[kind].file)
+    return [name for name in found if name not in known]
 
 
 def declared_run(directory: Path, run: RunState) -> RunState:

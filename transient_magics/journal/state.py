@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from ..clock import Clock
-from ..errors import NameTakenError
+from ..errors import NameTakenError, UnknownWorkError
+from ..kinds import KINDS
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..protocol.share import WHOLE, Share
 from ..spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec
-from ..spec.namespace import Kind, refusal
+from ..spec.grammar import instead
+from ..spec.namespace import refusal
 from ..spec.places import places, slot_of
 from . import events as e
 from .bags.state import DeclaredBag
@@ -428,18 +430,29 @@ class ClusterState:
         passed = self.clock.between(self.spec.declared_at, now)
         return (self.spec.ends_at - self.spec.declared_at - passed) / self.clock.rate
 
-    @property
-    def work(self) -> dict[str, Kind]:
-        """The kind of everything that was ever declared on the cluster, by name."""
-        return {
-            **dict.fromkeys(self.runs, "run"),
-            **dict.fromkeys(self.studies, "study"),
-            **dict.fromkeys(self.jobs, "job"),
-            **dict.fromkeys(self.bags, "bag"),
-            **dict.fromkeys(self.dasks, "Dask cluster"),
+    def of_kind(self, kind: str) -> Mapping[str, RunState | StudyState | JobState | DeclaredBag | DaskState]:
+        """Return all work of a kind that was ever declared on the cluster, by name."""
+        by_kind: dict[str, Mapping[str, RunState | StudyState | JobState | DeclaredBag | DaskState]] = {
+            "run": self.runs,
+            "study": self.studies,
+            "job": self.jobs,
+            "bag": self.bags,
+            "dask": self.dasks,
         }
+        return by_kind[kind]
 
-    def taken(self, kind: Kind, name: str, *, owner: str | None = None) -> str:
+    @property
+    def work(self) -> dict[str, str]:
+        """The kind of everything that was ever declared on the cluster, by name."""
+        return {name: kind for kind in KINDS for name in self.of_kind(kind)}
+
+    def refuse_unknown(self, kind: str, name: str) -> None:
+        """Raise UnknownWorkError where the cluster never had work of this kind and name."""
+        there = self.of_kind(kind)
+        if name not in there:
+            raise UnknownWorkError(f"{self.name} has no {KINDS[kind]} {name}", fix=instead(name, [*there]))
+
+    def taken(self, kind: str, name: str, *, owner: str | None = None) -> str:
         """Return why new work of this kind cannot have `name`, in one sentence; empty where it can.
 
         `owner`: the study or bag to which the work belongs (default: the one that has asked for work of this name).
@@ -448,7 +461,7 @@ class ClusterState:
             owner = self._owner(name)
         return refusal(self.name, kind, name, self.work, owner=owner)
 
-    def refuse_taken(self, kind: Kind, name: str) -> None:
+    def refuse_taken(self, kind: str, name: str) -> None:
         """Raise NameTakenError where other work of the cluster has the name, or reserves it."""
         if why := self.taken(kind, name):
             raise NameTakenError(why, fix="Choose another --name.")

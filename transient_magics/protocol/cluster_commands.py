@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
+from ..kinds import checked_kind
 from . import messages
 from .checks import Amount, Count, Name, NameOrNone, at_least
 from .messages import Message, message
 
+KindOfWork = Annotated[str, checked_kind]
+"""The name of a kind of work (`kinds.KINDS`)."""
 GiveUp = Literal["slowest", "youngest", "riskiest", "dearest"]
 """Which workers go where there are to be fewer."""
 
@@ -22,32 +25,25 @@ class Ping(Message):
     """Are you there? The answer has `pid`, and `trouble`: what stands in the way, in one sentence."""
 
 
-@message("train")
-class Train(Message):
-    """Train the run whose declaration is in the cluster's folder."""
+@message("declare")
+class Declare(Message):
+    """Begin the work of this kind whose declaration is in the cluster's folder. Does nothing if it has begun."""
 
-    run: Name
+    kind: KindOfWork
+    name: Name
 
 
 @message("stop")
 class Stop(Message):
-    """End the run where it stands, with a last checkpoint."""
+    """End the work: a run and the trials of a study after a last checkpoint. Does nothing if it is over.
 
-    run: Name
+    `reason`: a clause for the journal (default: its user stopped it). The answer is an UnknownWorkError where the
+    cluster has no work of this kind and name.
+    """
 
-
-@message("study")
-class Study(Message):
-    """Carry out the study whose declaration is in the cluster's folder."""
-
-    study: Name
-
-
-@message("stop study")
-class StopStudy(Message):
-    """Ask for no further trial of the study, and end those that train, each with a last checkpoint."""
-
-    study: Name
+    kind: KindOfWork
+    name: Name
+    reason: str = ""
 
 
 @message("extend study")
@@ -61,49 +57,6 @@ class ExtendStudy(Message):
     study: Name
     trials: Annotated[int, at_least(1)]
     request: NameOrNone = ""
-
-
-@message("job")
-class Job(Message):
-    """Run the job whose declaration is in the cluster's folder."""
-
-    job: Name
-
-
-@message("stop job")
-class StopJob(Message):
-    """End the job; its folder is shipped once more."""
-
-    job: Name
-
-
-@message("dask")
-class Dask(Message):
-    """Have the Dask cluster whose declaration is in the cluster's folder."""
-
-    dask: Name
-
-
-@message("stop dask")
-class StopDask(Message):
-    """End the Dask cluster; its VMs are free. One that is over, or that nobody knows, is no mistake."""
-
-    dask: Name
-    reason: str = "its client was closed"
-
-
-@message("bag")
-class Bag(Message):
-    """Compute the bag whose declaration is in the cluster's folder."""
-
-    bag: Name
-
-
-@message("stop bag")
-class StopBag(Message):
-    """Begin no further job of the bag, and wait for none; its results stay."""
-
-    bag: Name
 
 
 @message("move")
@@ -203,17 +156,9 @@ class Logs(Message):
 
 Command = (
     Ping
-    | Train
+    | Declare
     | Stop
-    | Study
-    | StopStudy
     | ExtendStudy
-    | Job
-    | StopJob
-    | Dask
-    | StopDask
-    | Bag
-    | StopBag
     | Move
     | Save
     | Evaluate

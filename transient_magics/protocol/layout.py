@@ -6,20 +6,22 @@ on this machine, `places` knows; what the folder of a run on a VM holds, `runtim
 
 from __future__ import annotations
 
+from ..kinds import KINDS
+
 # In the folder of a cluster, here and on the VM of its controller, and of an image's build.
 SPEC = "spec.json"
 """What was declared."""
 JOURNAL = "journal.jsonl"
 KEY = "key"
 """The SSH key of the cluster's VMs; the public one is beside it."""
-RUNS = "runs"
-STUDIES = "studies"
-JOBS = "jobs"
-DASKS = "dasks"
+RUNS = KINDS["run"].folder
+STUDIES = KINDS["study"].folder
+JOBS = KINDS["job"].folder
+DASKS = KINDS["dask"].folder
 CONTROLLER_LOG = "controller.log"
 
 # In the folder of a run, wherever that is.
-RUN = "run.json"
+RUN = KINDS["run"].file
 """What was declared. It is written last: where that is, all of the run is."""
 CELL = "cell.py"
 INCLUDE = "include"
@@ -42,10 +44,10 @@ TRACE_WANTED, TRACE, TRACE_REFUSED = "trace.wanted", "trace.json.gz", "trace.ref
 """On a worker's VM: asks for a trace of a step, is the trace, or says in how many seconds there may be one."""
 
 # In the folder of a study, which has the cell and what goes with it as that of a run has them.
-STUDY = "study.json"
+STUDY = KINDS["study"].file
 
 # In the folder of a job, wherever that is; it has `cell.py`, `include/` and the packages as a run's folder has them.
-JOB = "job.json"
+JOB = KINDS["job"].file
 """What was declared, written last."""
 KEPT = "kept"
 """The folder that is kept, as it was shipped: an archive a time."""
@@ -53,7 +55,7 @@ OUTPUT = "output"
 """What its processes said, a file for each attempt and rank."""
 
 # In the folder of a Dask cluster, wherever that is.
-DASK = "dask.json"
+DASK = KINDS["dask"].file
 """What was declared, written last."""
 TLS_CA, TLS_CERTIFICATE, TLS_KEY = "tls/ca.pem", "tls/own.pem", "tls/own.key"
 """The authority of its certificates, and those of whoever has the folder: here the client's."""
@@ -62,8 +64,8 @@ TLS_CA_KEY = "tls/ca.key"
 DASK_EVENTS = "events.jsonl"
 
 # In the folder of a bag; on a VM, of its Dask cluster.
-BAGS = "bags"
-BAG = "bag.json"
+BAGS = KINDS["bag"].folder
+BAG = KINDS["bag"].file
 """What was declared, written last."""
 LIFETIMES = "lifetimes.json"
 """What its driver is told of the lifetimes of VMs."""

@@ -30,6 +30,7 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
         package / "errors.py",
         package / "files.py",
         package / "imports.py",
+        package / "kinds.py",
         package / "version.py",
     ]
     chosen += [*package.glob("protocol/**/*.py"), *package.glob("runtime/**/*.py")]

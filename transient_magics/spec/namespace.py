@@ -9,26 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
+from ..kinds import KINDS
 from ..protocol import layout
 from ..protocol.names import LONGEST_NAME
 
-Kind = Literal["run", "study", "job", "bag", "Dask cluster"]
-FOLDERS: Mapping[Kind, tuple[str, str]] = {
-    "run": (layout.RUNS, layout.RUN),
-    "study": (layout.STUDIES, layout.STUDY),
-    "job": (layout.JOBS, layout.JOB),
-    "bag": (layout.BAGS, layout.BAG),
-    "Dask cluster": (layout.DASKS, layout.DASK),
-}
-"""By kind of work: the folder in its cluster's that holds the folders of such work, and the file with a declaration."""
-STEMS = ("run", "stalls", "study", "job", "bag", "dask")
-"""First parts of automatic names, such as `run-1`."""
 _NUMBERED = re.compile(r"(.+)-d(\d+)")
 
 
-def refusal(cluster: str, kind: Kind, name: str, taken: Mapping[str, Kind], *, owner: str = "") -> str:
+def refusal(cluster: str, kind: str, name: str, taken: Mapping[str, str], *, owner: str = "") -> str:
     """Return why new work of this kind on `cluster` cannot have `name`, in one sentence; empty where it can.
 
     Parameters
@@ -39,17 +28,17 @@ def refusal(cluster: str, kind: Kind, name: str, taken: Mapping[str, Kind], *, o
         The study or bag that begins this work under a name that it reserves.
     """
     if other := taken.get(name):
-        return f"{cluster} has a {other} {name} already"
+        return f"{cluster} has a {KINDS[other]} {name} already"
     if holder := _holder(name, taken, owner):
         parts = "its trials" if taken[holder] == "study" else "its Dask clusters"
         return f"{cluster} has a {taken[holder]} {holder}, which reserves the name {name} for {parts}"
     if kind != "study":
         return ""
-    if name in STEMS:
+    if any(name in other.stems for other in KINDS.values()):
         return f"{name}-1, {name}-2 and so on are automatic names, and the trials of a study {name} would need them"
     for other_name, other in taken.items():
         if _is_of_study(name, other_name):
-            return f"{cluster} has a {other} {other_name} already, and a trial of {name} would need that name"
+            return f"{cluster} has a {KINDS[other]} {other_name} already, and a trial of {name} would need that name"
     return ""
 
 
@@ -59,7 +48,7 @@ def dask_name(bag: str, number: int) -> str:
     return bag[: LONGEST_NAME - len(end)].rstrip("-") + end
 
 
-def _holder(name: str, taken: Mapping[str, Kind], owner: str) -> str:
+def _holder(name: str, taken: Mapping[str, str], owner: str) -> str:
     """Return the study or bag, other than `owner`, that reserves `name`; empty where none does."""
     for study in _possible_studies(name):
         if study != owner and taken.get(study) == "study":

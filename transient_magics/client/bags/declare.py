@@ -17,7 +17,6 @@ from ...catalog.published import LAST_HOUR
 from ...errors import CellError, ClusterError, DeclarationError
 from ...protocol import layout
 from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
-from ...protocol.cluster_commands import Bag as Begin
 from ...protocol.study import parse_space
 from ...spec import ClusterSpec, parse_name
 from ...spec.boot_times import usual
@@ -98,7 +97,7 @@ def declare_bag(
         record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
         fill=lambda folder: fill(folder, placed, include, files, more={layout.LIFETIMES: lifetimes}),
     )
-    claims.announce(chosen, "bag", name, Begin(bag=name))
+    claims.announce(chosen, "bag", name)
     return Bag(name, chosen)
 
 

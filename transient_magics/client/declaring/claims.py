@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from ... import files, places
 from ...errors import ClusterError, NameTakenError
-from ...protocol.cluster_commands import Command
+from ...kinds import KINDS
+from ...protocol.cluster_commands import Declare
 from ...protocol.names import is_name
-from ...spec.namespace import FOLDERS, Kind, refusal
+from ...spec.namespace import refusal
 from .. import commands
 from ..folders import remove_abandoned
 from .runs import write_record
@@ -35,13 +36,13 @@ _LOCK_PAUSE_SECONDS = 0.01
 _FIX = "Choose another --name."
 
 
-def refuse_taken(cluster: Cluster, kind: Kind, name: str) -> None:
+def refuse_taken(cluster: Cluster, kind: str, name: str) -> None:
     """Raise NameTakenError where other work of the cluster has the name, or reserves it."""
     if why := refusal(cluster.name, kind, name, _taken(cluster)):
         raise NameTakenError(why, fix=_FIX)
 
 
-def free_name(cluster: Cluster, kind: Kind, stem: str, *, first: int = 1) -> str:
+def free_name(cluster: Cluster, kind: str, stem: str, *, first: int = 1) -> str:
     """Return the first of `stem-1`, `stem-2`, ... that work of this kind can have. `first`: the first number tried."""
     taken = _taken(cluster)
     number = first
@@ -52,7 +53,7 @@ def free_name(cluster: Cluster, kind: Kind, stem: str, *, first: int = 1) -> str
 
 def declare(
     cluster: Cluster,
-    kind: Kind,
+    kind: str,
     name: str | None,
     *,
     stem: str = "",
@@ -77,8 +78,7 @@ def declare(
     ClusterError
         The folder cannot be made.
     """
-    place, file = FOLDERS[kind]
-    parent = cluster.directory / place
+    parent = cluster.directory / KINDS[kind].folder
     remove_abandoned(parent)
     # Two threads have the same process id. Folders that begin with a dot are no work: their names are invalid.
     fresh = parent / f".{name or stem}-{secrets.token_hex(4)}.{os.getpid()}"
@@ -92,39 +92,39 @@ def declare(
             else:
                 refuse_taken(cluster, kind, name)
                 chosen = name
-            write_record(fresh / file, record(chosen))
+            write_record(fresh / KINDS[kind].file, record(chosen))
             fresh.rename(parent / chosen)
     except OSError as error:
-        what = f"The folder of a {kind} cannot be made: {error.strerror or error}"
+        what = f"The folder of a {KINDS[kind]} cannot be made: {error.strerror or error}"
         raise ClusterError(what, where=str(parent / (name or stem))) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none
     return chosen
 
 
-def announce(cluster: Cluster, kind: Kind, name: str, command: Command) -> None:
+def announce(cluster: Cluster, kind: str, name: str) -> None:
     """Send the controller the command that begins declared work.
 
     Raises what `commands.send` does. NameTakenError, where another machine has declared work of that name meanwhile:
     then this declaration is removed, or it would wait without end.
     """
     try:
-        commands.send(cluster.directory, command)
+        commands.send(cluster.directory, Declare(kind=kind, name=name))
     except NameTakenError:
-        shutil.rmtree(cluster.directory / FOLDERS[kind][0] / name, ignore_errors=True)
+        shutil.rmtree(cluster.directory / KINDS[kind].folder / name, ignore_errors=True)
         raise
 
 
-def _taken(cluster: Cluster) -> dict[str, Kind]:
+def _taken(cluster: Cluster) -> dict[str, str]:
     """Return the kind of each work of the cluster by name: what its journal has, and what lies in its folder.
 
     Work that was just declared has a folder only. Work that another machine declared may be in the journal only.
     """
     taken = cluster.state.work
-    for kind, (place, _) in FOLDERS.items():
+    for kind in KINDS.values():
         with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(cluster.directory / place)
-            taken |= dict.fromkeys(filter(is_name, names), kind)
+            names = os.listdir(cluster.directory / kind.folder)
+            taken |= dict.fromkeys(filter(is_name, names), kind.name)
     return taken
 
 

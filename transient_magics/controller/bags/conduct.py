@@ -22,7 +22,7 @@ from ...journal.bags import events
 from ...journal.bags.fold import fold
 from ...journal.bags.state import DeclaredBag
 from ...journal.cost import charged
-from ...journal.declared import declared_below
+from ...journal.declared import waiting
 from ...protocol import checks, layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
@@ -88,15 +88,15 @@ class Bags:
                 ended = events.BagEnded(bag=bag.name, state="failed", reason="this machine has not declared it so")
                 self._recorder.record(ended)
 
-    def stop(self, name: str) -> None:
-        """Have it end. One that is over, or nobody knows, is none."""
-        bag = self._state.bags.get(name)
-        if bag and not bag.over and not bag.ending:
-            self._recorder.record(events.BagEnding(bag=name, reason="it was stopped"))
+    async def stop(self, name: str, reason: str = "") -> None:
+        """Begin no further job of the bag. Does nothing if it ends already."""
+        bag = self._state.bags[name]
+        if not bag.over and not bag.ending:
+            self._recorder.record(events.BagEnding(bag=name, reason=reason or "it was stopped"))
 
     def declare_waiting(self) -> None:
         """Declare those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
-        for name in waiting_bags(self._directory, self._state):
+        for name in waiting(self._directory, self._state, "bag"):
             try:
                 self.declare(name)
             except ClusterError as error:
@@ -116,7 +116,7 @@ class Bags:
                 case Say(reason, limit):
                     self._recorder.record(events.BagEnding(bag=name, reason=reason, limit=limit))
                 case EndDask(dask, reason):
-                    self._dasks.stop(dask, reason)
+                    self._dasks.end(dask, reason)
                 case End(how, reason):
                     self._recorder.record(events.BagEnded(bag=name, state=how, reason=reason))
                     self._recorder.note(f"bag {name}", "")
@@ -211,7 +211,7 @@ class Bags:
 
     def fail(self, bag: str, dask: str, reason: str) -> None:
         """End it, and its Dask cluster."""
-        self._dasks.stop(dask, reason)
+        self._dasks.end(dask, reason)
         self._recorder.record(events.BagEnded(bag=bag, state="failed", reason=reason))
 
     @contextmanager
@@ -230,11 +230,6 @@ class Bags:
     def note(self, name: str, what: str) -> None:
         """Say what is in the way, or nothing any more."""
         self._recorder.note(f"bag {name}", what)
-
-
-def waiting_bags(directory: Path, state: ClusterState) -> list[str]:
-    """Bags that nobody has heard of yet: their folder in the cluster's says that they are wanted."""
-    return [name for name in declared_below(directory / layout.BAGS, layout.BAG) if name not in state.bags]
 
 
 class _Follower:

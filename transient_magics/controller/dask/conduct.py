@@ -71,8 +71,12 @@ class Dasks:
             raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
         self._recorder.record(events.DaskDeclared(dask=name, spec=spec.to_dict()))
 
-    def stop(self, name: str, reason: str, *, failed: bool = False) -> None:
-        """Have it end. One that is over, or nobody knows, is none."""
+    async def stop(self, name: str, reason: str = "") -> None:
+        """End the Dask cluster. Does nothing if it ends already."""
+        self.end(name, reason or "stopped by the user")
+
+    def end(self, name: str, reason: str, *, failed: bool = False) -> None:
+        """Record that it ends. Does nothing where it ends already, or was never declared."""
         dask = self._state.dasks.get(name)
         if dask and not dask.over and not dask.stop:
             self._recorder.record(events.DaskStopping(dask=name, reason=reason, failed=failed))
@@ -208,7 +212,7 @@ class _Part:
             except ForeignError as error:  # more of it than is taken from a VM
                 self._dasks.note(self._dask.name, str(error))
                 if self._vm.name == self._dask.vm:  # nobody would hear of its end
-                    self._dasks.stop(self._dask.name, "its VM has told more than is taken from one", failed=True)
+                    self._dasks.end(self._dask.name, "its VM has told more than is taken from one", failed=True)
                 return await _until_cancelled()
             except (RemoteError, TrainingError, OSError) as error:  # the latter: its agent says no, as under notice
                 log.warning("%s on %s: %s", self._dask.name, self._vm.name, error)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ...errors import ClusterError, ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import ClusterState, JobState, events, metrics, now
-from ...journal.declared import declared_below
+from ...journal.declared import waiting
 from ...protocol import checks, layout
 from ...protocol.agent_commands import BeginJob, EndJob, WarnJob
 from ...protocol.job import JobSpec
@@ -25,7 +25,6 @@ from ...protocol.vm_events import from_job
 from ...remote import Allowance, Connection, follow_across, follow_blocks_across
 from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
-from ...spec.grammar import instead
 from ..foreign import Refusals
 from ..record import Recorder
 from ..runs.packages import gather
@@ -70,7 +69,7 @@ class Jobs:
 
     def declare_waiting(self) -> None:
         """Begin those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
-        for name in waiting_jobs(self._directory, self._state):
+        for name in waiting(self._directory, self._state, "job"):
             try:
                 self.declare(name)
             except ClusterError as error:
@@ -88,13 +87,11 @@ class Jobs:
                 ended = events.JobEnded(job=job.name, state="failed", reason="this machine has not declared it so")
                 self._recorder.record(ended)
 
-    def stop(self, name: str) -> None:
-        """End a job, its folder shipped once more. Raises ClusterError where there is none."""
-        job = self._state.jobs.get(name)
-        if job is None:
-            raise ClusterError(f"{self._directory.name} has no job {name}", fix=instead(name, [*self._state.jobs]))
+    async def stop(self, name: str, reason: str = "") -> None:
+        """End a job, its folder shipped once more."""
+        job = self._state.jobs[name]
         if not job.over and not job.stop:
-            self._recorder.record(events.JobStopping(job=name, reason="stopped by the user"))
+            self._recorder.record(events.JobStopping(job=name, reason=reason or "stopped by the user"))
 
     def look(self, tasks: Tasks, at: float) -> None:
         """Write down and do what is due."""
@@ -208,11 +205,6 @@ class Jobs:
             return JobSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": name})
         except (OSError, ValueError) as error:
             raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
-
-
-def waiting_jobs(directory: Path, state: ClusterState) -> list[str]:
-    """Jobs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
-    return [name for name in declared_below(directory / layout.JOBS, layout.JOB) if name not in state.jobs]
 
 
 class _Part:

@@ -46,33 +46,18 @@ from ...journal import (
     read,
     replay,
 )
-from ...journal.declared import ATTACHED, agree, agreed, note_asked, resized
+from ...journal.declared import ATTACHED, agree, agreed, note_asked, resized, waiting
 from ...journal.store import name_twice, restore
+from ...kinds import KINDS
 from ...protocol import layout
-from ...protocol.cluster_commands import (
-    Bag,
-    Command,
-    Dask,
-    Delete,
-    ExtendStudy,
-    Job,
-    Move,
-    Ping,
-    Resize,
-    Study,
-    Train,
-)
+from ...protocol.cluster_commands import Command, Declare, Delete, ExtendStudy, Move, Ping, Resize
 from ...remote import Allowance, Connection
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
-from ..bags.conduct import waiting_bags
 from ..commands import serve
 from ..dask import certificates
 from ..dask.conduct import until
-from ..jobs.conduct import waiting_jobs
 from ..place import command_socket
-from ..runs.conduct import waiting_runs
-from ..studies.conduct import waiting_studies
 from ..tasks import Tasks
 from ..vms.access import Access
 from ..vms.machines import instance_name, labels
@@ -273,32 +258,23 @@ class Mirror:
                 log.warning("%s", error)
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _unheard(self) -> list[Command]:
-        """Commands of which no controller has heard: what they declare is in the cluster's folder."""
+    def _unheard(self) -> list[Declare]:
+        """Return commands for declared work that no controller has recorded: their clients reached none."""
         return [
-            *(Train(run=name) for name in waiting_runs(self._directory, self.state)),
-            *(Study(study=name) for name in waiting_studies(self._directory, self.state)),
-            *(Job(job=name) for name in waiting_jobs(self._directory, self.state)),
-            *(Bag(bag=name) for name in waiting_bags(self._directory, self.state)),
+            Declare(kind=kind.name, name=name)
+            for kind in KINDS.values()
+            if kind.waits
+            for name in waiting(self._directory, self.state, kind.name)
         ]
 
     async def _bring_declared(self, seat: Seat, command: Command) -> None:
-        """Bring the folder of what the command declares, if it declares something."""
-        match command:
-            case Train():
-                await seat.bring(self._directory, layout.RUNS, command.run)
-            case Study():
-                await seat.bring(self._directory, layout.STUDIES, command.study)
-            case Job():
-                await seat.bring(self._directory, layout.JOBS, command.job)
-            case Bag():
-                await seat.bring(self._directory, layout.BAGS, command.bag)
-            case Dask():
-                # Its keys are made here: whoever connects needs one, and this machine may be in charge again.
-                certificates.make(self._directory / layout.DASKS / command.dask, command.dask, until(self._spec))
-                await seat.bring(self._directory, layout.DASKS, command.dask)
-            case _:
-                pass
+        """Copy the folder of what the command declares, if it declares work."""
+        if not isinstance(command, Declare):
+            return
+        if command.kind == "dask":
+            # This machine makes the keys: its clients need them, and it may be in charge again.
+            certificates.make(self._directory / layout.DASKS / command.name, command.name, until(self._spec))
+        await seat.bring(self._directory, command.kind, command.name)
 
     async def live(self) -> Connection:
         """The live connection, waiting for it."""

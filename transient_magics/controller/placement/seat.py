@@ -16,6 +16,7 @@ from typing import Any
 from ...errors import ClusterError, ConnectionLostError, RemoteError
 from ...journal.declared import declared_below
 from ...journal.lock import LOCK
+from ...kinds import KINDS
 from ...protocol import layout
 from ...protocol.checks import clipped, parsed_object
 from ...protocol.cluster_commands import Command, Ping
@@ -26,11 +27,6 @@ from ..place import HERE
 from ..vms.owner import OWNER, user
 from ..vms.startup import controller_unit
 
-_DECLARATIONS = {
-    layout.RUNS: layout.RUN, layout.STUDIES: layout.STUDY, layout.JOBS: layout.JOB, layout.DASKS: layout.DASK,
-    layout.BAGS: layout.BAG,
-}  # fmt: skip
-"""What a user declares in a cluster: the place of its folders, and the file that is written last."""
 _HOME = f"{layout.ON_VM}/controller"
 _USER_WITH_SYSTEMD = "if test -d /run/systemd/system && sudo -n true 2>/dev/null; then id -un; fi"
 _INSTALL_UNIT = (
@@ -63,20 +59,22 @@ class Seat:
         """Bring what the controller goes on from: once, as it is in `directory` at the end of the one before it."""
         if await self._connection.exists(f"{self._folder}/{layout.JOURNAL}"):
             return
-        for place, last in _DECLARATIONS.items():
-            for name in declared_below(directory / place, last):
-                await self.bring(directory, place, name)
+        for kind in KINDS.values():
+            for name in declared_below(directory / kind.folder, kind.file):
+                await self.bring(directory, kind.name, name)
         for name in filter(lambda name: (directory / name).exists(), (layout.SPEC, OWNER, layout.KEY, layout.JOURNAL)):
             await self._connection.put_files({name: directory / name}, below=self._folder)
 
-    async def bring(self, directory: Path, place: str, name: str) -> None:
-        """Bring the folder of what was declared: of a run, a study, a job (`place`: JOBS), called `name`.
+    async def bring(self, directory: Path, kind: str, name: str) -> None:
+        """Copy the folder of declared work to the VM, its declaration last.
 
-        Its declaration, by which it is known, comes last. Raises ClusterError for a name that is none, and RemoteError.
+        Raises ClusterError where the name is invalid, and RemoteError.
         """
         if not is_name(name):
             raise ClusterError(f"{name!r} is no name")
-        folder, there, last = directory / place / name, f"{self._folder}/{place}/{name}", _DECLARATIONS[place]
+        last = KINDS[kind].file
+        folder = directory / KINDS[kind].folder / name
+        there = f"{self._folder}/{KINDS[kind].folder}/{name}"
         if await self._connection.exists(f"{there}/{last}"):
             return
         files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}

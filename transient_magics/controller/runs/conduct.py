@@ -15,12 +15,11 @@ from pathlib import Path
 
 from ...errors import ClusterError, NameTakenError, TransientError
 from ...journal import ClusterState, RunState, VmState, events, unknown_run
-from ...journal.declared import declared_below, declared_run, is_brought, run_folder
+from ...journal.declared import declared_run, is_brought, run_folder, waiting
 from ...protocol import layout
 from ...protocol.agent_commands import INPUT, Evaluate, Save
 from ...protocol.vm_events import ProcessGaveUp
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, run_store
-from ...spec.grammar import instead
 from ...spec.places import slot_of
 from ..commands import PATIENCE, still_looking
 from ..decisions.ledger import Leases, leases, to_check, to_conduct
@@ -67,7 +66,7 @@ class Runs:
 
         One that cannot be read has failed, and holds up nobody.
         """
-        for name in waiting_runs(self._directory, self._state):
+        for name in waiting(self._directory, self._state, "run"):
             try:
                 self.declare(name)
             except NameTakenError as error:  # no run may fail under the name of other work
@@ -167,8 +166,11 @@ class Runs:
         places = (place for place, owner in self._state.leases.items() if owner == name and slot_of(place) == vm.slot)
         return max((self._state.leased_at.get(place, 0.0) for place in places), default=0.0)
 
-    async def stop(self, name: str) -> None:
-        """End a run, its last checkpoint brought home if it can be had. Raises ClusterError."""
+    async def stop(self, name: str, reason: str = "") -> None:
+        """End a run, its last checkpoint brought home if it can be had. Its journal has no `reason`.
+
+        Raises ClusterError where it trains, and this controller has not found its VMs yet.
+        """
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
@@ -238,9 +240,8 @@ class Runs:
         self._tasks.do(f"trace of {name} on {chosen}", trace)
 
     def _known(self, name: str) -> RunState:
-        if run := self._state.runs.get(name):
-            return run
-        raise ClusterError(f"{self._declared.name} has no run {name}", fix=instead(name, [*self._state.runs]))
+        self._state.refuse_unknown("run", name)
+        return self._state.runs[name]
 
     async def _end(self, run: RunState) -> None:
         if training := self._trainings.get(run.name):
@@ -314,8 +315,3 @@ def _serves(state: ClusterState, vm: VmState, run: str) -> bool:
     if vm.role == PREPARATION:
         return state.preparers.get(vm.slot) == run
     return vm.role != WORKER or state.has(run, vm)
-
-
-def waiting_runs(directory: Path, state: ClusterState) -> list[str]:
-    """Runs that nobody has heard of yet, oldest first: their folder in the cluster's says that they are wanted."""
-    return [name for name in declared_below(directory / layout.RUNS, layout.RUN) if name not in state.runs]

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from ...errors import ClusterError
 from ...journal import ClusterState, RunState, StudyState, events
-from ...journal.declared import declared_below, forget_brought, is_brought
+from ...journal.declared import forget_brought, is_brought, waiting
 from ...protocol import layout
 from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
-from ...spec.grammar import instead
 from ...trials.optuna_study import Twin, missing
 from ...trials.points import point, random_point
 from ..record import Recorder
@@ -60,7 +59,7 @@ class Studies:
 
     def declare_waiting(self) -> None:
         """Begin those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
-        for name in waiting_studies(self._directory, self._state):
+        for name in waiting(self._directory, self._state, "study"):
             try:
                 self.declare(name)
             except ClusterError as error:
@@ -80,14 +79,15 @@ class Studies:
                 folder.rename(aside / name)
                 forget_brought(self._directory, name)
 
-    def stop(self, name: str) -> None:
-        """End a study where it stands. Raises ClusterError where there is none."""
-        if not self._known(name).ended:
-            self._recorder.record(events.StudyEnded(study=name, reason="stopped by the user"))
+    async def stop(self, name: str, reason: str = "") -> None:
+        """End a study where it stands. Does nothing if it has ended."""
+        if not self._state.studies[name].ended:
+            self._recorder.record(events.StudyEnded(study=name, reason=reason or "stopped by the user"))
 
     def extend(self, name: str, trials: int, request: str = "") -> None:
         """Have so many trials more, once for each `request`. Raises ClusterError where there can be none."""
-        study = self._known(name)
+        self._state.refuse_unknown("study", name)
+        study = self._state.studies[name]
         if request and request in study.requests:
             return
         if study.spec.sampler == "none":
@@ -182,16 +182,6 @@ class Studies:
             self._recorder.note(f"study {study.name}", what)
         else:
             self._recorder.note(f"study {study.name}", "")
-
-    def _known(self, name: str) -> StudyState:
-        if study := self._state.studies.get(name):
-            return study
-        raise ClusterError(f"{self._directory.name} has no study {name}", fix=instead(name, [*self._state.studies]))
-
-
-def waiting_studies(directory: Path, state: ClusterState) -> list[str]:
-    """Studies that nobody has heard of yet: their folder in the cluster's says that they are wanted."""
-    return [name for name in declared_below(directory / layout.STUDIES, layout.STUDY) if name not in state.studies]
 
 
 def _has_twin(spec: StudySpec) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from ...spec.namespace import Kind as WorkKind
 from ..bags.state import DeclaredBag
 from ..events import Event
 from ..jobs import DaskState, JobState
@@ -38,7 +37,7 @@ def changed(value: _Value, /, **changes: object) -> _Value:
     return new
 
 
-def refuse_taken(state: ClusterState, kind: WorkKind, name: str) -> None:
+def refuse_taken(state: ClusterState, kind: str, name: str) -> None:
     """Raise ValueError where other work of the cluster has the name, or reserves it."""
     if why := state.taken(kind, name):
         raise ValueError(why)

@@ -1,0 +1,60 @@
+"""The registry of the kinds of work that a cluster can have: one line for each, and the one place that lists them.
+
+The bottom layer: protocol, journal, client and controller learn from here which kinds exist. What a kind does is in its
+package, whose parts `load` imports when they are needed, so that a kernel never imports the controller's part of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of work."""
+
+    name: str
+    """Its identifier in commands and events."""
+    folder: str
+    """The folder in a cluster's folder that holds a folder for each work of this kind."""
+    file: str
+    """The file with a declaration. It is written last: a folder that has it is complete."""
+    stems: tuple[str, ...]
+    """First parts of its automatic names, such as `run` of `run-1`."""
+    word: str = ""
+    """What people read (default: `name`)."""
+    waits: bool = True
+    """Whether a controller begins work that it finds declared, although no client asked for it."""
+    package: str = ""
+    """The package with its parts."""
+
+    def __str__(self) -> str:
+        return self.word or self.name
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("run", "runs", "run.json", ("run", "stalls")),
+        Kind("study", "studies", "study.json", ("study",)),
+        Kind("job", "jobs", "job.json", ("job",)),
+        Kind("bag", "bags", "bag.json", ("bag",)),
+        # A Dask cluster without its client is of no use: the client declares another one.
+        Kind("dask", "dasks", "dask.json", ("dask",), word="Dask cluster", waits=False),
+    )
+}
+"""All kinds by name. A measurement of stalls is a run."""
+
+
+def checked_kind(value: object) -> str:
+    """Return `value` if it names a kind of work. Raises ValueError."""
+    if isinstance(value, str) and value in KINDS:
+        return value
+    raise ValueError(f"unknown kind of work: {value!r:.80}")
+
+
+def load(kind: str, part: str) -> ModuleType:
+    """Import a part, such as `conduct`, of a kind's package."""
+    return importlib.import_module(f"{KINDS[kind].package}.{part}")
