@@ -107,8 +107,8 @@ def live(cluster: Cluster, minutes: float, chance: random.Random) -> dict[str, i
 
 
 def test_the_bill_of_a_chaotic_day_is_googles_within_a_hundredth() -> None:
-    with own_home():
-        url = emulator.ensure(expecting=True)
+    with own_home(), emulator.hold():
+        url = emulator.ensure()
         with Observer(url) as observer:
             cluster = client.declare(Declaration(SPEC, name="day", max_hours=2000, max_cost=None, idle=1e7))
             cluster.wait(90)
