@@ -16,8 +16,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from _calibration import Array, Row, Trial, World, mean_correlation, worlds
-from _courses import ABSENT_HOURS, Course, Part, best_speed, revoked_after, revoked_times, speed_of
+from _calibration import (
+    ABSENT_HOURS,
+    Array,
+    Course,
+    Part,
+    Row,
+    Trial,
+    World,
+    best_speed,
+    mean_correlation,
+    revoked_after,
+    revoked_times,
+    speed_of,
+    worlds,
+)
 
 from transient_magics.catalog import ACCELERATORS, ZONES, PriceList
 from transient_magics.catalog.published import WAVES
@@ -40,9 +53,9 @@ CLUSTER = "k80x4"
 RUNS, BEST_RUNS = 2000, 4000
 """Simulated courses of a plan, and of its best interval."""
 HOURS = 5.0
-"""Of a run."""
+"""Length of a run in hours."""
 LIVES_HOURS = 20.0
-"""How long the VMs of planned runs live, in the mean."""
+"""Mean hours of the lives of VMs of planned runs."""
 
 
 def exact_workload(name: str, away: float = 0.0) -> Workload:
@@ -77,7 +90,7 @@ def law(gpu: str, place: str) -> LifetimeModel:
 
 
 def usual_speeds(parts: Sequence[Part], workload: Workload) -> list[float]:
-    """What the parts' clusters make without effects."""
+    """Return the speeds of the parts' clusters without effects."""
     found = list[float]()
     for part in parts:
         gpus = [gpu for gpu, count in part.observation.workers.items() for _ in range(count)]

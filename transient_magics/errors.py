@@ -195,6 +195,11 @@ def joined(errors: Sequence[TransientError]) -> TransientError:
     return errors[0] if len(errors) == 1 else ClusterError(" ".join(map(str, errors)))
 
 
+def install_extra(extra: str) -> str:
+    """Return the command that installs an optional part (`[project.optional-dependencies]`) from a checkout."""
+    return f'Run in the checkout: pip install ".[{extra}]"'
+
+
 def granted(answer: dict[str, Any]) -> dict[str, Any]:
     """A controller's answer to a command, as `serve` gives it; raises the error in it if that is what it holds."""
     if not answer.pop("ok", False):

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .errors import DeclarationError
+from .errors import DeclarationError, install_extra
 from .journal import RunState, StudyState
 from .protocol.literals import same, value_text
 from .protocol.run import Value
@@ -70,8 +70,7 @@ class Twin:
         try:
             import optuna
         except ImportError:
-            fix = "pip install 'transient-magics[sweep]', or pip install optuna."
-            raise DeclarationError("Optuna is not installed", fix=fix) from None
+            raise DeclarationError("Optuna is not installed", fix=install_extra("sweep")) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna, self._spec = optuna, spec
         self._steps = max(1, spec.run.train_steps // spec.run.eval_steps) if spec.run.eval_steps else 1

@@ -33,6 +33,7 @@ def test_nothing_that_was_simulated_beats_the_front() -> None:
         assert not any(each.hours < 0.99 * best.hours and each.dollars < 0.99 * best.dollars for best in found.front)
     assert found.best is found.knee
     assert found.considered > 500
+    assert not any("k80" in kinds(each) for each in found.plans), "Google sells none"
 
 
 @pytest.mark.slow

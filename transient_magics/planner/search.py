@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..catalog import ACCELERATORS, has_gpu, larger_shapes, never_on_demand, region, zones_with
+from ..catalog import ACCELERATORS, PriceList, has_gpu, larger_shapes, never_on_demand, region, zones_with
 from ..errors import DeclarationError, PlanError, unknown
 from ..spec import WorkerGroup, render_money
 from .choices import Choice, Lifetimes, immortal
@@ -90,7 +90,7 @@ def search(
     like: Choice | None = None,
 ) -> Search:
     """The front within the limits, which hold for means, of clusters of one of the `gpus` or of two of them (by
-    default all whose speed is known). Raises PlanError where nothing keeps within them.
+    default all with a known speed that Google sells, at list prices). Raises PlanError where nothing keeps within them.
 
     `like`: what else all of them are declared with: machines, disks. Machines that are not named are looked at by
     themselves where larger ones would make steps shorter.
@@ -99,7 +99,11 @@ def search(
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES, error=PlanError)
     steps, left_out = _by_workers(train_steps)
-    sketches = Sketches(workload, steps, gpus or _known(workload), zones, servers, server_cores, models, like)
+    if not gpus:
+        # A published workload has prices of its year, and for the GPUs of its year alone.
+        workload = replace(workload, prices=PriceList())
+        gpus = _sold(workload)
+    sketches = Sketches(workload, steps, gpus, zones, servers, server_cores, models, like)
     numbers = sketches.near_front(_SIMULATED, _MIXED)
     if not numbers:
         where = f" in {', '.join(zones)}" if zones else ""
@@ -192,13 +196,15 @@ def knee(front: Sequence[Plan]) -> Plan:
     return max(front, key=saved)
 
 
-def _known(workload: Workload) -> list[str]:
-    """GPUs to look at: those it was measured on and all that can be had; of a published one, those of its prices."""
-    if workload.prices.servers:
-        return [name for name in workload.prices.servers if workload.knows(name)]
+def _sold(workload: Workload) -> list[str]:
+    """Return the GPUs with a known speed that can be rented today, those that it was measured on first.
+
+    If there is none, those that it was measured on, which only the emulator has.
+    """
     measured = [gpu_of(kind) for kind, known in workload.compute.items() if known.measured]
-    living = [name for name, entry in ACCELERATORS.items() if not entry.withdrawn and name != "cpu"]
-    return [name for name in dict.fromkeys([*measured, *living]) if workload.knows(name)]
+    gpus = [name for name in ACCELERATORS if name != "cpu"]
+    known = [name for name in dict.fromkeys([*measured, *gpus]) if workload.knows(name)]
+    return [name for name in known if not ACCELERATORS[name].withdrawn] or known
 
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)

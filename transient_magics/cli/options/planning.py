@@ -186,7 +186,7 @@ def _machines() -> tuple[Option, ...]:
             "--gpus",
             "GPUs for a search, each alone and two together: k80,p100",
             gpus,
-            default="all whose speed is known",
+            default="all with a known speed that Google sells, at list prices",
             completes="gpu",
             metavar="GPU,GPU",
         ),

@@ -81,7 +81,7 @@ def plan(
     seed: int = 0,
 ) -> Plan | Search | BagPlan:
     """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog, of
-    one GPU or of two (of `gpus`, else of all whose speed is known).
+    one GPU or of two (of `gpus`, else of all with a known speed that Google sells, at list prices).
 
     `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
     name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs, or

@@ -17,7 +17,7 @@ from typing import Protocol
 from ...errors import ClusterError, ForeignError, RoomError, TransientError
 from ...journal import ClusterState, Event, JobState, events, metrics
 from ...journal.bags.state import DeclaredBag
-from ...journal.declared import note_brought, run_folder
+from ...journal.declared import declared_study, note_brought, run_folder
 from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.checks import LONGEST_LINE
@@ -33,7 +33,7 @@ from ..runs.checking import take_counts
 from ..runs.checkpoint_copy import copy_checkpoints
 from ..runs.results import thin_metrics
 from ..runs.training import MOST_METRICS
-from ..studies.trial_folder import declared, make
+from ..studies.trial_folder import make
 from .seat import Seat
 
 log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ class Homecoming:
             for trial in study.trials.values():
                 if run not in trial.runs or not (self._directory / layout.STUDIES / study.name).is_dir():
                     continue
-                spec = declared(self._directory, study.name)
+                spec = declared_study(self._directory, study.name)
                 if run in spec.run_names(trial.number) and spec.tries(trial.params):
                     repeat = spec.run_names(trial.number).index(run)
                     store = run_store(self._spec, run)

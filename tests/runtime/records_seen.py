@@ -1,4 +1,6 @@
-"""How much of the training data workers see that begin anew again and again, beside Tensor2Tensor's own pipeline.
+"""How much of the training data workers see that start several times, beside Tensor2Tensor's own pipeline.
+
+`python -m tests.runtime.records_seen` prints all of it; with `--quick` it is the program of test_order.py.
 
 Numbered records take the place of examples. A cluster's epoch: four workers make as many steps together as one pass
 over the records has. Short lives: workers one after the other, each of so many steps that together they could see every
@@ -14,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from _common import say
 
 from transient_magics.runtime.training.t2t import bridges, data
 from transient_magics.runtime.training.t2t.registry import Definition
@@ -83,6 +84,11 @@ def seen(lives: Iterator[Any], count: int, records: int) -> tuple[float, float]:
     return len(np.unique(np.concatenate(found))) / records, len(np.intersect1d(*found[:2])) / len(found[0])
 
 
+def say(name: str, value: float, goal: str = "") -> None:
+    """Print a share of the records, and its goal."""
+    print(f"{name:58} {value:9.3f} {goal}".rstrip(), flush=True)
+
+
 def main() -> None:
     """Print parts of the records, and of one worker's that another saw too."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -94,19 +100,19 @@ def main() -> None:
             steps = records // WORKERS // batch
             mine = definition(directory, files, records, batch, shuffled=0)
             distinct, overlap = seen(ours(mine, directory, steps), WORKERS, records)
-            say(f"a cluster's epoch, {files} files: seen", distinct, "", "> 0.5")
-            say(f"a cluster's epoch, {files} files: two workers' overlap", overlap, "", "~ 0.25")
+            say(f"a cluster's epoch, {files} files: seen", distinct, "> 0.5")
+            say(f"a cluster's epoch, {files} files: two workers' overlap", overlap, "~ 0.25")
             if not quick:
                 original = definition(directory, files, records, batch, shuffled=512)
                 distinct, overlap = seen(theirs(original, directory, steps), WORKERS, records)
-                say(f"a cluster's epoch, {files} files: seen by T2T's", distinct, "")
-                say(f"a cluster's epoch, {files} files: T2T's overlap", overlap, "")
+                say(f"a cluster's epoch, {files} files: seen by T2T's", distinct)
+                say(f"a cluster's epoch, {files} files: T2T's overlap", overlap)
             steps = int(passes * records / lives / batch)
             distinct, _ = seen(ours(mine, directory, steps), lives, records)
-            say(f"{lives} lives of {steps} steps, {files} files: seen", distinct, "", "> 0.95")
+            say(f"{lives} lives of {steps} steps, {files} files: seen", distinct, "> 0.95")
             if not quick:
                 distinct, _ = seen(theirs(original, directory, steps), lives, records)
-                say(f"{lives} lives of {steps} steps, {files} files: seen by T2T's", distinct, "")
+                say(f"{lives} lives of {steps} steps, {files} files: seen by T2T's", distinct)
 
 
 if __name__ == "__main__":

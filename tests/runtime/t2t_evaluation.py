@@ -1,5 +1,7 @@
 """What an evaluation here finds of a checkpoint, beside what Tensor2Tensor's own model function finds of the same one.
 
+`python -m tests.runtime.t2t_evaluation` prints all of it; with `--quick` it is the program of test_t2t_evaluation.py.
+
 Theirs: Problem.input_fn gives the dev split, T2TModel.estimator_model_fn the metrics; only the loop around them, which
 was TensorFlow's estimator, is written here. Each model has made a few steps, and has a process of its own. Also: the
 mean of two checkpoints that run.decode takes, beside one that is computed from their files.
@@ -15,9 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _common import CELL, say
+from tests.runtime import programs
 
-CELL = f"""{CELL}
+CELL = f"""{(programs.PROJECT / "templates" / "digits.py").read_text(encoding="utf-8")}
 from tensor2tensor.data_generators import algorithmic
 from tensor2tensor.models import lstm, transformer
 
@@ -176,9 +178,9 @@ def main() -> None:
         except EOFError:
             raise SystemExit(f"{model}: its process died") from None
         process.join()
-        say(f"{model}: metrics", answer["metrics"], "")
-        say(f"{model}: largest deviation from Tensor2Tensor's", 1e6 * answer["deviation"], "1e-6", "< 10")
-        say(f"{model}: of the mean of two checkpoints", 1e6 * answer["mean"], "1e-6", "< 1")
+        print(f"{model}: metrics  {answer['metrics']:.0f}.0")
+        print(f"{model}: largest deviation from Tensor2Tensor's  {1e6 * answer['deviation']:.3f} 1e-6")
+        print(f"{model}: of the mean of two checkpoints  {1e6 * answer['mean']:.3f} 1e-6", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
-"""A worker's cache of 35 % of the records: seconds and bytes from the source in each epoch, and what a kill costs.
+"""How records reach a step: a worker's cache and the bucket, and mini-batches that other VMs prepare.
 
-The chief's leases, the sending of blocks and a worker's side of it are the real ones, over a port of this machine that
+`cache`: a worker's cache of 35 % of the records: seconds and bytes from the source in each epoch, and after a kill. The
+chief's leases, the sending of blocks and a worker's side of it are the real ones, over a port of this machine that
 carries so many bytes a second; nothing is decoded. Beside them, on the same source and with the same room: the blocks
 that are kept are those used last, as a page cache does (in the order of the files, and in one that is drawn); and
 tf.data's Dataset.cache and Dataset.snapshot, in processes of their own, whose files have all records or none. Then how
-long each takes to be as fast as it was, where its process is killed and started again on its VM.
+long each takes to be as fast as it was, where its process is killed and started again on its VM. Then a first epoch,
+which no cache has yet, by one worker and by three: through the chief's link, which they share, and straight from an
+emulated bucket, with Google's client, where each has a link of its own. At the end a worker of two is killed in
+mid-epoch.
 
-Then a first epoch, which no cache has yet, by one worker and by three: through the chief's link, which they share, and
-straight from an emulated bucket, with Google's client, where each has a link of its own. At the end a worker of two is
-killed in mid-epoch.
+`prep`: mini-batches prepared on VMs of their own (`--prep`): speed and dollars against decoding on the worker. One
+worker with a K80 at list prices, on the emulator; its steps take as long as an emulated accelerator says. Decoding an
+example is a sleep, of 24 simultaneously as Tensor2Tensor interleaves them, so that each VM has cores for it of its own,
+which this machine has not. Of slow decoding, and of decoding that a worker does in passing: there the other VMs can
+only cost.
 """
 
 from __future__ import annotations
@@ -31,12 +37,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import google_crc32c
-from _common import median, say, say_all
-from _relay import Relay
+from _common import (
+    CELL,
+    Relay,
+    all_in,
+    median,
+    own_home,
+    parser_of,
+    rows_between,
+    run_measures,
+    say,
+    say_all,
+    start,
+    step_rate,
+)
 
+from transient_magics import client
+from transient_magics.client import Declaration, Run
 from transient_magics.cloud import Reach
 from transient_magics.cloud.storage import bounded_token
+from transient_magics.journal import ClusterState
 from transient_magics.protocol.chief_messages import Grant, Lease, read_first
+from transient_magics.protocol.measures.step_parts import step_parts
 from transient_magics.protocol.messages import encode
 from transient_magics.runtime.files import blocks
 from transient_magics.runtime.files.blocks import Index
@@ -52,6 +74,26 @@ FILE = "p-train-00000-of-00001"
 PLACE = "gs://benchmark-records/p"
 KILLED_AT = 0.5
 """Of an epoch, when a process is killed."""
+BATCH, PACE = 32, 0.1
+SLOW, QUICK = 0.240, 0.012
+"""Seconds of decoding an example: a mini-batch takes three times as long as its step, and a sixth of it."""
+SETTLE_SECONDS = 5.0
+PROBLEM = (
+    CELL
+    + """
+
+@registry.register_problem
+class SlowDigits(ImageDigits):
+    def preprocess_example(self, example, mode, hparams):
+        import tensorflow as tf
+        from tensorflow.python.data.experimental.ops import testing
+        one = tf.data.Dataset.from_tensors(example["inputs"]).apply(testing.sleep(MICROSECONDS))
+        decoded = one.get_single_element()
+        decoded.set_shape(example["inputs"].shape)
+        example["inputs"] = decoded
+        return super().preprocess_example(example, mode, hparams)
+"""
+)
 
 
 class Source:
@@ -98,33 +140,6 @@ class Source:
             writer.close()
             return
         await serving.serve(self.folder, self.index, reader, writer)
-
-
-def main() -> None:
-    """Print seconds, bytes and blocks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="32 MB, three epochs, one sample (256 MB, five, three)")
-    parser.add_argument("--epoch-of", metavar="WAY", help=argparse.SUPPRESS)
-    parser.add_argument("--records", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--place", default="", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.epoch_of:
-        one_epoch(given.epoch_of, given.records, given.place)
-        return
-    quick = given.quick
-    size, epochs, samples = (32_000_000, 3, 1) if quick else (256_000_000, 5, 3)
-    rate = size / 12
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "data"
-        folder.mkdir()
-        source = Source(folder, size, rate)
-        ours(source, Path(place), epochs)
-        used_last(source, epochs)
-        for way in TFDATA:
-            tf_data(way, source, Path(place))
-        started_again(source, Path(place))
-        straight(source, Path(place), samples)
-        killed(source, Path(place))
 
 
 def ours(source: Source, place: Path, epochs: int) -> None:
@@ -371,6 +386,89 @@ def _masked(content: bytes) -> int:
 
 def _of(part: float) -> str:
     return f"{100 * part:.0f} % of the records from the source"
+
+
+def cache(options: argparse.Namespace) -> None:
+    """Print seconds, bytes and blocks of the cache and its peers."""
+    quick = options.quick
+    size, epochs, samples = (32_000_000, 3, 1) if quick else (256_000_000, 5, 3)
+    rate = size / 12
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "data"
+        folder.mkdir()
+        source = Source(folder, size, rate)
+        ours(source, Path(place), epochs)
+        used_last(source, epochs)
+        for way in TFDATA:
+            tf_data(way, source, Path(place))
+        started_again(source, Path(place))
+        straight(source, Path(place), samples)
+        killed(source, Path(place))
+
+
+def measured(seconds: float, vms: int, span: float) -> tuple[float, float, float]:
+    """Steps per second, the share of them that waits for mini-batches, and US dollars an hour of all VMs."""
+    with own_home():
+        cluster = client.declare(Declaration("k80", name="bench"))
+        run = start(
+            cluster, source=PROBLEM.replace("MICROSECONDS", str(round(1e6 * seconds))), problem="slow_digits",
+            hparams=f"batch_size={BATCH}", pace_seconds=PACE, prep=f"cpux{vms}" if vms else "",
+        )  # fmt: skip
+        all_in(cluster, 1)
+        run.reach(5, 600)
+        if vms and seconds == SLOW:
+            _have_all(run, vms)
+        time.sleep(SETTLE_SECONDS)
+        began = time.time()
+        time.sleep(span)
+        state = cluster.state
+        ended = time.time()
+        found = step_rate(run, began, ended), _waiting(run, began, ended), sum(vm.hourly for vm in state.living)
+        cluster.delete(120)
+        return found
+
+
+def _have_all(run: Run, vms: int) -> None:
+    """Wait until so many were added, because steps wait, and are at work."""
+
+    def there(state: ClusterState) -> bool:
+        return sum(vm.role == "prep" and vm.state == "ready" for vm in state.living) == vms
+
+    run.cluster.follow(there, 600)
+    before = run.state.step
+    run.reach(before + 40, 600)
+
+
+def _waiting(run: Run, since: float, until: float) -> float:
+    split = [parts for row in rows_between(run, since, until) if (parts := step_parts(row.get("split")))]
+    return sum(parts.input for parts in split) / sum(parts.step for parts in split)
+
+
+def prep(options: argparse.Namespace) -> None:
+    """Print speed and waiting by the number of VMs that prepare, and what a thousand steps cost."""
+    for seconds, name in ((SLOW, "slow decoding"), (QUICK, "quick decoding")):
+        alone = 0.0
+        for vms in (0, 1, 2) if options.quick or seconds == QUICK else (0, 1, 2, 4):
+            rate, waiting, hourly = measured(seconds, vms, 20.0 if options.quick else 60.0)
+            alone = alone or rate
+            where = f"--prep cpux{vms}" if vms else "on the worker"
+            dollars = hourly / 3600 * 1000 / rate
+            more = f"{rate / alone:.2f} x, {waiting:.0%} waiting, ${hourly:.3f}/h, ${dollars:.4f} per 1,000 steps"
+            say(f"{name}, {where}", rate, "steps/s", more=more)
+
+
+def main() -> None:
+    """Run the chosen measures, or an epoch of tf.data's in this process."""
+    measures = {"cache": cache, "prep": prep}
+    parser = parser_of(__doc__, "32 MB, three epochs, one sample; 20 s of each, up to two VMs", measures)
+    parser.add_argument("--epoch-of", metavar="WAY", help=argparse.SUPPRESS)
+    parser.add_argument("--records", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--place", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.epoch_of:
+        one_epoch(options.epoch_of, options.records, options.place)
+        return
+    run_measures(measures, options)
 
 
 if __name__ == "__main__":
