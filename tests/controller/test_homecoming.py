@@ -16,7 +16,7 @@ from tests.processes import until
 from transient_magics import places
 from transient_magics.client import Cluster, Declaration
 from transient_magics.client.declaring import specify
-from transient_magics.controller.jobs import archives
+from transient_magics.controller import artifacts
 from transient_magics.controller.placement import homecoming
 from transient_magics.controller.placement.copies import Copies
 from transient_magics.controller.placement.homecoming import Homecoming
@@ -154,7 +154,7 @@ async def test_the_last_archive_of_a_job_comes_though_nothing_tells_of_it_again(
 async def test_an_archive_waits_for_room_on_the_disk_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
     left = [0, 0, 0]
-    monkeypatch.setattr(archives, "room", lambda folder: left.pop() if left else 2**40)
+    monkeypatch.setattr(artifacts, "room", lambda folder: left.pop() if left else 2**40)
     there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host, _ = reached(there, directory, group)
