@@ -25,7 +25,6 @@ from ...protocol.vm_events import from_job
 from ...remote import Allowance, Connection, follow_across, follow_blocks_across
 from ...runtime.jobs.archive import newest, path_of
 from ...spec import TRAINING
-from ..artifacts import MOST_OUTPUT
 from ..foreign import Refusals
 from ..record import Recorder
 from ..runs.packages import gather
@@ -44,8 +43,8 @@ _LINK_SECONDS = 2.0
 _LAST_WORDS_SECONDS, _LEAVING_SECONDS = 20.0, 1.0
 """How long all of what a command said may take to come here at its end; where its VM leaves. Then its exit's tail has
 to do."""
-_MOST_EVENTS = 16 * 2**20
-"""Bytes that are taken from a VM about an attempt."""
+_MOST_EVENTS, MOST_OUTPUT = 16 * 2**20, 24 * 2**20
+"""Bytes that are taken from a VM about an attempt, and of what the command says there."""
 
 
 class Jobs:
