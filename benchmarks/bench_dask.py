@@ -90,7 +90,7 @@ def main() -> None:
     with own_home(), contextlib.ExitStack() as stack:
         cluster = client.declare(Declaration("cpux3", name="dask"))
         cluster.wait(300)
-        dask = stack.enter_context(cluster.dask(threads=1))
+        dask = stack.enter_context(cluster.dask(threads=1)).client
         dask.wait_for_workers(3, timeout=300)
         plain, own = added(dask, 40 if given.quick else 500)
         say_all("a task on a local cluster", plain, "ms")

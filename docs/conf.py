@@ -32,5 +32,5 @@ pygments_style, pygments_dark_style = "friendly", "native"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "undoc-members": False}
+autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": True}
 python_maximum_signature_line_length = 100

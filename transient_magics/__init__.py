@@ -19,8 +19,10 @@ if TYPE_CHECKING:
         Build,
         Cluster,
         Comparison,
+        Dask,
         Declaration,
         Diagnosis,
+        Handle,
         ImageList,
         Job,
         Lifetimes,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         Study,
         Trial,
         Weather,
+        WorkList,
         attach,
         bag,
         build_image,
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
         study,
         sweep,
         train,
+        work,
     )
     from .panels import declare
 
@@ -66,8 +70,10 @@ __all__ = [
     "Build",
     "Cluster",
     "Comparison",
+    "Dask",
     "Declaration",
     "Diagnosis",
+    "Handle",
     "ImageList",
     "Job",
     "Lifetimes",
@@ -80,6 +86,7 @@ __all__ = [
     "Study",
     "Trial",
     "Weather",
+    "WorkList",
     "__version__",
     "attach",
     "bag",
@@ -107,6 +114,7 @@ __all__ = [
     "study",
     "sweep",
     "train",
+    "work",
 ]
 
 

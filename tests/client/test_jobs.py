@@ -176,7 +176,7 @@ def test_what_does_not_come_from_the_vm_of_the_controller_is_no_older_state_inst
 @pytest.mark.parametrize("kind", ["run", "job", "bag", "study"])
 def test_what_a_cluster_has_not_is_refused_with_what_it_has(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     there: dict[str, object] = {}
-    monkeypatch.setattr(Cluster, "state", SimpleNamespace(runs=there, jobs=there, bags=there, studies=there))
+    monkeypatch.setattr(Cluster, "state", SimpleNamespace(of_kind=lambda kind: there))
     with own_home():
         ask = getattr(Cluster("one"), kind)
         with pytest.raises(ClusterError, match=rf"^one has no {kind} yet\.$"):

@@ -75,7 +75,7 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
     patient.until(lambda state: not state.seat, "taken back", 2 * PATIENCE)
     patient.until(lambda state: state.seat == "" and state.jobs["counts"].phase == "running", "its job goes on")
     with cluster.dask(1) as dask:
-        assert dask.submit(sum, [1, 2, 3]).result(60) == 6
+        assert dask.client.submit(sum, [1, 2, 3]).result(60) == 6
     enough.touch()
     job.wait(2 * PATIENCE)
     got = job.fetch(tmp_path / "got")
@@ -89,7 +89,7 @@ def test_a_cluster_that_ends_while_this_machine_is_away_has_left_what_its_jobs_k
     cluster = client.declare(client.Declaration("cpu", name="ended", purpose="jobs", controller="cluster"))
     patient = governed_by_its_vm(cluster)
     with cluster.dask() as dask:
-        assert dask.submit(sum, [1, 2, 3]).result(60) == 6
+        assert dask.client.submit(sum, [1, 2, 3]).result(60) == 6
     enough = {"ENOUGH": str(tmp_path / "never")}
     job = client.declare_job(
         source=COUNTS, cluster=cluster, name="counts", keep="kept", keep_seconds=600, environment=enough

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.conftest import PATIENCE, Patient
 from transient_magics import client
-from transient_magics.client.dask import begin
+from transient_magics.client.dask import connection
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events
 from transient_magics.protocol import layout
@@ -31,34 +31,36 @@ def test_tasks_outlive_a_revocation_and_closing_the_client_gives_the_vms_back(
     try:
         with pytest.raises(DeclarationError, match="dk has 2 workers, not 3"):
             cluster.dask(workers=3)
+        here = versions.versions()
         with monkeypatch.context() as older:
-            older.setattr(begin, "_versions", lambda: {**versions.versions(), "python": "3.9.2"})
+            older.setattr(versions, "versions", lambda: {**here, "python": "3.9.2"})
             with pytest.raises(DeclarationError, match=r"Python 3\.9") as refused:
                 cluster.dask(timeout=PATIENCE)
         assert "Use a kernel with Python 3.11" in str(refused.value)
         patient.until(lambda state: state.dasks["dask-1"].over and not state.leases, "the VMs free again")
 
-        monkeypatch.setattr(begin, "_said", [])  # it is said once in a process
+        connection.trust_shown.clear()  # a process shows it once
         dask = cluster.dask(timeout=PATIENCE)
-        assert cluster.dask() is dask, "the cell run again"
+        client_of = dask.client
+        assert cluster.dask().client is client_of, "the cell run again"
         with pytest.raises(ClusterError, match="dk has dask-2 with 2 workers already"):
             cluster.dask(workers=1)
         assert "unpickles in this process" in capsys.readouterr().err
         other = cluster.run("echo has the VMs", name="other")
-        dask.wait_for_workers(2, timeout=PATIENCE)
-        futures = dask.map(slow, range(20))
+        client_of.wait_for_workers(2, timeout=PATIENCE)
+        futures = client_of.map(slow, range(20))
         first = futures[0].result(timeout=PATIENCE)
         mark = patient.mark()
         cluster.revoke("worker-0")
-        assert dask.gather(futures) == [each * each for each in range(20)]
+        assert client_of.gather(futures) == [each * each for each in range(20)]
         assert first == 0
         left = patient.event(mark, events.DaskLeft, worker="worker-0")
         assert isinstance(left, events.DaskLeft)
         assert left.seconds < 30
         assert left.lost == 0
         assert not patient.since(0, events.DaskCrashed)
-        patient.sees(lambda: _names(dask) == {"worker-1", "worker-2"}, "Dask's worker on the replacement")
-        assert dask.submit(slow, 5, workers=["worker-2"], pure=False).result(timeout=PATIENCE) == 25
+        patient.sees(lambda: _names(client_of) == {"worker-1", "worker-2"}, "Dask's worker on the replacement")
+        assert client_of.submit(slow, 5, workers=["worker-2"], pure=False).result(timeout=PATIENCE) == 25
 
         folder = cluster.directory / layout.DASKS / "dask-2"
         keys = [folder / name for name in (layout.TLS_KEY, layout.TLS_CA_KEY)]
@@ -66,14 +68,16 @@ def test_tasks_outlive_a_revocation_and_closing_the_client_gives_the_vms_back(
         secret = keys[0].read_text(encoding="utf-8").splitlines()[1]
         told = [cluster.directory / layout.JOURNAL, cluster.directory / layout.CONTROLLER_LOG]
         assert not [path for path in told if secret in path.read_text(encoding="utf-8")]
-        dask.close()
+        dask.stop()
+        assert client_of.status == "closed"
         other.wait(PATIENCE)
         assert "has the VMs" in str(other.output())
-        assert cluster.state.dasks["dask-2"].phase == "finished"
+        assert dask.wait(PATIENCE).phase == "finished"
+        assert dask.cost().over
         assert not [path for path in keys if path.exists()]
     finally:
         cluster.delete(PATIENCE)
 
 
-def _names(dask: object) -> set[str]:
-    return {each["name"] for each in dask.scheduler_info(n_workers=-1)["workers"].values()}  # type: ignore[attr-defined]
+def _names(dask_client: object) -> set[str]:
+    return {each["name"] for each in dask_client.scheduler_info(n_workers=-1)["workers"].values()}  # type: ignore[attr-defined]

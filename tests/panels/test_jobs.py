@@ -106,7 +106,7 @@ def test_a_dask_cluster_says_how_many_workers_it_has_what_it_costs_and_where_its
     (line,) = snapshot["dasks"]
     assert (line["name"], line["phase"]) == ("dask-1", "running"), "a bag's is shown with the bag"
     assert line["words"].startswith("Dask on 1 of 2 workers, after 1 revocation, $")
-    assert line["words"].endswith("; its dashboard: client.dashboard_link")
+    assert line["words"].endswith("; its dashboard: dask.client.dashboard_link")
     assert "dask-1: Dask on 1 of 2 workers" in html(snapshot)
     assert {lane["name"]: lane["words"] for lane in snapshot["vms"]}["worker-0"] == "runs dask-1"
     over = replay([events.ClusterDeleted()], state)

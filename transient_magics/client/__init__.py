@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from .bags.declare import declare_bag
     from .checkup import Diagnosis, doctor
     from .configurations import StudyPreview
-    from .dask.begin import begin_dask
+    from .dask_start import begin_dask
     from .declaring import Declaration, Preview, preview, specify
     from .deletion import deleted
-    from .finding import attach, bag, cluster, clusters, compare, job, run, runs, study
+    from .finding import attach, bag, cluster, clusters, compare, job, run, runs, study, work
     from .folders import unreadable
     from .following.follower import Follower, follower
     from .following.reviving import revive
-    from .handles import Bag, Best, Cluster, Job, Result, Run, Stalls, Study, Trial
+    from .handles import Bag, Best, Cluster, Dask, Handle, Job, Result, Run, Stalls, Study, Trial, WorkList
     from .jobbing import declare_job
     from .launching import declare
     from .measuring import declare_stalls, stalls
@@ -42,12 +42,25 @@ _HOMES = {
     "configurations": ("StudyPreview",),
     "declaring": ("Declaration", "Preview", "preview", "specify"),
     "deletion": ("deleted",),
-    "finding": ("attach", "bag", "cluster", "clusters", "compare", "job", "run", "runs", "study"),
+    "finding": ("attach", "bag", "cluster", "clusters", "compare", "job", "run", "runs", "study", "work"),
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),
     "following.reviving": ("revive",),
-    "dask.begin": ("begin_dask",),
-    "handles": ("Bag", "Best", "Cluster", "Job", "Result", "Run", "Stalls", "Study", "Trial"),
+    "dask_start": ("begin_dask",),
+    "handles": (
+        "Bag",
+        "Best",
+        "Cluster",
+        "Dask",
+        "Handle",
+        "Job",
+        "Result",
+        "Run",
+        "Stalls",
+        "Study",
+        "Trial",
+        "WorkList",
+    ),
     "jobbing": ("declare_job",),
     "launching": ("declare",),
     "planning.lifetimes": ("Lifetimes", "lifetimes"),
@@ -71,9 +84,11 @@ __all__ = [
     "Build",
     "Cluster",
     "Comparison",
+    "Dask",
     "Declaration",
     "Diagnosis",
     "Follower",
+    "Handle",
     "ImageList",
     "Job",
     "Lifetimes",
@@ -91,6 +106,7 @@ __all__ = [
     "Sweep",
     "Trial",
     "Weather",
+    "WorkList",
     "attach",
     "bag",
     "begin_dask",
@@ -123,6 +139,7 @@ __all__ = [
     "sweep",
     "train",
     "unreadable",
+    "work",
 ]
 
 

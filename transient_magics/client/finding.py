@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from .. import emulator, places
-from ..errors import ClusterError, DeclarationError
+from ..errors import ClusterError, DeclarationError, UnknownWorkError
 from ..journal import ClusterState
+from ..kinds import KINDS
 from ..protocol import layout
 from ..spec import parse_name
 from ..spec.grammar import instead
 from . import commands, folders
-from .handles import Bag, Cluster, Job, Run, Study, current
+from .handles import Bag, Cluster, Job, Run, Study, WorkList, current
 from .programs import ask
 from .results.comparison import Comparison, Runs
 
@@ -80,31 +81,51 @@ def clusters(all: bool = False) -> list[Cluster]:
 
 
 def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
-    """The run called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
-    if cluster is not None:
-        return _cluster(cluster).run(name)
-    return _holder("run", name, lambda state: state.runs, _apart_from_trials).run(name)
+    """Return the run called `name`, of `cluster` or of the last one that has it; without a name the latest run.
+
+    Raises
+    ------
+    UnknownWorkError
+        There is no such run.
+    ClusterError
+        No cluster is named, and several that are not deleted have such work.
+    """
+    return _holder("run", name, cluster).run(name)
 
 
 def study(name: str | None = None, cluster: Cluster | str | None = None) -> Study:
-    """The study called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
-    if cluster is not None:
-        return _cluster(cluster).study(name)
-    return _holder("study", name, lambda state: state.studies).study(name).parts[0]
+    """Return the study called `name`, as `run` finds a run. Raises UnknownWorkError and ClusterError."""
+    found = _holder("study", name, cluster).study(name)
+    return found if cluster is not None else found.parts[0]
 
 
 def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
-    """The job called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
-    if cluster is not None:
-        return _cluster(cluster).job(name)
-    return _holder("job", name, lambda state: state.jobs).job(name)
+    """Return the job called `name`, as `run` finds a run. Raises UnknownWorkError and ClusterError."""
+    return _holder("job", name, cluster).job(name)
 
 
 def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
-    """The bag called `name` (of `cluster`, else of whichever has it last), or the latest. Raises ClusterError."""
-    if cluster is not None:
-        return _cluster(cluster).bag(name)
-    return _holder("bag", name, lambda state: state.bags).bag(name)
+    """Return the bag called `name`, as `run` finds a run. Raises UnknownWorkError and ClusterError."""
+    return _holder("bag", name, cluster).bag(name)
+
+
+def work(cluster: Cluster | str | None = None) -> WorkList:
+    """Return all work of `cluster` (default: of all clusters that are not deleted), of all kinds, the oldest first.
+
+    Runs of a study and Dask clusters of a bag are left out: they are parts of that study or bag.
+
+    Returns
+    -------
+    WorkList
+        Handles, which show themselves as a table: kind, name, cluster, phase, the time of the declaration, and the
+        cost so far. `data` has the rows, `frame` makes a DataFrame of them.
+
+    Raises
+    ------
+    ClusterError
+        There is no such cluster.
+    """
+    return WorkList([_cluster(cluster)] if cluster is not None else clusters())
 
 
 def runs(cluster: Cluster | str | None = None) -> Runs:
@@ -124,27 +145,30 @@ def compare(*runs: Run) -> Comparison:
     return Comparison(found)
 
 
-def _holder(
-    kind: str,
-    name: str | None,
-    known: Callable[[ClusterState], Mapping[str, object]],
-    told: Callable[[ClusterState], Iterable[str]] | None = None,
-) -> Cluster:
-    """Return the cluster, deleted ones included, that has `name`, or any work of that kind where none is named.
+def _holder(kind: str, name: str | None, cluster: Cluster | str | None) -> Cluster:
+    """Return `cluster`, or the cluster, deleted ones included, that has `name`, or any work of the kind without one.
 
-    Raises ClusterError where there is none, with the names of `told`, else of all `known`; or where it is not clear
-    which of several is meant.
+    Raises UnknownWorkError where there is none, or ClusterError where it is not clear which of several is meant.
     """
+    if cluster is not None:
+        return _cluster(cluster)
 
-    def has(cluster: Cluster) -> bool:
-        return name in known(cluster.state) if name else bool(known(cluster.state))
+    def has(candidate: Cluster) -> bool:
+        known = candidate.state.of_kind(kind)
+        return name in known if name else bool(known)
 
     if found := holding(has):
         return found
     if name is None:
-        raise ClusterError(f"There is no {kind} yet")
-    names = [work for cluster in clusters(all=True) for work in (told or known)(cluster.state)]
-    raise ClusterError(f"There is no {kind} {name}", fix=instead(name, names))
+        raise UnknownWorkError(f"There is no {KINDS[kind]} yet")
+    names = [known for other in clusters(all=True) for known in _names_of(kind, other.state)]
+    raise UnknownWorkError(f"There is no {KINDS[kind]} {name}", fix=instead(name, names))
+
+
+def _names_of(kind: str, state: ClusterState) -> list[str]:
+    """Return the names of all work of a kind, but for the runs of studies."""
+    runs_of_studies = {run.name for run in state.runs.values() if run.spec.study}
+    return [name for name in state.of_kind(kind) if name not in runs_of_studies]
 
 
 def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
@@ -163,10 +187,6 @@ def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
         what = f"No cluster is named, and {len(living)} have such work: {names}"
         raise ClusterError(what, fix=f"Name one of them, such as --cluster {living[0].name}.")
     return next(iter(living or found), None)
-
-
-def _apart_from_trials(state: ClusterState) -> list[str]:
-    return [name for name, run in state.runs.items() if not run.spec.study]
 
 
 def _cluster(given: Cluster | str) -> Cluster:

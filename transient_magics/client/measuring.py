@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ClusterError, DeclarationError
+from ..errors import DeclarationError, UnknownWorkError
 from ..journal.declared import declared_run, is_brought
 from ..protocol import layout
 from ..protocol.measures.stalls import MEASURES
@@ -57,27 +57,26 @@ def declare_stalls(
         **{**options, "stalls": repeats, "stall_seconds": seconds, "checkpoint_steps": None, "checkpoint_seconds": None,
            "noise_share": 0.0, "alarm_below": 0.0, "eval_steps": None},
     )  # fmt: skip
-    return Stalls(declared)
+    return Stalls(declared.name, declared.cluster)
 
 
 def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Stalls:
-    """The measure of stalls called `name` (of `cluster`, else of whichever has it last), or the latest.
+    """Return the measurement of stalls called `name`, as `run` finds a run; without a name the latest one.
 
-    Raises ClusterError.
+    Raises UnknownWorkError and ClusterError.
     """
 
-    def measured(chosen: Cluster) -> str:
-        runs = reversed(chosen.state.runs.values())
-        return next((run.name for run in runs if run.spec.stalls and name in (None, run.name)), "")
+    def measured(candidate: Cluster) -> bool:
+        return any(run.spec.stalls and name in (None, run.name) for run in candidate.state.runs.values())
 
-    if cluster:
+    if cluster is not None:
         chosen = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
     else:
-        chosen = finding.holding(lambda found: bool(measured(found)))
-    if chosen and (run := measured(chosen)):
-        return Stalls(chosen.run(run))
-    what = f"There is no measure of stalls {name}" if name else "No stalls were measured yet"
-    raise ClusterError(what, fix="Measure some: %transient_stalls RUN")
+        chosen = finding.holding(measured)
+    if chosen is None:
+        what = f"There is no measurement of stalls {name}" if name else "There is no measurement of stalls yet"
+        raise UnknownWorkError(what, fix="Start one: %transient_stalls RUN")
+    return chosen.stalls(name)
 
 
 def _cluster_of(run: Run | str, cluster: Cluster | str | None) -> Cluster:

@@ -63,6 +63,14 @@ class StudyState:
         return self.ended and not self.running
 
     @property
+    def phase(self) -> str:
+        """`declared`, `running`, `finished`, or `stopped` where it ended before all of its trials."""
+        if not self.over:
+            return "running" if self.trials else "declared"
+        told = sum(trial.told for trial in self.trials.values())
+        return "finished" if told >= self.wanted else "stopped"
+
+    @property
     def running(self) -> list[TrialState]:
         """The trials that have not ended."""
         return [trial for trial in self.trials.values() if not trial.told]

@@ -1,1 +1,1 @@
-"""A Dask cluster on a cluster's VMs, and its client in this process. Dask is imported where a client is asked for."""
+"""The clients of Dask clusters on VMs. Dask is imported when the first client is made."""

@@ -17,7 +17,7 @@ from distributed import Client
 
 from ... import errors
 from ...errors import ClusterError, RemoteError, TransientError
-from ...journal import Cost, DaskState, costs, now
+from ...journal import DaskState
 from ...protocol import layout
 from ...protocol.cluster_commands import Stop
 from ...runtime.dask.setting import security
@@ -36,10 +36,6 @@ class VmClient(Client):
         self._way = way
         self.dask, self.spec = way.dask.name, way.dask.spec
         super().__init__(*arguments, **options)
-
-    def cost(self) -> Cost:
-        """Return what its Dask cluster has cost so far, in US dollars, as `Run.cost` counts it."""
-        return self._way.cost()
 
     async def _close(self, fast: bool = False) -> None:
         try:
@@ -84,10 +80,6 @@ class Way:
             self._close()
             raise errors.heard(answer, RemoteError)
         self.ports: dict[str, int] = answer
-
-    def cost(self) -> Cost:
-        """Return what the Dask cluster has cost so far; final once it is over."""
-        return costs(self._cluster.state, now())[self.dask.name]
 
     def end(self) -> None:
         """Close the forwards, and end the Dask cluster, which would end by itself without a client, but later."""

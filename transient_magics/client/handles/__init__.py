@@ -1,15 +1,32 @@
-"""Handles: a cluster, a run, a study, a job, a bag and a measure of stalls, as one holds them in a cell or a script.
+"""Handles of clusters and of their work: runs, studies, jobs, bags, Dask clusters and measurements of stalls.
 
-A handle owns nothing. It reads the journal for what is, and sends commands to the controller for what should be, so any
-number of them, in any number of processes, say the same. How a handle is displayed is set by `set_display`.
+A handle stores nothing. It reads the journal and sends commands to the controller, so any number of handles of the same
+cluster or work, in any number of processes, show the same. `set_display` sets how handles are displayed.
 """
 
 from ..shown import set_display
 from .bag import Bag
 from .cluster import Cluster
+from .dask import Dask
+from .handle import Handle
 from .job import Job
 from .run import Best, Result, Run
 from .stalls import Stalls
 from .study import Study, Trial
+from .work import WorkList
 
-__all__ = ["Bag", "Best", "Cluster", "Job", "Result", "Run", "Stalls", "Study", "Trial", "set_display"]
+__all__ = [
+    "Bag",
+    "Best",
+    "Cluster",
+    "Dask",
+    "Handle",
+    "Job",
+    "Result",
+    "Run",
+    "Stalls",
+    "Study",
+    "Trial",
+    "WorkList",
+    "set_display",
+]

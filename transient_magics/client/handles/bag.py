@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ClusterError, PlanError, TrainingError
-from ...journal import ClusterState, Cost, costs, now
+from ...errors import ClusterError, PlanError
+from ...journal import now
 from ...journal.bags.state import BagState, DeclaredBag
 from ...protocol import layout
 from ...protocol.bag.spec import outputs_of
 from ...protocol.checks import all_plain
-from ...protocol.cluster_commands import Stop
 from ...protocol.run import Value
-from .. import commands, text
-from ..following.home import until_home
+from .. import text
 from ..results.trials import frame_of
 from ..shown import Log
+from .handle import Handle
 
 if TYPE_CHECKING:
     import pandas
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from ...bags.speedup import Speedup
     from ...bags.surrogate.model import Answer, Surrogate
     from ...bags.surrogate.section import Section
-    from .cluster import Cluster
 
 _LOOKUPS = 100
 _LOOKS, _LOOK_SECONDS = 5, 0.1
@@ -48,25 +44,10 @@ class Plot:
         return "\n".join(f"{self.bag}, {text.section_words(each)}" for each in self.sections)
 
 
-class Bag:
-    """One bag of one cluster: a function at many points, and a surrogate of its results."""
+class Bag(Handle[DeclaredBag, DeclaredBag]):
+    """A bag of a cluster: a function at many points, and a surrogate of its results."""
 
-    def __init__(self, name: str, cluster: Cluster) -> None:
-        self.name = name
-        self.cluster = cluster
-
-    @property
-    def directory(self) -> Path:
-        """The folder with its declaration, its cell, arrays of its results, and its surrogate."""
-        return self.cluster.directory / layout.BAGS / self.name
-
-    @property
-    def state(self) -> DeclaredBag:
-        """What the journal says now. Raises ClusterError until the controller has heard of the bag."""
-        found = self.cluster.state.bags.get(self.name)
-        if found is None:
-            raise ClusterError(f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment.")
-        return found
+    kind = "bag"
 
     def results(self) -> pandas.DataFrame:
         """The results so far as a DataFrame, a row for each, in the order in which they came.
@@ -182,41 +163,6 @@ class Bag:
         sequential = rate * statistics.fmean(taken)
         return Speedup(sequential, lookup, whole / len(taken), 0.0, len(taken))
 
-    def wait(self, timeout: float | None = None) -> DeclaredBag:
-        """Block until the bag is over and its results are here, and return how it is then.
-
-        Raises TrainingError where it failed, or is not over after `timeout` seconds. Interrupting the wait changes
-        nothing: the bag goes on.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
-        if state is None:
-            raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
-        bag = state.bags.get(self.name)
-        if bag is None:
-            raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
-        if bag.phase == "failed":
-            raise TrainingError(f"{self.name} failed: {bag.reason.rstrip('.')}", where=self.cluster.name)
-        until_home(self.cluster, self._is_home, deadline=deadline)
-        return bag
-
-    def is_over(self, state: ClusterState) -> bool:
-        """Whether in this state of its cluster it computes no more."""
-        bag = state.bags.get(self.name)
-        return bag is not None and bag.over
-
-    def __await__(self) -> Generator[Any, None, DeclaredBag]:
-        """`await bag`: like `wait`, while the notebook's loop goes on."""
-        return asyncio.to_thread(self.wait).__await__()
-
-    def stop(self) -> None:
-        """Begin no further job, and wait for none that runs. What is done stays."""
-        commands.send(self.cluster.directory, Stop(kind="bag", name=self.name))
-
-    def cost(self) -> Cost:
-        """Return what it has cost so far, in US dollars, as `Run.cost` counts it; final once it is over."""
-        return costs(self.cluster.state, now()).get(self.name) or Cost(subject=self.name, total=0.0)
-
     def _is_home(self) -> bool:
         """Whether the arrays of its results, and its surrogate, are here, where anybody could read them."""
         if find_spec("numpy") is None:
@@ -232,11 +178,3 @@ class Bag:
             return not bag.learnt or len(self.surrogate.rows) >= bag.learnt[-1].results
         except ClusterError:
             return False
-
-    def __str__(self) -> str:
-        bag = self.cluster.state.bags.get(self.name)
-        return f"{self.name}: {text.bag_words(bag) if bag else 'declared'}."
-
-    def __repr__(self) -> str:
-        bag = self.cluster.state.bags.get(self.name)
-        return f"<Bag {self.name} on {self.cluster.name}: {text.bag_words(bag) if bag else 'declared'}>"

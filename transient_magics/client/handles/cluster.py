@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from ...errors import ClusterError, DeclarationError
+from ...errors import ClusterError, DeclarationError, UnknownWorkError
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...journal.store import restore
+from ...kinds import KINDS
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
 from ...protocol.names import is_name
@@ -24,15 +25,18 @@ from ..following.identity import Identity
 from ..following.watch import is_of
 from ..shown import Log, displayed
 from .bag import Bag
+from .dask import Dask
 from .job import Job
 from .run import Run
+from .stalls import Stalls
 from .study import Study
+from .work import WorkList
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from ..declaring import Relocation
     from ..project.weather import Weather
+
+_HANDLES = {handle.kind: handle for handle in (Run, Study, Job, Bag, Dask)}
 
 
 class Cluster:
@@ -300,7 +304,7 @@ class Cluster:
     @overload
     def run(self, name: str, /, *, keep: str = "", workers: int = 1, **options: Any) -> Job: ...
     def run(self, name: str | None = None, /, **options: Any) -> Run | Job:
-        """Of a name: the run called so, else the latest one. Raises ClusterError where there is none.
+        """Return the run called `name` (default: the latest). Raises UnknownWorkError if there is none.
 
         Of a command, which has blanks or options behind it, begin a job: `run("python train.py", keep="checkpoints/")`
         is `declare_job` on this cluster. A command of one word is `run("make", workers=1)`.
@@ -309,28 +313,83 @@ class Cluster:
             from .. import declare_job  # by the package, which imports it when it is asked for
 
             return declare_job(name, cluster=self, **options)
-        return Run(self._chosen("run", name, self.state.runs, layout.RUNS, layout.RUN), self)
+        return Run(self._name_of("run", name), self)
 
     def job(self, name: str | None = None) -> Job:
-        """The job called `name`, else the latest one. Raises ClusterError where there is none."""
-        return Job(self._chosen("job", name, self.state.jobs, layout.JOBS, layout.JOB), self)
+        """Return the job called `name` (default: the latest). Raises UnknownWorkError if there is none."""
+        return Job(self._name_of("job", name), self)
 
     def bag(self, name: str | None = None) -> Bag:
-        """The bag of that name, or the latest. Raises ClusterError if there is none."""
-        return Bag(self._chosen("bag", name, self.state.bags, layout.BAGS, layout.BAG), self)
+        """Return the bag called `name` (default: the latest). Raises UnknownWorkError if there is none."""
+        return Bag(self._name_of("bag", name), self)
+
+    def study(self, name: str | None = None) -> Study:
+        """Return the study called `name` (default: the latest). Raises UnknownWorkError if there is none."""
+        return Study(self._name_of("study", name), self)
+
+    def stalls(self, name: str | None = None) -> Stalls:
+        """Return the measurement of stalls called `name` (default: the latest). Raises UnknownWorkError."""
+        measured = [run.name for run in self.state.runs.values() if run.spec.stalls]
+        chosen = name or next(reversed(measured), "")
+        if chosen not in measured:
+            raise _unknown(self.name, "measurement of stalls", name, measured)
+        return Stalls(chosen, self)
+
+    def find(self, name: str) -> Run | Study | Job | Bag | Dask | Stalls:
+        """Return the work called `name`, of whichever kind it is.
+
+        Raises
+        ------
+        UnknownWorkError
+            The cluster has no work of this name.
+        """
+        state = self.state
+        kinds = [kind for kind in KINDS if self._has(state, kind, name)]
+        if not kinds:
+            raise _unknown(self.name, "work", name, [*state.work])
+        if name in state.runs and state.runs[name].spec.stalls:
+            return Stalls(name, self)
+        return _HANDLES[kinds[0]](name, self)
+
+    def work(self) -> WorkList:
+        """Return all work of the cluster, the oldest first, as `tm.work` does."""
+        return WorkList([self])
 
     def dask(
         self, workers: int | None = None, *, threads: int = 0, memory_bytes: int = 0, allowed_failures: int = 3,
         timeout: float = 900.0,
-    ) -> Client:  # fmt: skip
-        """A `distributed.Client` of a Dask cluster on `workers` of this cluster's VMs (None: on all).
+    ) -> Dask:  # fmt: skip
+        """Start a Dask cluster on VMs of this cluster, and block until its scheduler answers.
 
-        Each is a worker process of so many `threads` (0: as many as its VM has cores), which may have `memory_bytes`
-        in memory (0: nine tenths of its VM's). A task with which more than `allowed_failures` workers crashed has
-        failed; VMs that are taken do not count. Blocks until the scheduler answers, `timeout` seconds at most; workers
-        join as their VMs are ready. Results are unpickled in this process, so it trusts the cluster's VMs. Closing the
-        client gives the VMs back; asked again before, the same client is returned. Raises DeclarationError where
-        Dask is not installed here, or not as the VMs have it, and ClusterError or RemoteError.
+        Workers join when their VMs are ready. A second call returns the same Dask cluster while its client is open.
+
+        Parameters
+        ----------
+        workers
+            The number of VMs, each with one worker process (default: all VMs).
+        threads
+            Threads of each worker process (default: the cores of its VM).
+        memory_bytes
+            Memory of each worker process, in bytes (default: nine tenths of its VM's).
+        allowed_failures
+            The number of workers that may crash while they have a task before the task fails. Revocations do not
+            count.
+        timeout
+            Seconds after which the wait for the scheduler ends, and with it the Dask cluster.
+
+        Returns
+        -------
+        Dask
+            Its `client` is a `distributed.Client`. As a context manager it is stopped at the end of the block.
+
+        Raises
+        ------
+        DeclarationError
+            Dask is not installed here, or not in the versions that the VMs have; or `workers` is too large.
+        ClusterError
+            The scheduler does not answer in time; or this process has another Dask cluster here.
+        RemoteError
+            No connection to the scheduler's VM can be made.
         """
         from .. import begin_dask  # by the package, which imports it when it is asked for
 
@@ -339,24 +398,29 @@ class Cluster:
             timeout=timeout,
         )  # fmt: skip
 
-    def study(self, name: str | None = None) -> Study:
-        """The study called `name`, else the latest one. Raises ClusterError where there is none."""
-        return Study(self._chosen("study", name, self.state.studies, layout.STUDIES, layout.STUDY), self)
-
-    def _chosen(self, kind: str, name: str | None, known: Mapping[str, object], folders: str, file: str) -> str:
-        """`name`, where there is one of that kind in the journal or declared in a folder, else the latest of `known`.
-
-        Raises ClusterError where there is none.
-        """
-        chosen = name or next(reversed([*known]), None)
-        declared = self.directory / folders / (name or "") / file
-        if chosen is None or (name and name not in known and not (is_name(name) and declared.exists())):
-            fix = instead(name, [*known]) if name else ""
-            raise ClusterError(f"{self.name} has no {kind}{f' {name}' if name else ' yet'}", fix=fix)
+    def _name_of(self, kind: str, name: str | None) -> str:
+        """Return `name` if the cluster has such work, without one the latest of the kind. Raises UnknownWorkError."""
+        state = self.state
+        known = [*state.of_kind(kind)]
+        chosen = name or next(reversed(known), "")
+        if not self._has(state, kind, chosen):
+            raise _unknown(self.name, str(KINDS[kind]), name, known)
         return chosen
+
+    def _has(self, state: ClusterState, kind: str, name: str) -> bool:
+        """Return whether work of a kind is in the journal, or declared in a folder of this machine."""
+        if name in state.of_kind(kind):
+            return True
+        return is_name(name) and (self.directory / KINDS[kind].folder / name / KINDS[kind].file).exists()
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {self.state.phase}>"
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         return displayed(self)
+
+
+def _unknown(cluster: str, what: str, name: str | None, known: Sequence[str]) -> UnknownWorkError:
+    if name is None:
+        return UnknownWorkError(f"{cluster} has no {what} yet")
+    return UnknownWorkError(f"{cluster} has no {what} {name}", fix=instead(name, known))

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ...errors import ClusterError, TrainingError
-from ...journal import ClusterState, Cost, JobState, costs, now
+from ...errors import ClusterError
+from ...journal import ClusterState, JobState
 from ...protocol import layout
 from ...protocol.checks import all_plain
-from ...protocol.cluster_commands import Stop
 from ...runtime.jobs.archive import newest, path_of, unpack
-from .. import commands, text
+from .. import text
 from ..following.follower import follower
 from ..following.home import until_home
 from ..shown import Log
-
-if TYPE_CHECKING:
-    from .cluster import Cluster
+from .handle import Handle
 
 _MOST_OUTPUT = 256 * 1024
 
 
-class Job:
-    """One job of one cluster: a command that goes on elsewhere when its VM is taken."""
+class Job(Handle[JobState, JobState]):
+    """A job of a cluster: a command that continues on another VM when its VM is revoked."""
 
-    def __init__(self, name: str, cluster: Cluster) -> None:
-        self.name = name
-        self.cluster = cluster
-
-    @property
-    def directory(self) -> Path:
-        """The folder with its declaration, its output, and the folder that it keeps, as archives."""
-        return self.cluster.directory / layout.JOBS / self.name
-
-    @property
-    def state(self) -> JobState:
-        """What the journal says now. Raises ClusterError until the controller has heard of the job."""
-        found = self.cluster.state.jobs.get(self.name)
-        if found is None:
-            raise ClusterError(f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment.")
-        return found
+    kind = "job"
 
     def output(self, lines: int | None = None) -> Log:
         """What its command has said so far, of all attempts one after the other: of several VMs that of rank 0, and
@@ -74,7 +53,7 @@ class Job:
 
         def see(state: ClusterState, _: object) -> None:
             changed.set()
-            if state.over or self.is_over(state):
+            if self.is_over(state):
                 over.set()
 
         end, read = follower().subscribe(self.cluster.identity, see), dict[str, int]()
@@ -91,43 +70,6 @@ class Job:
                 over.wait(every)
         finally:
             end()
-
-    def wait(self, timeout: float | None = None) -> JobState:
-        """Block until the job is over and what it left is here, and return how it is then.
-
-        Raises TrainingError where it failed, with its last lines, or is not over after `timeout` seconds. Interrupting
-        the wait changes nothing: the job goes on.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        state = self.cluster.follow(lambda state: state.over or self.is_over(state), timeout)
-        if state is None:
-            raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
-        job = state.jobs.get(self.name)
-        if job is None:
-            raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
-        until_home(self.cluster, lambda: self._has_said_all() and self._has_kept_all(), deadline=deadline)
-        if job.phase == "failed":
-            last = text.plain(job.tail).strip()
-            what = f"{self.name} failed: {job.reason.rstrip('.')}" + (f". It said last:\n{last}" if last else "")
-            raise TrainingError(what, where=self.cluster.name)
-        return job
-
-    def is_over(self, state: ClusterState) -> bool:
-        """Whether in this state of its cluster it will not run any more."""
-        job = state.jobs.get(self.name)
-        return job is not None and job.over
-
-    def __await__(self) -> Generator[Any, None, JobState]:
-        """`await job`: like `wait`, while the notebook's loop goes on."""
-        return asyncio.to_thread(self.wait).__await__()
-
-    def stop(self) -> None:
-        """End it: its command is told (SIGTERM), and what it keeps is brought here once more."""
-        commands.send(self.cluster.directory, Stop(kind="job", name=self.name))
-
-    def cost(self) -> Cost:
-        """Return what it has cost so far, in US dollars, as `Run.cost` counts it; final once it is over."""
-        return costs(self.cluster.state, now()).get(self.name) or Cost(subject=self.name, total=0.0)
 
     def fetch(self, folder: str | Path) -> Path:
         """Put what it keeps, as it was brought here last, into `folder`, which must not be there or be empty.
@@ -169,10 +111,10 @@ class Job:
         exited = job.exits.get(job.vms[0]) if job and job.vms else None
         return exited is None or all_plain(self.output()).rstrip().endswith(all_plain(exited.tail).rstrip())
 
-    def __str__(self) -> str:
-        job = self.cluster.state.jobs.get(self.name)
-        return f"{self.name}: {text.job_words(job) if job else 'declared'}."
+    def _is_home(self) -> bool:
+        return self._has_said_all() and self._has_kept_all()
 
-    def __repr__(self) -> str:
-        job = self.cluster.state.jobs.get(self.name)
-        return f"<Job {self.name} on {self.cluster.name}: {job.phase if job else 'declared'}>"
+    def _failure(self, work: JobState) -> str:
+        failure = super()._failure(work)
+        last = text.plain(work.tail).strip()
+        return f"{failure}. It said last:\n{last}" if failure and last else failure

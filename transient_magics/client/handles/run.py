@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import markup
 from ...errors import ClusterError, TrainingError, TransientError
-from ...journal import ClusterState, Cost, RunState, costs, metrics, now, unknown_run
-from ...journal.declared import agree_to_code, agreed, declared_run, is_brought, run_folder
+from ...journal import ClusterState, Cost, RunState, costs, metrics
+from ...journal.declared import agree_to_code, agreed, declared_run, is_brought
 from ...protocol import layout
-from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save, Stop
+from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
 from ...protocol.measures.split import part_words
 from ...protocol.names import is_path
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated
 from ...spec import render_duration
 from .. import commands, text
-from ..following.home import until_home
 from ..programs import fetch
 from ..shown import Log, displayed
+from .handle import Handle
 
 if TYPE_CHECKING:
     import pandas
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from ...planner.deflation import Advice
     from ...planner.forecast import Forecast
-    from .cluster import Cluster
 
 # The chief gives it 900 s and three times a tenth of the run's time.
 _EVALUATION_SECONDS, _EVALUATION_SHARE = 1200.0, 0.5
@@ -106,23 +104,10 @@ class Result:
         return facts
 
 
-class Run:
-    """One run of one cluster."""
+class Run(Handle[RunState, Result]):
+    """A run of a cluster: the training of one model."""
 
-    def __init__(self, name: str, cluster: Cluster) -> None:
-        self.name = name
-        self.cluster = cluster
-
-    @property
-    def directory(self) -> Path:
-        """The folder with the run's cell, metrics and checkpoints."""
-        return run_folder(self.cluster.directory, self.name)
-
-    @property
-    def state(self) -> RunState:
-        """What the journal says now."""
-        found = self.cluster.state.runs.get(self.name)
-        return found or unknown_run(self.name)
+    kind = "run"
 
     @property
     def place(self) -> tuple[str, str | None] | None:
@@ -154,32 +139,9 @@ class Run:
             raise TrainingError(reason.rstrip("."), where=self.cluster.name)
         return run.step
 
-    def wait(self, timeout: float | None = None) -> Result:
-        """Block until the run is over and what it left is here.
-
-        Raises TrainingError when it failed or is not over after `timeout` seconds.
-        Interrupting the wait changes nothing: the run goes on.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-
-        def over(state: ClusterState) -> bool:
-            run = state.runs.get(self.name)
-            return state.over or (run is not None and run.over)
-
-        state = self.cluster.follow(over, timeout)
-        if state is None:
-            raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
-        if self.name in state.runs:
-            until_home(self.cluster, self.is_home, deadline=deadline)
-        return self._result(state)
-
     def is_home(self) -> bool:
         """Whether all that it left on the VM of a controller is here."""
         return (self.directory / layout.HOME).exists()
-
-    def __await__(self) -> Generator[Any, None, Result]:
-        """`await run`: like `wait`, while the notebook's loop goes on."""
-        return asyncio.to_thread(self.wait).__await__()
 
     def advice(self, question: str) -> Advice:
         """What it means to give up processors, where the provider asks for them: `run.advice("reclaim 1")`.
@@ -193,23 +155,10 @@ class Run:
         return advice(self, question)
 
     def cost(self) -> Cost:
-        """Return what the run has cost so far, and will have cost at its end where a forecast can be made.
-
-        It counts the time of its workers' VMs from its start to its end, its share of the cluster's other VMs while it
-        runs, and its data transfer, in US dollars. It does not change after its end. Start-up, idle VMs and VMs after a
-        preemption notice stand in the cluster's bill.
-
-        Returns
-        -------
-        Cost
-            `total` in US dollars; `projected` while it runs (None where it is too young to tell, or where
-            `note` says why not).
-        """
+        """Return the cost of the run so far and its projected cost at its end, in US dollars, as of other work."""
         from ..planning.forecasts import projected
 
-        found = costs(self.cluster.state, now()).get(self.name)
-        if found is None:
-            return Cost(subject=self.name, total=0.0)
+        found = super().cost()
         return found if found.over else projected(found, self)
 
     def forecast(self, revocations: str | None = None) -> Forecast:
@@ -236,10 +185,6 @@ class Run:
         if known is None or known.proposed is None:
             raise ClusterError(f"Nothing is proposed for {self.name}", fix="Its panel shows what is.")
         commands.send(self.cluster.directory, Agree(run=self.name, proposal=proposal or known.proposed.seq))
-
-    def stop(self) -> None:
-        """End the run where it stands, with a last checkpoint."""
-        commands.send(self.cluster.directory, Stop(kind="run", name=self.name))
 
     def move(self, before: str | None = None) -> None:
         """Have the run, which waits, begin before the one called `before`; by default before all that wait.
@@ -487,20 +432,18 @@ class Run:
                 shutil.copy2(path, target / path.name)
         shutil.copy2(self.cluster.directory / layout.JOURNAL, target / layout.JOURNAL)
 
-    def _result(self, state: ClusterState) -> Result:
-        run = state.runs.get(self.name)
-        if run is None or not run.over:
-            raise TrainingError(f"{self.cluster.name} was deleted before {self.name} began")
-        if run.phase == "failed":
-            raise TrainingError(run.reason.rstrip("."), where=self.name)
+    def _is_home(self) -> bool:
+        return self.is_home()
+
+    def _outcome(self, state: ClusterState, work: RunState) -> Result:
         return Result(
-            step=run.step,
-            loss=run.loss,
-            seconds=max(0.0, run.finished_at - run.started_at) if run.started_at else 0.0,
-            cost=costs(state, run.finished_at)[self.name].total,
-            checkpoint=self._checkpoint(run),
-            metrics=Metrics(run.metrics, part_words(*run.evaluated)),
-            reason=run.reason,
+            step=work.step,
+            loss=work.loss,
+            seconds=max(0.0, work.finished_at - work.started_at) if work.started_at else 0.0,
+            cost=costs(state, work.finished_at)[self.name].total,
+            checkpoint=self._checkpoint(work),
+            metrics=Metrics(work.metrics, part_words(*work.evaluated)),
+            reason=work.reason,
         )
 
     def _checkpoint(self, run: RunState) -> Path | str | None:
@@ -510,10 +453,6 @@ class Run:
         if in_place and ((run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)):
             return run.shipped
         return here
-
-    def __repr__(self) -> str:
-        run = self.state
-        return f"<Run {self.name} on {self.cluster.name}: {run.phase}, step {text.counted_words(run)}>"
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         return displayed(self)

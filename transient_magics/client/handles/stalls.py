@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ...errors import ClusterError, DeclarationError
-from ...journal import ClusterState, Cost
+from ...journal import ClusterState, Cost, RunState
 from ..folders import KnownRun
 from ..following.follower import follower
+from .handle import Handle
 from .run import Run
 
 if TYPE_CHECKING:
@@ -18,31 +18,25 @@ if TYPE_CHECKING:
 
     from ...planner.stalls.what_if import Prediction
     from ..results.stalls import Report
-    from .cluster import Cluster
 
 
-class Stalls:
-    """A measure of where the time of a step goes: a `run` that trains nothing."""
+class Stalls(Handle["RunState", "Report"]):
+    """A measurement of where the time of a step goes: a `run` that trains nothing."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    @property
-    def name(self) -> str:
-        """Of its run."""
-        return self.run.name
+    kind = "run"
+    word = "stalls"
 
     @property
-    def cluster(self) -> Cluster:
-        """Where it is measured."""
-        return self.run.cluster
+    def run(self) -> Run:
+        """The run that takes the measures."""
+        return Run(self.name, self.cluster)
 
     @property
     def report(self) -> Report:
         """What it came to so far: `print` shows it."""
         from ..results.stalls import report
 
-        return report(self.cluster.state, self.run.state)
+        return report(self.cluster.state, self.state)
 
     @property
     def advice(self) -> str:
@@ -50,31 +44,6 @@ class Stalls:
         bars = self.report.bars
         found = [each for each in bars if each.advice]
         return "\n".join(f"{each.label}: {each.advice}" if len(bars) > 1 else each.advice for each in found)
-
-    def wait(self, timeout: float | None = None) -> Report:
-        """Block until all is measured, keep it for plans to come, and return the report.
-
-        Raises TrainingError where it failed or is not over after `timeout` seconds. Interrupting the wait changes
-        nothing: it is measured on.
-        """
-        from ..planning.learning import learn, store_of
-
-        self.run.wait(timeout)
-        known = KnownRun(self.cluster.directory, self.run.state)
-        learn(store_of(known), known)
-        return self.report
-
-    def __await__(self) -> Generator[Any, None, Report]:
-        """`await stalls`: like `wait`, while the notebook's loop goes on."""
-        return asyncio.to_thread(self.wait).__await__()
-
-    def cost(self) -> Cost:
-        """Return what the measurement has cost so far, in US dollars, as `Run.cost` counts it."""
-        return self.run.cost()
-
-    def stop(self) -> None:
-        """End it; what was measured stays."""
-        self.run.stop()
 
     def table(self) -> pandas.DataFrame:
         """A row for each kind of VM and part of a step: its seconds, their interval of 90 %, its share of the step, and
@@ -116,13 +85,8 @@ class Stalls:
         chosen = max(named, key=lambda each: len(each.stalls.workers))
         return what_if(chosen.stalls, Change(cache, cores, disk, link, gpu, batch, ps))
 
-    def is_over(self, state: ClusterState) -> bool:
-        """Whether in this state of its cluster nothing more is measured."""
-        run = state.runs.get(self.name)
-        return state.over or (run is not None and run.over)
-
     def changes(self) -> Iterator[Report]:
-        """The report, whenever there is more of it, until all is measured."""
+        """Yield the report whenever there is more of it, until all is measured."""
         over, changed = threading.Event(), threading.Event()
 
         def see(state: ClusterState, _: object) -> None:
@@ -140,8 +104,20 @@ class Stalls:
         finally:
             end()
 
+    def cost(self) -> Cost:
+        """Return the cost of the measurement so far and at its end, in US dollars, as of other work."""
+        return self.run.cost()
+
+    def _is_home(self) -> bool:
+        return self.run.is_home()
+
+    def _outcome(self, state: ClusterState, work: RunState) -> Report:
+        """Return the report, and record it for later plans."""
+        from ..planning.learning import learn, store_of
+
+        known = KnownRun(self.cluster.directory, work)
+        learn(store_of(known), known)
+        return self.report
+
     def __str__(self) -> str:
         return str(self.report)
-
-    def __repr__(self) -> str:
-        return f"<Stalls {self.name} on {self.cluster.name}: {self.run.state.phase}>"

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import markup
 from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, StudyState, TrialState, costs, now
 from ...protocol import checks, layout
-from ...protocol.cluster_commands import Delete, ExtendStudy, Stop
+from ...protocol.cluster_commands import Delete, ExtendStudy
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from .. import commands, text
 from ..following.home import until_home
 from ..results.for_optuna import optuna_study
 from ..results.trials import Configurations, best_of, best_so_far, configurations, frame_of
+from .handle import Handle
 from .run import Run
 
 if TYPE_CHECKING:
@@ -84,19 +83,15 @@ class Plot:
         return f"{self.study.name}, best {begun[0][1].spec.goal.metric} so far: {said}"
 
 
-class Study:
-    """One study: trials that differ in their parameters, on one cluster, or on several which have their turns."""
+class Study(Handle[StudyState, "Trial | None"]):
+    """A study: trials that differ in their parameters, on one cluster, or on several one after the other."""
+
+    kind = "study"
 
     def __init__(self, name: str, cluster: Cluster) -> None:
-        self.name = name
-        self.cluster = cluster
+        super().__init__(name, cluster)
         self._clusters = {cluster.name: cluster}
         """Its clusters that were looked up, by name: the same ones also once others have taken their names."""
-
-    @property
-    def directory(self) -> Path:
-        """The folder with the study's declaration and cell."""
-        return self.cluster.directory / layout.STUDIES / self.name
 
     @property
     def parts(self) -> tuple[Study, ...]:
@@ -129,14 +124,6 @@ class Study:
         """The states of its clusters on which it has begun, and its own there."""
         states = [(state := part.cluster.state, state.studies.get(self.name)) for part in self.parts]
         return [(state, study) for state, study in states if study is not None]
-
-    @property
-    def state(self) -> StudyState:
-        """What the journal of `cluster` says now. Raises ClusterError until the controller has heard of the study."""
-        found = self.cluster.state.studies.get(self.name)
-        if found is None:
-            raise ClusterError(f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment.")
-        return found
 
     def trials(self) -> pandas.DataFrame:
         """All trials as a DataFrame, a row for each.
@@ -204,9 +191,9 @@ class Study:
         raise ClusterError(f"{self.name} has no trial {number} yet", where=self.cluster.name)
 
     def cost(self) -> Cost:
-        """Return what its trials have cost so far on all of its clusters, in US dollars, as `Run.cost` counts it.
+        """Return the cost of its trials so far on all of its clusters, in US dollars, as of other work.
 
-        Start-up and idle time of clusters that it has for itself stand in their bills.
+        Start-up and idle time of clusters that it has for itself are in their bills only.
         """
         parts = [costs(state, now())[self.name] for state, _ in self.begun]
         lines = Counter[str]()
@@ -216,19 +203,15 @@ class Study:
         return Cost(subject=self.name, total=sum(part.total for part in parts), lines=dict(lines), over=over)
 
     def wait(self, timeout: float | None = None) -> Trial | None:
-        """Block until the study is over, on all of its clusters, and what its runs left is here.
+        """Block until the study is over on all of its clusters and the results of its runs are on this machine.
 
-        Returns its best trial, or None where none was complete.
-
-        Raises TrainingError after `timeout` seconds, or where the study ended early without any complete trial.
-        Interrupting the wait changes nothing: the study goes on.
+        Returns its best trial, or None where none was complete. Raises TrainingError after `timeout` seconds, or where
+        the study ended early without any complete trial. An interrupt ends the wait only.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for part in self.parts:
             left = None if deadline is None else max(0.01, deadline - time.monotonic())
-            state = part.cluster.follow(lambda state, part=part: state.over or part.is_over(state), left)
-            if state is None:
-                raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=part.cluster.name)
+            state = part._until_over(left)
             study = state.studies.get(self.name)
             if study is None and not self.begun:
                 raise TrainingError(f"{part.cluster.name} was deleted before {self.name} began")
@@ -245,15 +228,6 @@ class Study:
         names = [name for trial in study.trials.values() for name in trial.runs] if study else []
         return all(Run(name, self.cluster).is_home() for name in names if name in state.runs)
 
-    def is_over(self, state: ClusterState) -> bool:
-        """Whether in this state of its cluster all of its trials there have ended, and it asks for no further one."""
-        study = state.studies.get(self.name)
-        return study is not None and study.over
-
-    def __await__(self) -> Generator[Any, None, Trial | None]:
-        """`await study`: like `wait`, while the notebook's loop goes on."""
-        return asyncio.to_thread(self.wait).__await__()
-
     def extend(self, trials: int) -> None:
         """Have so many trials more, also of a study that has ended. Raises ClusterError."""
         if trials < 1:
@@ -262,18 +236,19 @@ class Study:
         commands.send(self.cluster.directory, ExtendStudy(study=self.name, trials=trials, request=request))
 
     def stop(self) -> None:
-        """Have no further trial, and end those that train, each with a last checkpoint. What is done is kept.
+        """End its trials, each with a last checkpoint, and start no further one. Its results so far remain.
 
-        Its own clusters are deleted, also those whose turn has not come.
+        Clusters that it has for itself are deleted, also those that wait for their turn.
         """
         parts = self.parts
         for place, part in enumerate(parts):
             state = part.cluster.state
-            if len(parts) > 1 and (state.over or part.is_over(state)):
+            if len(parts) > 1 and part.is_over(state):
                 continue
-            waits = self.name not in state.studies and place > 0
-            what = Delete(reason=f"{self.name} was stopped") if waits else Stop(kind="study", name=self.name)
-            commands.send(part.cluster.directory, what)
+            if self.name not in state.studies and place > 0:
+                commands.send(part.cluster.directory, Delete(reason=f"{self.name} was stopped"))
+            else:
+                super(Study, part).stop()
 
     def _trial(self, state: TrialState) -> Trial:
         runs = tuple(Run(name, self.cluster) for name in state.runs)

@@ -119,7 +119,7 @@ def projected(cost: Cost, run: Run) -> Cost:
         return replace(cost, projected=replace(found.cost, provided=found.provided))
     except StoreError as error:
         return replace(cost, note=no_forecast(error))
-    except (TransientError, ImportError):
+    except (TransientError, ImportError, OSError):  # the files of a run on another machine may not be here yet
         return cost
 
 

@@ -58,12 +58,14 @@ from .words import (
     share_words,
     value_words,
 )
+from .work import Work, work_phase, work_words
 
 __all__ = [
     "MOST_CHARACTERS",
     "NOTHING_TO_DELETE",
     "QUIET",
     "RENTED",
+    "Work",
     "bag_words",
     "best_words",
     "bill_words",
@@ -118,4 +120,6 @@ __all__ = [
     "waits_for",
     "was_stopped",
     "work_cost",
+    "work_phase",
+    "work_words",
 ]

@@ -57,8 +57,8 @@ def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> B
     states = [each[0] for each in points]
     shown: Bag = {
         "name": bag.name,
-        "phase": bag.phase if bag.over or not state.over else "stopped",
-        "words": text.bag_words(bag) if bag.over or not state.over else "ended with its cluster",
+        "phase": text.work_phase(bag, state),
+        "words": text.work_words(bag, state),
         "about": _about(bag),
         "results": results,
         "wanted": bag.spec.jobs,

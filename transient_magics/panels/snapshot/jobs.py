@@ -34,7 +34,7 @@ def _dask_line(state: ClusterState, dask: DaskState, cost: Cost) -> JobLine:
     there = sum(vm.state == "ready" and state.has(dask.name, vm) for vm in state.living)
     words = "ended with its cluster" if state.over and not dask.over else text.dask_words(dask, there)
     seen = dask.phase == "running" and dask.serving and dask.serving.dashboard and not state.over
-    dashboard = "; its dashboard: client.dashboard_link" if seen else ""
+    dashboard = "; its dashboard: dask.client.dashboard_link" if seen else ""
     return {"name": dask.name, "phase": dask.phase, "words": f"{words}{text.work_cost(cost)}{dashboard}"}
 
 

@@ -46,7 +46,7 @@ def study_view(
     over = study.over or state.over
     shown: Study = {
         "name": study.name,
-        "phase": _phase(study, over=over),
+        "phase": text.work_phase(study, state),
         "words": text.study_words(study, deleted=state.over),
         "about": _about(study, state.name),
         "told": sum(trial.told for trial in study.trials.values()),
@@ -137,13 +137,6 @@ def _losses(state: ClusterState, trial: TrialState) -> list[Point]:
 
 def _series(run: RunState) -> list[Point]:
     return [(float(step), loss) for _, step, loss, _ in run.series if loss is not None and math.isfinite(loss)]
-
-
-def _phase(study: StudyState, *, over: bool) -> str:
-    told = sum(trial.told for trial in study.trials.values())
-    if not over:
-        return "running" if study.trials else "declared"
-    return "finished" if told >= study.wanted else "stopped"
 
 
 def _about(study: StudyState, cluster: str) -> str:

@@ -1,0 +1,138 @@
+"""What all kinds of work have in common: a handle with state, wait, stop and cost, one list, and one error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import transient_magics as tm
+from tests.homes import own_home
+from tests.journal.test_taken_names import DECLARED
+from transient_magics import places
+from transient_magics.client import commands
+from transient_magics.client.declaring import specify
+from transient_magics.errors import TrainingError, UnknownWorkError
+from transient_magics.journal import Cost, Event, Journal, events
+from transient_magics.protocol import layout
+from transient_magics.protocol.cluster_commands import Command, Stop
+from transient_magics.spec import ClusterSpec
+
+WORK: dict[str, tuple[str, type[tm.Handle]]] = {
+    "run-1": ("run", tm.Run),
+    "study-1": ("study", tm.Study),
+    "job-1": ("job", tm.Job),
+    "bag-1": ("bag", tm.Bag),
+    "dask-1": ("dask", tm.Dask),
+    "stalls-1": ("stalls", tm.Stalls),
+}
+"""Work of the cluster of these tests: its kind in lists, and the class of its handle."""
+
+
+def _history(spec: ClusterSpec) -> Iterator[Event]:
+    yield events.ClusterDeclared(spec=spec.to_dict())
+    for name, (kind, _) in WORK.items():
+        if kind == "stalls":
+            yield events.TrainDeclared(run=name, spec={"train_steps": 24, "stalls": 3})
+        else:
+            yield DECLARED[kind](name)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tm.Cluster]:
+    """A cluster whose journal has a piece of work of each kind; no controller is in charge of it."""
+    with own_home():
+        directory = places.cluster("one")
+        directory.mkdir(parents=True)
+        spec = specify(tm.Declaration("cpux2", name="one"))
+        (directory / layout.SPEC).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
+        with Journal(directory / layout.JOURNAL) as journal:
+            journal.extend(_history(spec))
+        yield tm.Cluster("one")
+        with Journal(directory / layout.JOURNAL) as journal:
+            journal.append(events.ClusterDeleted())
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    """The commands that are sent, instead of being sent."""
+    found: list[Command] = []
+
+    def send(directory: Path, command: Command) -> dict[str, object]:
+        found.append(command)
+        return {}
+
+    monkeypatch.setattr(commands, "send", send)
+    return found
+
+
+def _stop(name: str) -> Stop:
+    kind = WORK[name][0]
+    return Stop(kind="run" if kind == "stalls" else kind, name=name)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_every_handle_has_state_wait_await_stop_and_cost(cluster: tm.Cluster, sent: list[Command], name: str) -> None:
+    handle = cluster.find(name)
+    assert type(handle) is WORK[name][1]
+    assert handle.state.name == name
+    assert handle.phase == "declared"
+    assert not handle.is_over()
+    assert handle.directory.parents[1] == cluster.directory
+    assert handle.cost() == Cost(subject=name, total=0.0)
+    with pytest.raises(TrainingError, match=f"{name} is not over after 0 s"):
+        handle.wait(timeout=0.01)
+    waiting = handle.__await__()
+    waiting.close()
+    handle.stop()
+    assert sent == [_stop(name)]
+    assert repr(handle).startswith(f"<{type(handle).__name__} {name} on one: ")
+    assert f"<b>{name}</b> on one: " in handle._repr_html_()
+
+
+def test_unknown_work_is_the_same_error_for_every_kind(cluster: tm.Cluster) -> None:
+    with pytest.raises(UnknownWorkError, match=r"^one has no work runn-1\. Did you mean run-1\?$"):
+        cluster.find("runn-1")
+    for kind in ("run", "study", "job", "bag"):
+        with pytest.raises(UnknownWorkError, match=rf"^one has no {kind} nope\. There are: "):
+            getattr(cluster, kind)("nope")
+        with pytest.raises(UnknownWorkError, match=rf"^There is no {kind} nope\. There are: "):
+            getattr(tm, kind)("nope")
+    with pytest.raises(UnknownWorkError, match=r"^one has no measurement of stalls run-1\. There are: stalls-1\.$"):
+        cluster.stalls("run-1")
+    with pytest.raises(UnknownWorkError, match=r"^one has no job \.\./runs\.$"):
+        _ = tm.Job("../runs", cluster).directory
+
+
+def test_all_work_is_in_one_list(cluster: tm.Cluster) -> None:
+    listed = tm.work(cluster)
+    assert [(row.name, row.kind, row.phase) for row in listed.rows] == [
+        (name, kind, "declared") for name, (kind, _) in WORK.items()
+    ]
+    assert [handle.name for handle in tm.work()] == [handle.name for handle in cluster.work()] == [*WORK]
+    assert listed.data[0] == {
+        "kind": "run", "name": "run-1", "cluster": "one", "phase": "declared",
+        "since": cluster.state.runs["run-1"].declared_at, "cost": 0.0,
+    }  # fmt: skip
+    shown = repr(listed).splitlines()
+    assert shown[0].split() == ["KIND", "NAME", "CLUSTER", "PHASE", "SINCE", "COST"]
+    assert shown[5].split()[:4] == ["dask", "dask-1", "one", "declared"]
+    assert listed._repr_html_().count("<tr>") == 1 + len(WORK)
+    assert listed.frame()["since"].dt.tz is not None
+
+
+def test_work_ends_with_its_cluster() -> None:
+    with own_home():
+        directory = places.cluster("gone")
+        directory.mkdir(parents=True)
+        spec = specify(tm.Declaration("cpux2", name="gone"))
+        with Journal(directory / layout.JOURNAL) as journal:
+            journal.extend([*_history(spec), events.ClusterDeleted()])
+        gone = tm.Cluster("gone")
+        for handle in gone.work():
+            assert handle.is_over()
+            assert handle.phase in ("stopped", "failed", "finished")
+        with pytest.raises(TrainingError, match="gone was deleted before job-1 began"):
+            gone.job("job-1").wait()
