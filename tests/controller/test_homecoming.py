@@ -163,6 +163,22 @@ async def test_an_archive_waits_for_room_on_the_disk_here(tmp_path: Path, monkey
     assert not left
 
 
+async def test_an_archive_that_is_not_what_was_told_is_fetched_once_and_the_next_one_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.02)
+    there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host, home = reached(there, directory, group)
+        path_of(there.folder / layout.JOBS / "job-1", 1).write_bytes(b"another")
+        await asyncio.sleep(0.4)  # a fetch takes 0.1 s
+        assert there.tries == 1
+        home.react(host.hears(kept(there.folder, 2)))
+        await until(path_of(directory / layout.JOBS / "job-1", 2).exists)
+        host.tasks.cancel_all()
+    assert not path_of(directory / layout.JOBS / "job-1", 1).exists()
+
+
 def declared(folder: Path, *names: str) -> Path:
     """The folder of run-1 below that one, with these files and its declaration."""
     run = folder / layout.RUNS / "run-1"
