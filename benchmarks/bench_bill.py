@@ -145,8 +145,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     minutes = 0.5 if arguments.quick else arguments.minutes
-    with own_home():
-        url = emulator.ensure(expecting=True)
+    with own_home(), emulator.hold():
+        url = emulator.ensure()
         with Observer(url) as observer:
             cluster = client.declare(Declaration(SPEC, name="day", max_hours=2000, max_cost=None, idle=1e7))
             cluster.wait(90)

@@ -207,7 +207,7 @@ def _lasting(place: Path) -> dict[int, str]:
 
 def _left_behind(place: Path) -> list[str]:
     """The command lines of what was started with this place in its environment, and does not end by itself; ends it."""
-    deadline = time.monotonic() + 90  # an emulator waits a minute for its first VM
+    deadline = time.monotonic() + 90  # an emulator waits ten seconds for another VM
     while (found := _lasting(place)) and time.monotonic() < deadline:
         time.sleep(0.2)
     for number in found:

@@ -22,8 +22,8 @@ PATIENCE = 200.0
 @contextmanager
 def swift_emulator() -> Iterator[str]:
     """The URL of an emulator whose VMs boot and go in half a second, in a home of its own."""
-    with own_home():
-        yield emulator.ensure(expecting=True, options=("--boot", "0.3", "--notice", "0.5"))
+    with own_home(), emulator.hold():
+        yield emulator.ensure(options=("--boot", "0.3", "--notice", "0.5"))
 
 
 def weather(url: str, **given: Any) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
-from transient_magics.files import write_atomically
+from transient_magics import places
+from transient_magics.files import lock, write_atomically
 from transient_magics.version import VERSION
 
 from .compute.api import Api, errors
@@ -43,7 +44,7 @@ from .weather.faults import Faults
 from .weather.weather import Weather
 
 PROJECT = "emulated-project"
-_EXPECTED_SECONDS = 60.0
+_HELD_SECONDS = 1.0
 _STATE_SECONDS = 2.0
 _LOG = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class _Emulator:
         self._stop = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._active, self._serving, self._requests = time.monotonic(), 0, 0
-        self._expected_until = self._active + _EXPECTED_SECONDS
+        self._leaving: int | None = None
         guard = Guard(settings.sources, settings.owner)
         self._project = Project(self._state, fresh=settings.fresh)
         self._storage = Endpoint(self._state / "storage", self._project)
@@ -150,8 +151,6 @@ class _Emulator:
         write_atomically(self._state / "emulator.json", json.dumps(about), durable=False)
 
     async def _about(self, request: web.Request) -> web.Response:
-        if "expecting" in request.query:  # who is about to make VMs may have seconds of imports before him
-            self._expected_until = time.monotonic() + _EXPECTED_SECONDS
         return web.json_response({
             "relay": self._settings.relay, "state": self._settings.state, "version": VERSION, "project": PROJECT,
             "isolated": self._isolation is not Isolation.NONE, "isolation": self._isolation.value,
@@ -185,10 +184,8 @@ class _Emulator:
         self._reconsider()
 
     def _reconsider(self) -> None:
-        """Leave some time after the last VM is gone, unless somebody still talks to us or has just found us."""
+        """Leave some time after the last VM is gone, unless a process holds this emulator or still talks to it."""
         self._active = time.monotonic()
-        if len(self._fleet):
-            self._expected_until = 0.0
         if self._settings.linger and not self._timer:
             self._timer = asyncio.get_running_loop().call_later(self._settings.linger, self._leave_if_idle)
 
@@ -204,10 +201,14 @@ class _Emulator:
         self._timer = None
         if len(self._fleet):
             return
-        left = max(self._active + self._settings.linger, self._expected_until) - time.monotonic()
+        left = self._active + self._settings.linger - time.monotonic()
         if self._serving:
             left = self._settings.linger
-        if left > 0.01:
+        elif left <= 0.01:
+            # Locked until the end of this process: a process that needs an emulator waits for that, and starts another.
+            self._leaving = lock(self._state / places.EMULATOR_HOLDERS)
+            left = _HELD_SECONDS
+        if self._leaving is None:
             self._timer = asyncio.get_running_loop().call_later(left, self._leave_if_idle)
         else:
             self._stop.set()

@@ -1,10 +1,11 @@
 """The only way from the product to the emulator, the package `transient_emulator`, which runs as a process of its own.
 
 `ensure` returns the URL of this user's emulator and starts it if needed; `running` returns it only where one runs.
-`about` returns what an emulator reports of itself. Importing this module starts nothing and needs only sockets.
+`about` returns what an emulator reports of itself; `hold` keeps it from exiting. Importing this module starts nothing
+and needs only sockets.
 
-The first process that needs an emulator starts it, detached. The emulator exits after its last VM is gone. A killed
-emulator is started again with its state, on the port that its clients use.
+The first process that needs an emulator starts it, detached. The emulator exits when its last VM is gone and no process
+holds it. A killed emulator is started again with its state, on the port that its clients use.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import time
 import urllib.parse
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from . import places
 from .errors import UnreachableError
@@ -28,24 +29,30 @@ _ANSWER_SECONDS = 3.0
 _LINGER = 10.0
 
 
-def ensure(
-    *, expecting: bool = False, linger: float | None = None, timeout: float = 60.0, options: tuple[str, ...] = ()
-) -> str:
+def ensure(*, linger: float | None = None, timeout: float = 60.0, options: tuple[str, ...] = ()) -> str:
     """The URL of this user's emulator, started if none answers.
 
-    One that is `expecting` VMs waits a minute for the first. `linger` (default: 10 s) and `options` (of its command
-    line) count only if it is started now; one that was killed is revived with the settings that it had, where these do
-    not say otherwise. Raises UnreachableError.
+    `linger` (default: 10 s) and `options` (of its command line) count only if it is started now; one that was killed is
+    revived with the settings that it had, where these do not say otherwise. Raises UnreachableError.
     """
-    with places.reporting():
-        state = places.private(places.emulator().absolute())
-    if url := _answering(state, expecting):
+    state = _state()
+    if url := _answering(state):
         return url
     deadline = time.monotonic() + timeout
     with (state / "start.lock").open("a", encoding="utf-8") as lock:
         # Others who start it at this moment are waited for; they take no longer than their own limit.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _answering(state, expecting) or _start(state, linger, options, max(deadline - time.monotonic(), 1.0))
+        return _answering(state) or _start(state, linger, options, max(deadline - time.monotonic(), 1.0))
+
+
+def hold() -> IO[str]:
+    """Keep this user's emulator from exiting until what is returned is closed, or this process ends.
+
+    It runs already or is started later. Waits for one that is just exiting.
+    """
+    lock = (_state() / places.EMULATOR_HOLDERS).open("a", encoding="utf-8")
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return lock
 
 
 def running() -> str:
@@ -53,15 +60,12 @@ def running() -> str:
     return _answering(places.emulator().absolute())
 
 
-def about(url: str, expecting: bool = False) -> dict[str, Any]:
-    """What the emulator at `url` says of itself: relay, state, isolated, version. Raises UnreachableError.
-
-    With `expecting` it learns that VMs are about to be made.
-    """
+def about(url: str) -> dict[str, Any]:
+    """What the emulator at `url` says of itself: relay, state, isolated, version. Raises UnreachableError."""
     place = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
     try:
-        connection.request("GET", f"/emulator/v1{'?expecting=vms' if expecting else ''}")
+        connection.request("GET", "/emulator/v1")
         answer = connection.getresponse()
         content = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -80,10 +84,15 @@ def main(argv: list[str]) -> int:
     return run(argv)
 
 
-def _answering(state: Path, expecting: bool = False) -> str:
+def _state() -> Path:
+    with places.reporting():
+        return places.private(places.emulator().absolute())
+
+
+def _answering(state: Path) -> str:
     try:
         url = json.loads((state / "emulator.json").read_text(encoding="utf-8"))["url"]
-        return url if about(url, expecting)["state"] == str(state) else ""
+        return url if about(url)["state"] == str(state) else ""
     except (OSError, ValueError, KeyError, UnreachableError):
         return ""
 

@@ -139,6 +139,10 @@ def command_socket(name: str) -> Path:
     return sockets() / f"{hashlib.sha256(name.encode()).hexdigest()[:12]}.sock"
 
 
+EMULATOR_HOLDERS = "holders.lock"
+"""The file in the emulator's state directory that processes hold locked which need the emulator."""
+
+
 def emulator() -> Path:
     """The state directory of this user's emulator; `TRANSIENT_MAGICS_EMULATOR` names another home's."""
     chosen = os.environ.get(_EMULATOR_VARIABLE)

@@ -20,6 +20,7 @@ from transient_magics.cli import arguments, options, verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import Preview, resized, specify
+from transient_magics.client.declaring.payload import Payload
 from transient_magics.client.declaring.runs import specified
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.vms.machines import requested
@@ -482,7 +483,7 @@ def test_static_mini_batches_are_refused_where_the_speed_of_unequal_workers_is_n
     static = {"name": "run", "train_steps": 10, "batching": "static"}
 
     def specified_on(workers: str, **more: str) -> RunSpec:
-        return specified(specify(Declaration(workers)), {**static, **more}, None, (), "")[0]
+        return specified(specify(Declaration(workers)), {**static, **more}, None, Payload())
 
     with pytest.raises(DeclarationError) as error:
         specified_on("k80x2+cpux2")
@@ -491,7 +492,7 @@ def test_static_mini_batches_are_refused_where_the_speed_of_unequal_workers_is_n
     assert specified_on("k80x2+cpux2", batching="dynamic").batching == "dynamic"
     for workers in ("k80x2+p100", "t4x2+l4", "cpux2"):
         assert specified_on(workers).batching == "static"
-    assert specified(specify(Declaration("k80x2+cpux2")), static, 1, (), "")[0].most_workers == 1
+    assert specified(specify(Declaration("k80x2+cpux2")), static, 1, Payload()).most_workers == 1
 
 
 def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:

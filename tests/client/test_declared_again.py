@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,6 +160,23 @@ def test_who_follows_a_cluster_never_sees_the_one_that_takes_its_name(home: Path
     end()
     assert seen[-1].over
     assert {state.spec.id for state in seen if state.spec} == {old.identity.id}
+
+
+def test_a_name_that_is_taken_as_its_cluster_begins_to_be_followed_is_not_followed(home: Path) -> None:
+    old = declared(*DELETED)
+    begin, subscribed, go_on = threading.Event(), threading.Event(), threading.Event()
+    seen: list[ClusterState] = []
+    follower().call(begin.wait)
+    end = follower().subscribe(old.identity, lambda state, new: seen.append(state))
+    follower().call(subscribed.set)
+    follower().call(go_on.wait)
+    begin.set()
+    assert subscribed.wait(20)
+    declared(READY)
+    go_on.set()
+    eventually(lambda: seen)
+    end()
+    assert [state.phase for state in seen] == ["deleted"]
 
 
 def test_a_journal_that_lost_its_end_is_shown_as_it_goes_on(home: Path) -> None:

@@ -25,7 +25,6 @@ from transient_magics.cli import arguments
 from transient_magics.client import launching
 from transient_magics.client.checkup import estimate
 from transient_magics.client.declaring import Declaration, specify
-from transient_magics.controller.programs import witness
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates
 
@@ -190,18 +189,6 @@ def test_an_interrupted_course_leaves_nothing(home: Path) -> None:
     assert "good: what is left" in output
     assert vms() == []
     assert tm.clusters() == []
-
-
-@pytest.mark.slow
-async def test_an_emulator_whose_vms_are_gone_waits_for_the_questions_of_what_is_left(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ends ten seconds after its last VM, and on a busy machine the questions take longer."""
-    ensure, heard = emulator.ensure, list[bool]()
-    monkeypatch.setattr(emulator, "ensure", lambda *, expecting: (heard.append(expecting), ensure(linger=1.0))[1])
-    found = await witness.testimony({"project": None, "clusters": [], "images": [], "zones": [], "clear": True})
-    assert found["vms"] == []
-    assert heard == [True]
 
 
 @pytest.mark.training

@@ -161,7 +161,7 @@ def sees(reached: Callable[[], object], what: str) -> None:
 
 @pytest.mark.slow
 def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(home: Path) -> None:
-    address = f"{emulator.ensure(expecting=True, linger=PATIENCE)}/emulator/v1/weather"
+    address = f"{emulator.ensure(linger=PATIENCE)}/emulator/v1/weather"
     # Late answers: else a VM is deleted again before this process has seen it, many times in a row.
     weather = json.dumps({"stockout": f"{SHUT}:t4", "api_latency": "250ms"}).encode()
     with urllib.request.urlopen(urllib.request.Request(address, weather, method="PATCH")) as answer:

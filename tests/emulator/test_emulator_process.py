@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from emulated_cloud import PROJECT, ZONE, Cloud, Running, ask_metadata, eventual
 from google.api_core import exceptions
 
 from transient_magics import emulator
+from transient_magics.controller.vms.access import to_project
 from transient_magics.errors import UnreachableError
 
 pytestmark = pytest.mark.slow
@@ -195,17 +198,30 @@ def test_ensure_starts_one_emulator_that_goes_when_nobody_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
-    with ThreadPoolExecutor(3) as pool:
-        urls = set(pool.map(lambda _: emulator.ensure(linger=0.5, options=("--boot", "0.2")), range(3)))
-    (url,) = urls
-    about = emulator.about(url)
-    assert about["isolated"]
-    cloud = Cloud(Running(None, url, Path(about["state"])))  # type: ignore[arg-type]
-    cloud.create("w0")
-    os.kill(about["pid"], signal.SIGKILL)
-    assert emulator.ensure() == url, "revived where its clients look for it"
-    assert cloud.names() == {"w0"}
-    cloud.delete("w0")
+    with emulator.hold():
+        with ThreadPoolExecutor(3) as pool:
+            urls = set(pool.map(lambda _: emulator.ensure(linger=0.5, options=("--boot", "0.2")), range(3)))
+        (url,) = urls
+        about = emulator.about(url)
+        assert about["isolated"]
+        cloud = Cloud(Running(None, url, Path(about["state"])))  # type: ignore[arg-type]
+        cloud.create("w0")
+        os.kill(about["pid"], signal.SIGKILL)
+        assert emulator.ensure() == url, "revived where its clients look for it"
+        assert cloud.names() == {"w0"}
+        cloud.delete("w0")
+        time.sleep(2)
+        assert cloud.names() == set(), "it does not go while a process holds it"
+    eventually(lambda: not processes(str(tmp_path)))
+
+
+async def test_a_client_holds_the_emulator_that_it_has_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
+    emulator.ensure(linger=0.5)
+    async with to_project(None) as access:
+        await access.reopen()
+        await asyncio.sleep(2)
+        assert await access.engine.get(ZONE, "none") is None, "it answers"
     eventually(lambda: not processes(str(tmp_path)))
 
 

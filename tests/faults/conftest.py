@@ -363,7 +363,7 @@ def home() -> Iterator[Path]:
             with contextlib.ExitStack() as deletions:  # one that fails keeps none of the others from being deleted
                 for cluster in client.clusters():
                     deletions.callback(cluster.delete, PATIENCE)
-            deadline = time.monotonic() + PATIENCE  # an emulator that is expecting VMs waits a minute for them
+            deadline = time.monotonic() + PATIENCE  # the emulator waits ten seconds for another VM
             while (left := running()) and time.monotonic() < deadline:
                 time.sleep(0.2)
             assert not left, f"left running: {left}"

@@ -35,7 +35,8 @@ def test_a_controllers_clock_that_jumps_ends_no_cluster_and_bills_no_hour(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     clock, began = WallClock(tmp_path), time.time()
-    emulator.ensure(expecting=True)  # by its own clock, which is Compute Engine's
+    held = emulator.hold()
+    emulator.ensure()  # by its own clock, which is Compute Engine's
     with monkeypatch.context() as patch:
         for name, value in clock.environment.items():
             patch.setenv(name, value)
@@ -43,6 +44,7 @@ def test_a_controllers_clock_that_jumps_ends_no_cluster_and_bills_no_hour(
     patient = Patient(cluster)
     try:
         cluster.wait(PATIENCE)
+        held.close()
         number = patient.controller()
         library = Path(clock.environment["LD_PRELOAD"]).resolve()  # as the kernel names it, without links
         assert str(library) in Path(f"/proc/{number}/maps").read_text(encoding="utf-8")

@@ -32,8 +32,8 @@ PATIENCE = 200.0
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with own_home():
-        yield emulator.ensure(expecting=True, options=("--boot", "0.5", "--notice", "2"))
+    with own_home(), emulator.hold():
+        yield emulator.ensure(options=("--boot", "0.5", "--notice", "2"))
 
 
 def until(cluster: Cluster, reached: Callable[[ClusterState], object]) -> ClusterState:

@@ -166,7 +166,7 @@ class Controller:
                     return
                 self._waits = ""
                 self._runs.declare_waiting()
-                async with Access(self._declared, makes_vms=self._state.phase != "deleting") as access:
+                async with Access(self._declared) as access:
                     if await Opening(self._directory, self._recorder, access).open():
                         adviser = Adviser(self._recorder, access)
                         await adviser.keep_asking(now())  # before the first VM is asked for

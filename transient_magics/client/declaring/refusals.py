@@ -10,6 +10,7 @@ from ...catalog import ZONES, accelerator, check_zone, continent, living_alterna
 from ...errors import DeclarationError
 from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
 from ...spec.image import FAMILIES
+from .. import text
 from .declaration import MODELS, Declaration
 
 WAYS_IN = (
@@ -18,11 +19,28 @@ WAYS_IN = (
 )
 
 
-def of_option(error: ValueError, names: Mapping[str, str] = MappingProxyType({})) -> DeclarationError:
-    """What is wrong with a field, said of the option that sets it; `names`: of options that are called otherwise."""
+def of_option(
+    error: ValueError, names: Mapping[str, str] = MappingProxyType({}), *, prefix: str = "--"
+) -> DeclarationError:
+    """Return the error of a field as one of the option that sets it.
+
+    Parameters
+    ----------
+    names
+        Options by field, where their names differ.
+    prefix
+        What stands before an option; empty for arguments of a Python function.
+    """
     field, _, why = str(error).partition(": ")
-    option = names.get(field, field.replace("_", "-"))
-    return DeclarationError(f"Invalid --{option}: {why}" if why else str(error))
+    option = names.get(field, field.replace("_", "-") if prefix else field)
+    return DeclarationError(f"Invalid {prefix}{option}: {why}" if why else str(error))
+
+
+def refuse_more_workers(cluster: ClusterSpec, workers: int, where: str = "--workers") -> None:
+    """Raise DeclarationError where work needs more workers than the cluster has."""
+    if workers > cluster.worker_count:
+        what = f"{cluster.name} has {text.count(cluster.worker_count, 'worker')}, not {workers}"
+        raise DeclarationError(what, where=where, fix="Take fewer, or resize the cluster first.")
 
 
 def refuse(declaration: Declaration, kinds: list[str]) -> None:

@@ -175,18 +175,23 @@ class _Watched:
 
         def anew() -> None:
             nonlocal again
-            if self._identity.directory != self._directory:
-                raise _NameReusedError
+            self._check_name()
             again, self._state = True, ClusterState()
 
         try:
             async for batch in follow(self._directory / layout.JOURNAL, anew):
+                # After the read: a batch that was read before another cluster took the name is of this one.
+                self._check_name()
                 self._state = replay(batch, self._state)
                 self._caught_up = True
                 self._tell_all([event for event in batch if event.time > latest] if again else batch)
                 latest, again = max([latest, *(event.time for event in batch)]), False
         except _NameReusedError:
             self._end()
+
+    def _check_name(self) -> None:
+        if self._identity.directory != self._directory:
+            raise _NameReusedError
 
     def _end(self) -> None:
         """Report what the journal held last, which lies elsewhere now: another cluster has the name."""

@@ -54,7 +54,7 @@ class _Blind:
 async def measure(spec: MeasureSpec, folder: Path) -> str:
     """Look again and again; why it ended, a clause. Raises CloudError where no look can tell anything."""
     failures = 0
-    async with to_project(spec.project, makes_vms=True) as access:
+    async with to_project(spec.project) as access:
         while True:
             seen = read_sightings(folder)
             due, over = next_look(spec, seen, time.time())

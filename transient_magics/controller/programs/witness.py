@@ -26,7 +26,7 @@ async def testimony(question: Mapping[str, Any]) -> dict[str, Any]:
     builds = [ImageSpec.from_dict(each) for each in question["images"]]
     identities = [each.id for each in (*clusters, *builds)]
     # An emulator without VMs ends after seconds, and on a busy machine the questions take longer: it is to wait.
-    async with to_project(question["project"], makes_vms=True) as access:
+    async with to_project(question["project"]) as access:
         await access.reopen()
         witness, engine = access.engine.witness, access.engine
         vms = [vm for each in identities for vm in await witness.instances({ID_LABEL: each})]
@@ -49,7 +49,7 @@ async def _objects(clusters: Sequence[ClusterSpec], *, clear: bool) -> tuple[lis
     for spec in clusters:
         if not (store := cluster_store(spec)):
             continue
-        async with Access(spec, makes_vms=True) as access:
+        async with Access(spec) as access:
             await access.reopen()
             if not access.storage or await access.storage.look(spec.bucket.partition("/")[0]) is None:  # type: ignore[union-attr]
                 continue

@@ -41,10 +41,10 @@ _WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  #
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
-def to_project(project: str | None, *, makes_vms: bool = False) -> Access:
+def to_project(project: str | None) -> Access:
     """The door to a project (None: the emulator) for what is done without a cluster."""
     spec = ClusterSpec(name="none", groups=(), zones=("us-central1-a",), prices={}, project=project)
-    return Access(spec, makes_vms=makes_vms)
+    return Access(spec)
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ class _Weather:
 class Access:
     """The door to Compute Engine and to its VMs. A context manager; `reopen` opens it, first and after an outage."""
 
-    def __init__(self, spec: ClusterSpec, *, makes_vms: bool = False) -> None:
-        self._spec, self._makes_vms = spec, makes_vms
+    def __init__(self, spec: ClusterSpec) -> None:
+        self._spec = spec
+        self._holds_emulator = False
         self._stack = AsyncExitStack()
         self.engine: ComputeEngine
         self.storage: CloudStorage | None = None
@@ -211,7 +212,10 @@ class Access:
         elif self._spec.emulated:
             from ... import emulator
 
-            endpoint = await asyncio.to_thread(emulator.ensure, expecting=self._makes_vms)
+            if not self._holds_emulator:
+                self._stack.enter_context(await asyncio.to_thread(emulator.hold))
+                self._holds_emulator = True
+            endpoint = await asyncio.to_thread(emulator.ensure)
             about = await asyncio.to_thread(_ask, f"{endpoint}/emulator/v1")
             self._dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
         if self._opened_at > 0 and endpoint == self.engine.endpoint:
