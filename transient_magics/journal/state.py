@@ -466,6 +466,10 @@ class ClusterState:
         if why := self.taken(kind, name):
             raise NameTakenError(why, fix="Choose another --name.")
 
+    def study_of(self, run: str) -> str:
+        """Return the study that reserves the name of the run for a trial; empty where none does."""
+        return next((name for name in self.studies if run.startswith(f"{name}-")), "")
+
     def _owner(self, name: str) -> str:
         """Return the study that has asked for the run `name`, or the bag that began the Dask cluster `name`."""
         for study in self.studies.values():

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ...errors import ClusterError, ForeignError, RoomError
 from ...journal import ClusterState, Event, JobState, RunState, events, metrics
-from ...journal.declared import note_brought, run_folder
+from ...journal.declared import declared_study, note_brought, run_folder
 from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.checks import LONGEST_LINE
@@ -30,7 +30,7 @@ from ..jobs import archives
 from ..runs.checking import check_counts
 from ..runs.checkpoint_copy import copy_checkpoints
 from ..runs.results import thin_metrics
-from ..studies.trial_folder import declared, make
+from ..studies.trial_folder import make
 from .seat import Seat
 
 log = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ class Homecoming:
             for trial in study.trials.values():
                 if run not in trial.runs or not (self._directory / layout.STUDIES / study.name).is_dir():
                     continue
-                spec = declared(self._directory, study.name)
+                spec = declared_study(self._directory, study.name)
                 if run in spec.run_names(trial.number) and spec.tries(trial.params):
                     repeat = spec.run_names(trial.number).index(run)
                     store = run_store(self._spec, run)

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...errors import DeclarationError, TrainingError
-from ...spec import TRAINING, check_package, without_secrets
-from ..vms.startup import pinned
+from ..errors import DeclarationError, TrainingError
+from ..spec import TRAINING, check_package, without_secrets
+from .vms.startup import pinned
 
 _SECONDS = 300.0
 _LOCKED = "Every VM has the versions of locks/training.txt, with --for jobs of locks/light.txt."
