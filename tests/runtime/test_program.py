@@ -88,13 +88,14 @@ def test_a_cell_draws_the_same_in_every_process_and_examples_are_read_with_other
 
 
 def test_two_declarations_of_a_run_have_different_seeds_and_one_that_resumes_has_the_first_ones() -> None:
+    from transient_magics.client.declaring.payload import Payload
     from transient_magics.client.declaring.runs import specified
 
     options = {"name": "run", "train_steps": 10}
-    seeds = [specified(None, {**options}, None, (), "")[0].program_seed for _ in range(3)]
+    seeds = [specified(None, {**options}, None, Payload()).program_seed for _ in range(3)]
     assert len(set(seeds)) == 3
-    assert specified(None, {**options, "seed": 5}, None, (), "")[0].program_seed == 5
-    again = specified(None, {**options, "drawn_seed": seeds[0]}, None, (), "")[0]
+    assert specified(None, {**options, "seed": 5}, None, Payload()).program_seed == 5
+    again = specified(None, {**options, "drawn_seed": seeds[0]}, None, Payload())
     assert again.program_seed == seeds[0]
     assert RunSpec.from_dict(json.loads(json.dumps(again.to_dict()))) == again
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from ..errors import ClusterError, DeclarationError, TransientError
+from ..errors import ClusterError, TransientError
 from ..journal import ClusterState
 from ..protocol.cluster_commands import Stop
 from ..protocol.dask.spec import DaskSpec
 from . import commands, text
 from .dask.connection import local_versions, open_client
-from .declaring import claims
 from .handles import Cluster, Dask
-from .training import refuse_when_ending
-
-_STEM = "dask"
+from .new_work import NewWork
 
 
 def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float = 900.0, **options: int) -> Dask:
@@ -30,7 +25,10 @@ def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float =
             what = f"{cluster.name} has {known.dask} with {has} already"
             raise ClusterError(what, fix="Stop it first: dask.stop()")
         return Dask(known.dask, cluster)
-    dask = Dask(_declare(cluster, workers, options), cluster)
+    new = NewWork("dask", cluster, None)
+    values = {**options, "workers": new.cluster_spec.worker_count if workers is None else workers}
+    spec = new.specify(DaskSpec.from_dict, values, prefix="")
+    dask = Dask(new.declare(lambda taken: replace(spec, name=taken).to_dict(), lambda folder: None), cluster)
     try:
         _wait_for_scheduler(dask, timeout)
         _ = dask.client
@@ -38,32 +36,6 @@ def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float =
         _give_up(dask, error)
         raise
     return dask
-
-
-def _declare(cluster: Cluster, workers: int | None, options: Mapping[str, int]) -> str:
-    refuse_when_ending(cluster)
-    spec = cluster.state.spec
-    most = spec.worker_count if spec else 0
-    if workers is not None and workers > most:
-        what = f"{cluster.name} has {text.count(most, 'worker')}, not {workers}"
-        raise DeclarationError(what, where="workers", fix="Take fewer, or resize the cluster first.")
-    try:
-        declared = DaskSpec.from_dict({
-            **options, "name": f"{_STEM}-1", "workers": most if workers is None else workers,
-            "declared_at": time.time(),
-        })  # fmt: skip
-    except ValueError as error:
-        raise DeclarationError(f"This is no Dask cluster: {error}") from None
-    name = claims.declare(
-        cluster,
-        "dask",
-        None,
-        stem=_STEM,
-        record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
-        fill=lambda folder: None,
-    )
-    claims.announce(cluster, "dask", name)
-    return name
 
 
 def _wait_for_scheduler(dask: Dask, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""Declaring studies: as `training` declares a run, once for all that are to follow."""
+"""The declaration of a study, of which all runs are trials."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from .. import places
-from ..errors import ClusterError, DeclarationError, NameTakenError, TransientError
+from ..errors import ClusterError, DeclarationError, NameTakenError, TransientError, install_extra
 from ..protocol import layout
 from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
 from ..spec.namespace import refusal
-from ..trials.optuna_study import missing
+from ..trials import missing
 from . import commands
-from .cell import check_hyperparameters, listed
+from .cell import check_hyperparameters
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
 from .declaring import Declaration, claims, refuse_unreachable
+from .declaring.payload import Payload
 from .declaring.refusals import of_option
-from .declaring.runs import EVALUATIONS, fill, specified, write_record
-from .finding import cluster as find_cluster
+from .declaring.runs import EVALUATIONS, specified
 from .finding import clusters
 from .handles import Cluster, Study, current
 from .launching import is_free, make
-from .training import refuse_to_train, refuse_when_ending
+from .new_work import NewWork
 
 _TRIALS = 20
 _ATTEMPTS = 20
@@ -81,12 +81,12 @@ def declare_study(
     of the study. Configurations that the cluster holds are tried on parts of it, each other one on a cluster of the
     study's own, one after the other. With `dry_run` nothing is declared: the answer says where each is, and the price.
     """
-    include = listed(include)
+    payload = Payload.of(source, include, options.pop("pip", None) or (), build=bool(options.get("pip_build")))
     configurations = _configurations(on, workers)
-    chosen = _running(cluster, configurations)
-    if chosen:
-        refuse_when_ending(chosen)
-        refuse_to_train(chosen)
+    new = None
+    if cluster is not None or not configurations or clusters():
+        new = NewWork("study", cluster, name, trains=True)
+    chosen = new.cluster if new else None
     running = chosen.state.spec if chosen else None
     lacking = [each for each in configurations if not (running and running.holds(each))]
     if lacking and trials is not None:
@@ -95,8 +95,6 @@ def declare_study(
     name = parse_name(name, "--name") if name else _free_name(chosen, lacking)
     if why := refusal("", "study", name, {}):
         raise NameTakenError(why, fix="Choose another --name.")
-    if chosen:
-        claims.refuse_taken(chosen, "study", name)
     limits = {key: options.pop(key) for key in _LIMITS if options.get(key) is not None}
     max_cost, max_hours = limits.get("max_cost"), limits.get("max_hours", Declaration.max_hours)
     found = parts(configurations, running, name, max_cost=max_cost, max_hours=max_hours)
@@ -113,10 +111,10 @@ def declare_study(
     options |= {"name": name, "train_steps": train_steps, "seed": seed, "drawn_seed": secrets.randbelow(2**31)}
     of_each = None if configurations else workers or 1
     own_end = {**options, "when_done": "cluster"}
-    runs = [specified(each.spec, own_end if each.own else options, of_each, include, source) for each in found]
-    run, files = runs[0]
+    runs = [specified(part.spec, own_end if part.own else options, of_each, payload) for part in found]
+    run = runs[0]
     space = _space(over)
-    if run.model and not include:
+    if run.model and not payload.include:
         check_hyperparameters([each.name for each in space], source, where="--over")
     ordered = tuple(each for part in found for each in part.configurations)
     try:
@@ -133,21 +131,21 @@ def declare_study(
     except ValueError as error:
         raise of_option(error) from None
     if package := missing(spec):
-        fix = "pip install 'transient-magics[sweep]'" if package == "optuna" else f"pip install {package}"
-        raise DeclarationError(f"{package} is not installed", where="this study needs it", fix=f"{fix}.")
+        fix = install_extra("sweep") if package == "optuna" else f"Run: pip install {package}"
+        raise DeclarationError(f"{package} is not installed", where="this study needs it", fix=fix)
     if dry_run:
         return StudyPreview(spec, tuple(found), source)
     each_tries = max(1, count_points(space))
     specs, first = [], 0
-    for part, (its_run, _) in zip(found, runs, strict=True):
+    for part, its_run in zip(found, runs, strict=True):
         many = len(part.configurations) * each_tries if lacking else spec.trials
         specs.append(replace(spec, run=its_run, first=first, trials=many))
         first += many
 
     def write_study(cluster: Path, its_spec: StudySpec) -> None:
         folder = places.private(cluster / layout.STUDIES / name)
-        fill(folder, source, include, files)
-        write_record(folder / layout.STUDY, its_spec.to_dict())
+        payload.fill(folder)
+        claims.write_record(folder / layout.STUDY, its_spec.to_dict())
 
     own = [(part, its_spec) for part, its_spec in zip(found, specs, strict=True) if part.own]
     made = list[Path]()
@@ -156,13 +154,7 @@ def declare_study(
             refuse_unreachable(part.spec)
             made.append(make(part.spec, partial(write_study, its_spec=its_spec)))
         if chosen and not found[0].own:
-            claims.declare(
-                chosen,
-                "study",
-                name,
-                record=lambda _: specs[0].to_dict(),
-                fill=lambda folder: fill(folder, source, include, files),
-            )
+            claims.declare(chosen, "study", name, record=lambda _: specs[0].to_dict(), fill=payload.fill)
     except TransientError:
         for directory in made:  # no controller was started on them
             shutil.rmtree(directory, ignore_errors=True)
@@ -173,15 +165,6 @@ def declare_study(
         commands.start_controller(places.cluster(part.spec.name))
         current.hold(Cluster(part.spec.name))
     return Study(name, Cluster(found[0].spec.name))
-
-
-def _running(cluster: Cluster | str | None, configurations: tuple[str, ...]) -> Cluster | None:
-    """The cluster that is meant; none where none is named nor runs, and configurations say what machines there are."""
-    if isinstance(cluster, Cluster):
-        return cluster
-    if cluster is None and configurations and not clusters():
-        return None
-    return find_cluster(cluster)
 
 
 def _free_name(chosen: Cluster | None, lacking: Sequence[str]) -> str:

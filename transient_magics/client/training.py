@@ -1,30 +1,29 @@
-"""Declaring runs.
-
-`train` writes the run's folder (declaration, cell, what it includes) into the cluster's and tells the controller;
-should no controller hear it, the next one finds the folder.
-"""
+"""The declaration of a run."""
 
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from ..errors import ClusterError, DeclarationError, TrainingError
+from ..errors import DeclarationError, TrainingError
 from ..protocol import layout
 from ..protocol.cluster_commands import Resize
 from ..runtime.folder import RunFolder
-from ..spec import JOBS, parse_name, run_store
+from ..spec import run_store
 from . import commands
-from .cell import listed
-from .declaring import claims, widened, with_preparation
-from .declaring.runs import fill, specified
-from .finding import cluster as find_cluster
+from .declaring import widened, with_preparation
+from .declaring.payload import Payload
+from .declaring.runs import specified
 from .finding import run
 from .handles import Cluster, Run
+from .new_work import NewWork
 from .planning.deadlines import moment, on_demand_wait, refuse_impossible, refuse_untimely, refuse_without_quota
+from .programs import fetch
 
 
 def train(
@@ -52,15 +51,9 @@ def train(
     `options` are the other fields of RunSpec. `include` names files and folders to send along, `pip` packages to
     install on the VMs: files are copied into the run's folder, as those of `include` are.
     """
-    chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
-    include = listed(include)
-    refuse_when_ending(chosen)
-    refuse_to_train(chosen)
-    name = parse_name(name, "--name") if name else None
-    if name:
-        claims.refuse_taken(chosen, "run", name)
-    stem = "stalls" if options.get("stalls") else "run"
-    expected = name or claims.free_name(chosen, "run", stem)
+    new = NewWork("run", cluster, name, stem="stalls" if options.get("stalls") else "", trains=True)
+    chosen = new.cluster
+    payload = Payload.of(source, include, options.pop("pip", None) or (), build=bool(options.get("pip_build")))
     if finish_by is not None:
         options["finish_by"] = moment(finish_by, chosen)
         refuse_untimely(chosen, options)
@@ -69,10 +62,8 @@ def train(
     if earlier and options.get("seed") is None:
         options |= _seed_of(earlier)
     registered = {"model": model, "hparams_set": hparams_set, "problem": problem}
-    spec, files = specified(
-        chosen.state.spec, {**options, **registered, "name": expected, "train_steps": train_steps}, workers, include,
-        source,
-    )  # fmt: skip
+    fields = {**options, **registered, "name": new.expected_name, "train_steps": train_steps}
+    spec = specified(chosen.state.spec, fields, workers, payload)
     if spec.share_input or spec.per_vm > 1:
         what = "Only trials of a study share a VM and their input"
         raise DeclarationError(what, fix="Declare a study: %%sweep --per-vm 2.")
@@ -98,27 +89,12 @@ def train(
         store = run_store(known, chosen_name) if known and spec.store else None
         return replace(spec, name=chosen_name, store=store).to_dict()
 
-    name = claims.declare(
-        chosen,
-        "run",
-        name,
-        stem=stem,
-        record=record,
-        fill=lambda folder: fill(folder, source, include, files, earlier, from_store=bool(spec.resume_store)),
-    )
-    claims.announce(chosen, "run", name)
-    return Run(name, chosen)
+    def fill(folder: Path) -> None:
+        payload.fill(folder)
+        if earlier:
+            _copy_checkpoints(earlier, folder, from_store=bool(spec.resume_store))
 
-
-def refuse_when_ending(chosen: Cluster) -> None:
-    """Raise ClusterError for a cluster on which nothing begins any more, or not beside a run with a deadline."""
-    state = chosen.state
-    if due := state.due:
-        what = f"{due.name} has a deadline, and {chosen.name} for itself until it is over"
-        raise ClusterError(what, fix="Name another cluster, or wait.")
-    if state.phase in ("deleting", "deleted"):
-        what = "is deleted" if state.over else "is being deleted"
-        raise ClusterError(f"{chosen.name} {what}", fix="Declare another cluster.")
+    return Run(new.declare(record, fill), chosen)
 
 
 def _have_prices(chosen: Cluster, gpus: tuple[str, ...]) -> None:
@@ -128,12 +104,15 @@ def _have_prices(chosen: Cluster, gpus: tuple[str, ...]) -> None:
         commands.send(chosen.directory, Resize(spec=widened(known, gpus).to_dict()))
 
 
-def refuse_to_train(chosen: Cluster) -> None:
-    """Raise ClusterError for a cluster whose VMs have no TensorFlow."""
-    spec = chosen.state.spec
-    if spec and spec.purpose == JOBS:
-        what = f"{chosen.name} was declared --for jobs, so its VMs have no TensorFlow"
-        raise ClusterError(what, fix="Name another cluster with --cluster, or declare one without --for jobs.")
+def _copy_checkpoints(earlier: Run, folder: Path, *, from_store: bool) -> None:
+    """Copy the checkpoints of the run that is resumed into the folder of the new one. Raises OSError or CloudError.
+
+    `from_store`: whether the VMs get them from their bucket.
+    """
+    if (earlier.directory / layout.CHECKPOINTS).exists():
+        shutil.copytree(earlier.directory / layout.CHECKPOINTS, folder / layout.CHECKPOINTS)
+    if earlier.state.shipped and not from_store and (place := earlier.place):
+        fetch(*place, folder, results=False)
 
 
 def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | None:

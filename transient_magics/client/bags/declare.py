@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import ast
 import json
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ...bags.driver.core import Lifetimes
-from ...bags.policy.survival import Survival
+from ...bags.policy.expectation import Survival
 from ...catalog import region
 from ...catalog.published import LAST_HOUR
-from ...errors import CellError, ClusterError, DeclarationError
+from ...errors import CellError, DeclarationError
 from ...protocol import layout
 from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
 from ...protocol.study import parse_space
-from ...spec import ClusterSpec, parse_name
-from ...spec.boot_times import usual
-from .. import cell, text
-from ..declaring import claims
+from ...spec import ClusterSpec
+from ...spec.image import usual_boot_seconds
+from .. import cell
+from ..declaring.payload import Payload
 from ..declaring.refusals import of_option
-from ..declaring.runs import fill
-from ..finding import cluster as find_cluster
 from ..handles import Bag, Cluster
+from ..new_work import NewWork
 from ..planning.revocations import emulated, foreseen
-from ..training import refuse_when_ending
 
 _ITS_OPTION = {
     "timeout_seconds": "job-timeout", "memory_bytes": "memory", "job_seconds": "job-time", "save_seconds": "save-time",
     "space": "over",
 }  # fmt: skip
 _FUNCTION = "job"
-_STEM = "bag"
 
 
 def declare_bag(
@@ -57,48 +53,47 @@ def declare_bag(
     packages to install on its VMs; `options` are other fields of BagSpec. `notebook`: names that only the notebook
     knows, and `line_offset`, how many lines stand above the code.
     """
-    chosen = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
-    refuse_when_ending(chosen)
-    include = cell.listed(include)
-    spec = chosen.state.spec
-    if spec is None:
-        raise ClusterError(f"{chosen.name} is not declared yet", fix="Try again in a moment.")
-    if (workers := options.get("workers") or 0) > spec.worker_count:
-        what = f"{chosen.name} has {text.count(spec.worker_count, 'worker')}, not {workers}"
-        raise DeclarationError(what, where="--workers", fix="Take fewer, or resize the cluster first.")
+    new = NewWork("bag", cluster, name)
+    cluster_spec = new.cluster_spec
+    payload = Payload.of(
+        "\n" * line_offset + source,  # so that a VM counts lines as the notebook shows them
+        include,
+        pip,
+        build=bool(options.get("pip_build")),
+    )
     try:
         space = parse_space(over)
     except ValueError as error:
         raise DeclarationError(f"Invalid --over: {error}") from None
-    cell.check(source, notebook, line_offset=line_offset, include=include, hparams=False)
-    check_function(source, [each.name for each in space], line_offset)
-    name = parse_name(name, "--name") if name else None
-    if name:
-        claims.refuse_taken(chosen, "bag", name)
-    named = cell.packages(pip, build=bool(options.get("pip_build")))
-    files = cell.files_of(named)
+    cell.check(source, notebook, line_offset=line_offset, include=payload.include, hparams=False)
+    check_function(source, [dimension.name for dimension in space], line_offset)
+    values = {
+        **options,
+        "jobs": jobs,
+        "space": [asdict(dimension) for dimension in space],
+        "until": _limits(until),
+    }
+    spec = new.specify(BagSpec.from_dict, values, payload, _ITS_OPTION)
+    known = json.dumps(_lifetimes(new.cluster, cluster_spec).to_dict()).encode()
+
+    def fill(folder: Path) -> None:
+        payload.fill(folder)
+        (folder / layout.LIFETIMES).write_bytes(known)
+
+    chosen = new.declare(lambda taken: replace(spec, name=taken).to_dict(), fill)
+    return Bag(chosen, new.cluster)
+
+
+def _limits(until: str | float | Mapping[str, float]) -> Mapping[str, float]:
+    """Return the standard deviations to reach, by output. Raises DeclarationError."""
+    if isinstance(until, Mapping):
+        return until
+    if until == "":
+        return {}
     try:
-        wanted = parse_until(str(until)) if isinstance(until, int | float | str) and until != "" else until or {}
-        declared = BagSpec.from_dict({
-            **{key: value for key, value in options.items() if value is not None},
-            "name": name or f"{_STEM}-1", "jobs": jobs,
-            "space": [asdict(each) for each in space], "until": wanted, "declared_at": time.time(),
-            "include": tuple(Path(each).name for each in include), "pip": cell.as_declared(named, files),
-        })  # fmt: skip
+        return parse_until(str(until))
     except ValueError as error:
-        raise of_option(error, _ITS_OPTION) from None
-    lifetimes = json.dumps(_lifetimes(chosen, spec).to_dict()).encode()
-    placed = "\n" * line_offset + source  # so that a VM counts lines as the notebook shows them
-    name = claims.declare(
-        chosen,
-        "bag",
-        name,
-        stem=_STEM,
-        record=lambda chosen_name: replace(declared, name=chosen_name).to_dict(),
-        fill=lambda folder: fill(folder, placed, include, files, more={layout.LIFETIMES: lifetimes}),
-    )
-    claims.announce(chosen, "bag", name)
-    return Bag(name, chosen)
+        raise of_option(error) from None
 
 
 def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> None:
@@ -137,13 +132,13 @@ def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
 def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
     """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast time passes."""
     gpu = spec.groups[0].accelerator
-    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual(spec, gpu) / 3600)
+    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual_boot_seconds(spec, gpu) / 3600)
     lived = emulated() if spec.emulated else foreseen("published")
     model = lived[0](gpu, region(spec.home_zone)) if revoked else None
     if model is None:
         return known
     if spec.provisioning_model == "preemptible":
-        from ...planner.lifetimes.beyond import Capped
+        from ...planner.lifetimes.kaplan_meier import Capped
 
         model = Capped(model, LAST_HOUR)
     return replace(known, survival=Survival.of(model))

@@ -8,6 +8,7 @@ when its process ends, so a killed declaration holds no name. The next declarati
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -24,7 +25,6 @@ from ...protocol.names import is_name
 from ...spec.namespace import refusal
 from .. import commands
 from ..folders import remove_abandoned
-from .runs import write_record
 
 if TYPE_CHECKING:
     from ..handles import Cluster
@@ -113,6 +113,13 @@ def announce(cluster: Cluster, kind: str, name: str) -> None:
     except NameTakenError:
         shutil.rmtree(cluster.directory / KINDS[kind].folder / name, ignore_errors=True)
         raise
+
+
+def write_record(path: Path, declaration: Mapping[str, Any]) -> None:
+    """Write a declaration that this user alone can read. Raises OSError."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(declaration, file, indent=1)
 
 
 def _taken(cluster: Cluster) -> dict[str, str]:

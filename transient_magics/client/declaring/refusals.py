@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative
-from ...errors import DeclarationError
+from ...errors import DeclarationError, unknown
 from ...protocol.run import option as option_of
-from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
-from ...spec.image import FAMILIES
+from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, parse_groups, render_duration
+from ...spec.image import FAMILIES, least_boot_seconds
+from .. import text
 from .declaration import MODELS, Declaration
 
 WAYS_IN = (
@@ -19,21 +20,40 @@ WAYS_IN = (
 )
 
 
-def of_option(error: ValueError, names: Mapping[str, str] = MappingProxyType({})) -> DeclarationError:
-    """What is wrong with a field, said of the option that sets it; `names`: of options that are called otherwise."""
+def of_option(
+    error: ValueError, names: Mapping[str, str] = MappingProxyType({}), *, prefix: str = "--"
+) -> DeclarationError:
+    """Return the error of a field as one of the option that sets it.
+
+    Parameters
+    ----------
+    names
+        Options by field, where their names differ.
+    prefix
+        What stands before an option; empty for arguments of a Python function.
+    """
     field, _, why = str(error).partition(": ")
-    name = f"--{names[field]}" if field in names else option_of(field)
+    name = field
+    if field in names:
+        name = f"{prefix}{names[field]}"
+    elif prefix:
+        name = option_of(field)
     return DeclarationError(f"Invalid {name}: {why}" if why else str(error))
+
+
+def refuse_more_workers(cluster: ClusterSpec, workers: int, where: str = "--workers") -> None:
+    """Raise DeclarationError where work needs more workers than the cluster has."""
+    if workers > cluster.worker_count:
+        what = f"{cluster.name} has {text.count(cluster.worker_count, 'worker')}, not {workers}"
+        raise DeclarationError(what, where=where, fix="Take fewer, or resize the cluster first.")
 
 
 def refuse(declaration: Declaration, kinds: list[str]) -> None:
     """Raise DeclarationError where options contradict each other or the catalog. `kinds`: the GPUs of its SPEC."""
     if declaration.provisioning_model not in MODELS:
-        what = f"Unknown provisioning model '{declaration.provisioning_model}'"
-        raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
+        raise unknown("provisioning model", declaration.provisioning_model, MODELS, where="--provisioning-model")
     if declaration.purpose not in PURPOSES:
-        what = f"Unknown purpose '{declaration.purpose}'"
-        raise DeclarationError(what, where="--for", fix=f"Choose from {', '.join(PURPOSES)}.")
+        raise unknown("purpose", declaration.purpose, PURPOSES, where="--for")
     if declaration.purpose == JOBS:
         _refuse_for_jobs(declaration)
     elif (declaration.image or "").endswith(f"family/{FAMILIES[JOBS]}"):
@@ -94,7 +114,7 @@ def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None
 def refuse_short(spec: ClusterSpec) -> None:
     """Raise DeclarationError where the limits end the cluster before its VMs have booted."""
     seconds = spec.ends_at - spec.declared_at
-    needed = max(boot_times.least(spec, group.accelerator) for group in spec.groups)
+    needed = max(least_boot_seconds(spec, group.accelerator) for group in spec.groups)
     if seconds < needed:
         option = "--max-hours" if seconds == spec.max_seconds else "--max-cost"
         build = "%transient_image build" + (" --for jobs" if spec.purpose == JOBS else "")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import markup
 from ...errors import ClusterError, TrainingError, TransientError
-from ...journal import ClusterState, Cost, RunState, costs, metrics
+from ...journal import ClusterState, Cost, RunState, costs, metrics, unknown_run
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
@@ -173,8 +173,9 @@ class Run(Handle[RunState, Result]):
 
     @property
     def declared(self) -> RunSpec:
-        """What was declared of it, as this machine knows it."""
-        return declared_run(self.cluster.directory, self.state).spec
+        """The declaration of the run, as this machine knows it, also before the controller has recorded it."""
+        known = self._state_in(self.cluster.state) or unknown_run(self.name)
+        return declared_run(self.cluster.directory, known).spec
 
     def agree(self, proposal: int | None = None) -> None:
         """Have the workers that are proposed for it now (`--adapt ask`), or those of the proposal of that number.

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError
 from ...protocol import layout
 from .. import cell
+from ..declaring.claims import write_record
 from ..declaring.including import included
-from ..declaring.runs import fill, specified, write_record
+from ..declaring.payload import Payload
+from ..declaring.runs import specified
 from ..programs import ask_model
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ def model_of(source: str, options: Mapping[str, Any], include: tuple[str, ...] =
             params=dict.fromkeys(named.get("params", ()), "--param"),
         )  # fmt: skip
     whole = {"name": "planned", "train_steps": 1, "line_offset": line_offset, **named}
-    return specified(None, whole, None, paths, source)[0]
+    payload = Payload.of(source, paths, whole.pop("pip", None) or (), build=bool(whole.get("pip_build")))
+    return specified(None, whole, None, payload)
 
 
 def counted(source: str, spec: RunSpec, include: tuple[str, ...] = ()) -> Mapping[str, float]:
@@ -56,7 +59,7 @@ def _counted(source: str, declared: str, paths: tuple[str, ...], ages: tuple[int
         folder = Path(temporary) / "planned"
         try:
             folder.mkdir(mode=0o700)
-            fill(folder, source, paths, {})
+            Payload(source, paths).fill(folder)
             write_record(folder / layout.RUN, json.loads(declared))
         except OSError as error:
             raise TrainingError(f"{what} failed: {error.strerror or error}", where=str(folder)) from error
