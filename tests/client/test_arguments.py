@@ -439,7 +439,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         (TRAIN + "--batching dynamc", "Did you mean dynamic?"),
         (TRAIN + "--batching dynamic --set deadband=5", "Invalid --set deadband=5: 5 is not from 0 to 1"),
         (TRAIN + "--batching static --set deadband=0.1", "--set deadband needs --batching dynamic"),
-        (TRAIN + "--set dedband=0.1", "--set has no 'dedband'. Did you mean deadband?"),
+        (TRAIN + "--set dedband=0.1", "Unknown setting 'dedband' (--set). Did you mean deadband?"),
         (TRAIN + "--set deadband", "Invalid --set 'deadband'. Write NAME=VALUE"),
         (TRAIN + "--set deadband=wide", "Invalid --set deadband=wide"),
         (TRAIN + "--set confidence=0.9", "--set confidence needs --finish-by"),
@@ -502,7 +502,7 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
     passed_on = {each.name for each in options.declared("train")} - {each.name for each in options.declared("study")}
     alone = {"finish_by", "gpus", "zones", "adapt"}  # with a cluster for itself
     assert passed_on == {"resume", "prep", *alone}, "all other options of a run hold for those of a study"
-    with pytest.raises(DeclarationError, match="--set has no 'confidence'"):
+    with pytest.raises(DeclarationError, match="Unknown setting 'confidence'"):
         parse("study", split(f"{own} --train-steps 100 --set confidence=0.9"))
     for line, said in (
         ("--over lr=1:0 --train-steps 5", "Invalid --over: lr: the range is empty: 1.0 is not below 0.0"),

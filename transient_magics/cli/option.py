@@ -453,7 +453,7 @@ def setting(names: Collection[str], read: Callable[[str, str], Any]) -> Callable
         if not equals or not value:
             raise DeclarationError(f"Invalid --set '{text}'", fix=f"Write NAME=VALUE, such as {min(names)}=VALUE.")
         if name not in names:
-            raise DeclarationError(f"--set has no '{name}'", fix=nearest(name, names))
+            raise unknown("setting", name, names, where="--set")
         return name, read(name, value)
 
     return read_setting
@@ -466,7 +466,7 @@ def field(record: type) -> Callable[[str, str], Any]:
         allowed = choices(name, record)
         if allowed:
             if text not in allowed:
-                raise DeclarationError(f"--set {name} cannot be '{text}'", fix=nearest(text, allowed))
+                raise unknown("value", text, allowed, where=f"--set {name}")
             return text
         try:
             number = float(text)
