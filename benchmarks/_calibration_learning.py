@@ -28,15 +28,13 @@ from transient_magics.bags.policy.simulate import Bag
 from transient_magics.bags.policy.simulate import simulate as simulate_bag
 from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
 from transient_magics.errors import PlanError
-from transient_magics.planner.accuracy import Accuracies
-from transient_magics.planner.efficiency import NoiseScale, Target, TargetSteps
-from transient_magics.planner.lifetimes.beyond import Capped, continued
-from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
+from transient_magics.planner.efficiency import Accuracies, NoiseScale, Target, TargetSteps
+from transient_magics.planner.lifetimes.kaplan_meier import Capped, KaplanMeier, continued
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.observations import LEAST_EVENTS, Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, Weibull
 from transient_magics.planner.measured import Record
-from transient_magics.planner.ranges.middle import middle as middle_of
+from transient_magics.planner.ranges import middle as middle_of
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
 from transient_magics.planner.speeds.families import families, leave_one_out, line
 from transient_magics.runtime.worker.gradient_noise import NoiseProbe

@@ -38,13 +38,12 @@ from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.journal import Event, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
-from transient_magics.planner.expected import expected
-from transient_magics.planner.forecast import CLOSING_SECONDS, forecast
+from transient_magics.planner.forecast import CLOSING_SECONDS, expected, forecast
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.parametric import Weibull
 from transient_magics.planner.measured import Record
 from transient_magics.planner.plan import Plan, make_plan
-from transient_magics.planner.ranges.middle import middle
+from transient_magics.planner.ranges import middle
 from transient_magics.planner.speeds.workloads import PUBLISHED, Workload
 from transient_magics.planner.store import ModelStore
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups

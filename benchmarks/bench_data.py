@@ -55,7 +55,7 @@ from _common import (
 from transient_magics import client
 from transient_magics.client import Declaration, Run
 from transient_magics.cloud import Reach
-from transient_magics.cloud.storage.bounded import bounded_token
+from transient_magics.cloud.storage import bounded_token
 from transient_magics.journal import ClusterState
 from transient_magics.protocol.chief_messages import Grant, Lease, read_first
 from transient_magics.protocol.measures.step_parts import step_parts

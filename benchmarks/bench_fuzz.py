@@ -59,7 +59,7 @@ from transient_magics.protocol import (
     names,
     vm_events,
 )
-from transient_magics.remote import lines, transfer
+from transient_magics.remote import following, transfer
 from transient_magics.runtime.files import manifest
 from transient_magics.spec import ClusterSpec, WorkerGroup
 
@@ -72,7 +72,7 @@ READERS: tuple[Any, ...] = (
     checks,
     names,
     vm_events,
-    lines,
+    following,
     events.decode,
     events.from_values,
     decode_lines,
@@ -232,7 +232,7 @@ def of_metrics(block: bytes) -> None:
 
 
 def of_lines(block: bytes) -> None:
-    splitter, told = lines.Splitter(64), 0
+    splitter, told = following.Splitter(64), 0
     for begin in range(0, min(len(block), 4000), 7):
         for size, line in splitter.feed(block[begin : begin + 7]):
             told += size

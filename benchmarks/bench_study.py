@@ -52,8 +52,7 @@ from transient_magics.controller.studies.decisions import Ask, Declare, End, Sto
 from transient_magics.journal import ClusterState, Event, StudyState, events, fold, metrics
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
-from transient_magics.trials.optuna_study import Twin
-from transient_magics.trials.points import point
+from transient_magics.trials import Twin, point
 
 BATCH, PACE = 32, 0.05
 SLOW, QUICK = 100_000, 10

@@ -17,7 +17,7 @@ from ..protocol import layout
 from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
 from ..spec.namespace import refusal
-from ..trials.optuna_study import missing
+from ..trials import missing
 from . import commands
 from .cell import check_hyperparameters
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts

@@ -17,8 +17,7 @@ from functools import partial
 import numpy as np
 
 from ...catalog import never_on_demand
-from ...catalog.capacity import REQUESTED, numbers_while_any
-from ...catalog.traces import Trace
+from ...catalog.traces import REQUESTED, Trace, numbers_while_any
 from ...deadlines.seen import SPOT, Kind
 from ...deadlines.speeds import Speeds
 from ...deadlines.world import Capacity, World

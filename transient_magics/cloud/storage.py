@@ -3,6 +3,11 @@
 Every call runs in a thread and is awaited (`calls.py`). Contents are checked with CRC32C on their way in both
 directions; a file that is downloaded appears whole or not at all. Writes may name the generation that they replace
 (0: nothing is there yet): of several writers one wins, the others meet ChangedError.
+
+A `BoundedToken` is an access token for some places of buckets only (Credential Access Boundaries). A controller
+exchanges its own token at the Security Token Service for one whose rights end at `Reach`es, and hands that to a VM that
+runs a user's code. The rights of the two are intersected; the new one lives as long as the old one would have. Such
+tokens work in buckets with uniform access only.
 """
 
 from __future__ import annotations
@@ -11,13 +16,15 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from ...errors import (
+from ..errors import (
     AccessError,
     AlreadyExistsError,
     ChangedError,
@@ -25,15 +32,19 @@ from ...errors import (
     ConsumerError,
     CredentialsError,
     GoneError,
+    RateLimitError,
+    UnreachableError,
 )
-from ..calling.calls import Attempts
-from ..calling.failures import policy_in
-from ..calling.login import found_credentials
-from ..calling.recording import watched
-from . import failures
+from ..journal import now
+from .calling import failures
+from .calling.calls import Attempts
+from .calling.failures import billing_disabled, error_info, explain_infrastructure, policy_in, service_disabled
+from .calling.login import found_credentials
+from .calling.recording import watched
 
 if TYPE_CHECKING:
     from google.cloud import storage
+
 
 _THREADS = 8
 _PLAIN: dict[str, Any] = {"retry": None, "timeout": 60.0}  # seconds without a byte; Google's own retries off
@@ -59,10 +70,10 @@ class CloudStorage:
         self.project = project
         self.endpoint = endpoint.rstrip("/") if endpoint else None
 
-        def explain(error: Exception, where: str) -> CloudError | None:
-            return failures.explain(error, where=where, project=project, endpoint=self.endpoint or "")
+        def explain_here(error: Exception, where: str) -> CloudError | None:
+            return explain(error, where=where, project=project, endpoint=self.endpoint or "")
 
-        self._attempts = Attempts("storage", _THREADS, patience, explain)
+        self._attempts = Attempts("storage", _THREADS, patience, explain_here)
         self._client: Any = None
 
     async def __aenter__(self) -> Self:
@@ -298,3 +309,165 @@ def _looked_at(bucket: storage.Bucket) -> str:
 
 def _stored(blob: storage.Blob) -> Stored:
     return Stored(blob.name, int(blob.size or 0), str(blob.crc32c), int(blob.generation or 0))
+
+
+_WRITE = "roles/storage.objectAdmin on the bucket"
+_MAKE = "roles/storage.admin in the project where the bucket is to be made"
+
+
+def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -> CloudError | None:
+    """Our error for `error`, met at `where`; None for what is a defect of this program."""
+    import requests.exceptions
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import TransportError
+    from google.cloud.storage.exceptions import DataCorruption
+
+    if isinstance(error, GoogleAPICallError):
+        said = _said(str(error.message or error))
+        if found := explain_infrastructure(error_info(error), said, where=where, project=project):
+            return found
+        return _by_status(int(error.code or 0), said, where, project)
+    if isinstance(error, DataCorruption):
+        return CloudError("Its contents did not arrive as they were sent", where=where, fix="Try again.")
+    if isinstance(error, (requests.exceptions.RequestException, TransportError)):
+        remedy = "Check the network" + (" and that the emulator runs." if endpoint else " and any proxy settings.")
+        what = f"{endpoint or 'https://storage.googleapis.com'} does not answer"
+        return UnreachableError(what, where=where, fix=remedy)
+    return failures.explain(error, where=where, project=project, endpoint=endpoint)
+
+
+def _said(message: str) -> str:
+    """Google's own sentence: its client puts the request before it, and for uploads the whole answer around it."""
+    told = re.search(r'"message": ?"([^"]+)"', message)
+    line = told[1] if told else message.split("\n", 1)[0]
+    return " ".join(failures.without_request(line).split()).rstrip(".")
+
+
+def _by_status(status: int, said: str, where: str, project: str) -> CloudError:
+    if policy := failures.policy_in(said):
+        return failures.forbidden_by_policy(policy, said, where, project)
+    if status == 403 and "billing account" in said:
+        return billing_disabled(project, where=where)
+    if status == 403 and ("disabled" in said or "has not been used" in said):
+        consumer = failures.consumer_in(said, project)
+        return service_disabled("storage.googleapis.com", consumer, where=where)
+    if status == 401:
+        fix = "Type `gcloud auth application-default login` in a terminal."
+        return CredentialsError("Google did not accept the credentials", where=where, fix=fix)
+    if status == 403:
+        what = f"The credentials in use do not allow this: {said}"
+        return AccessError(what, where=where, fix=f"Ask for {_WRITE}, and for {_MAKE}; or use --bucket none.")
+    if status == 404:
+        return GoneError(f"There is no such bucket or object: {said}", where=where, fix="Name another with --bucket.")
+    if status == 409:
+        what, fix = f"The name is taken: {said}", "Bucket names are the whole world's: choose another with --bucket."
+        return AlreadyExistsError(what, where=where, fix=fix)
+    if status == 412:
+        return ChangedError("Somebody else has changed it meanwhile", where=where, fix="Read it again first.")
+    if status == 429:
+        return RateLimitError(f"Cloud Storage takes no more requests now: {said}", where=where, fix="Wait a minute.")
+    if status >= 500:
+        return UnreachableError(f"Cloud Storage failed (HTTP {status}): {said}", where=where, fix="Try again later.")
+    return CloudError(f"Cloud Storage refused ({status}): {said}", where=where)
+
+
+_PLATFORM_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
+_ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
+_GOOGLE = "https://sts.googleapis.com"
+_PLAIN_PLACE = re.compile(r"gs://([a-z0-9][a-z0-9_.-]*)(?:/([A-Za-z0-9_.=/-]*))?")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What may be done with the objects whose names begin with `place` (`gs://bucket/text`).
+
+    A place that is to be a folder ends in a slash. To be a user is to read, list, make, replace and delete; a creator
+    makes what is not there yet, and neither reads nor replaces anything.
+    """
+
+    place: str
+    role: Literal["objectUser", "objectViewer", "objectCreator"]
+
+    def rule(self) -> dict[str, Any]:
+        """As a rule of an access boundary. ValueError for a place whose name could end its condition."""
+        found = _PLAIN_PLACE.fullmatch(self.place)
+        if not found:
+            raise ValueError(f"{self.place!r} is no place in a bucket")
+        bucket, begin = found[1], found[2] or ""
+        resource = f"projects/_/buckets/{bucket}"
+        rule: dict[str, Any] = {
+            "availableResource": f"//storage.googleapis.com/{resource}",
+            "availablePermissions": [f"inRole:roles/storage.{self.role}"],
+        }
+        clauses = [f"resource.name.startsWith('{resource}/objects/{begin}')"]
+        if self.role != "objectCreator":
+            listed = "api.getAttribute('storage.googleapis.com/objectListPrefix', '')"
+            clauses.append(f"{listed}.startsWith('{begin}')")
+        return rule | ({"availabilityCondition": {"expression": " || ".join(clauses)}} if begin else {})
+
+
+@dataclass(frozen=True)
+class BoundedToken:
+    """A token and when it ends (seconds since 1970). Its holder may do what its boundary allows."""
+
+    text: str = field(repr=False)
+    expires: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As what is handed to a VM."""
+        return {"token": self.text, "expires": self.expires}
+
+
+async def bounded_token(
+    reaches: Sequence[Reach], project: str, endpoint: str | None = None, *, patience: float = 60.0
+) -> BoundedToken:
+    """A token for these places, at `endpoint` (an emulator) or at Google with the default credentials.
+
+    CredentialsError if there are none or they have expired, AccessError if they cannot be exchanged, other CloudErrors
+    after `patience` seconds of attempts, or at once for a place that cannot be bounded.
+    """
+    try:
+        rules = [reach.rule() for reach in reaches]
+    except ValueError as error:
+        raise CloudError(f"There is no token for such a place: {error}", where="gs://") from error
+
+    def explain(error: Exception, where: str) -> CloudError | None:
+        from google.auth.exceptions import OAuthError
+
+        if isinstance(error, OAuthError):
+            what = f"The Security Token Service gives no token for the VMs: {error.args[0]}"
+            fix = f"Type `gcloud services enable sts.googleapis.com --project {project}`."
+            return AccessError(what, where=where, fix=fix)
+        return failures.explain(error, where=where, project=project, endpoint=endpoint or _GOOGLE)
+
+    attempts = Attempts("tokens", 1, patience, explain)
+    options = {"accessBoundary": {"accessBoundaryRules": rules}}
+    try:
+        return await attempts.call(reaches[0].place, lambda: _exchange(options, endpoint))
+    finally:
+        attempts.end()
+
+
+def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
+    import google.auth
+    from google.auth.transport.requests import Request
+    from google.oauth2 import sts
+    from requests import Session
+
+    own, ends = "of-this-user", 0.0
+    session = watched(Session())
+    session.trust_env = not endpoint
+    with session:
+        request = Request(session)
+        if not endpoint:  # a fresh one, so that what it is exchanged for lives long
+            credentials, _ = google.auth.default(scopes=[_PLATFORM_SCOPE])
+            credentials.refresh(request)
+            own = credentials.token or ""
+            ends = credentials.expiry.replace(tzinfo=UTC).timestamp() if credentials.expiry else 0.0
+        begun = now()
+        answer = sts.Client(f"{endpoint or _GOOGLE}/v1/token").exchange_token(
+            request, _GRANT, own, _ACCESS_TOKEN, requested_token_type=_ACCESS_TOKEN, additional_options=options
+        )
+    lasts = float(answer.get("expires_in") or 0)  # Google leaves it out where it is the old token's
+    return BoundedToken(str(answer["access_token"]), begun + lasts if lasts else ends)
