@@ -115,8 +115,8 @@ def test_unknown_work_is_refused_in_a_terminal_and_a_cell(
     cluster: tm.Cluster, shell: InteractiveShell, sent: list[Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert program.main(["stop", "one", "runn-1"]) == 1
-    assert capsys.readouterr().err == "transient: one has no work runn-1. Did you mean run-1?\n"
-    with pytest.raises(UnknownWorkError, match="one has no work runn-1"):
+    assert capsys.readouterr().err == "transient: Unknown work 'runn-1' (one). Did you mean run-1?\n"
+    with pytest.raises(UnknownWorkError, match="Unknown work 'runn-1'"):
         shell.run_line_magic("transient_stop", "one runn-1")
     assert not sent
 
@@ -150,16 +150,16 @@ def test_programs_read_work_clusters_and_events_as_json(
 
 
 def test_unknown_work_is_the_same_error_for_every_kind(cluster: tm.Cluster) -> None:
-    with pytest.raises(UnknownWorkError, match=r"^one has no work runn-1\. Did you mean run-1\?$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown work 'runn-1' \(one\)\. Did you mean run-1\?$"):
         cluster.find("runn-1")
     for kind in ("run", "study", "job", "bag"):
-        with pytest.raises(UnknownWorkError, match=rf"^one has no {kind} nope\. There are: "):
+        with pytest.raises(UnknownWorkError, match=rf"^Unknown {kind} 'nope' \(one\)\. Known: "):
             getattr(cluster, kind)("nope")
-        with pytest.raises(UnknownWorkError, match=rf"^There is no {kind} nope\. There are: "):
+        with pytest.raises(UnknownWorkError, match=rf"^Unknown {kind} 'nope'\. Known: "):
             getattr(tm, kind)("nope")
-    with pytest.raises(UnknownWorkError, match=r"^one has no measurement of stalls run-1\. There are: stalls-1\.$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown measurement of stalls 'run-1' \(one\)\. Known: stalls-1\.$"):
         cluster.stalls("run-1")
-    with pytest.raises(UnknownWorkError, match=r"^one has no job \.\./runs\.$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown job '\.\./runs' \(one\)\.$"):
         _ = tm.Job("../runs", cluster).directory
 
 

@@ -18,6 +18,7 @@ from transient_magics.controller.runs.training import Training
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.link import Link, Work
+from transient_magics.controller.works import Tick
 from transient_magics.journal import events
 
 
@@ -53,7 +54,7 @@ async def test_a_run_makes_ready_beside_the_last_steps_of_another_and_has_the_vm
     fleet = SimpleNamespace(server=Server(), link=links.get, release=lambda _: None, training_refused="")
     with in_charge(served) as controller:
         record, asked = controller._recorder.record, {"train_steps": 100, "least_workers": 1, "most_workers": 1}
-        runs = Runs(served, controller._declared, controller._recorder)
+        runs = Runs(served, controller._recorder, controller._link)
         runs.take_charge(cast(Fleet, fleet), cast(Tasks, None))
         for name in ("a", "b"):
             record(events.TrainDeclared(run=name, spec={**asked, "name": name, "check": False}))
@@ -61,22 +62,22 @@ async def test_a_run_makes_ready_beside_the_last_steps_of_another_and_has_the_vm
             training = Training(run, served / "runs" / name, record, cast("Any", links.get), lambda: None)
             training._checked = True
             runs._trainings[name] = training
-        runs.look({0: "k80"}, time.time())
+        runs.tick(Tick(cast(Tasks, None), time.time(), lambda: {0: "k80"}))
         record(events.TrainStarted(run="a", step=0))
         record(events.WorkerJoined(run="a", worker="worker-0", number=0, active=1))
         assert links["worker-0"].ahead == {"a": False}
         told = {"loss": 1.0, "samples_per_second": 1.0, "active": 1}
         record(events.TrainProgress(run="a", step=50, steps_per_second=10.0, **told))
         for _ in range(2):  # once its parameter server is asked for it is known where its workers will find it
-            runs.look({0: "k80"}, time.time())
+            runs.tick(Tick(cast(Tasks, None), time.time(), lambda: {0: "k80"}))
         assert links["worker-0"].ahead == {"a": False, "b": True}
         assert controller._state.leases == {0: "a"}
         if stopped:
             record(events.TrainFinished(run="b", step=0, stopped=True))
-            runs.look({0: "k80"}, time.time())
+            runs.tick(Tick(cast(Tasks, None), time.time(), lambda: {0: "k80"}))
             assert links["worker-0"].ahead == {"a": False}
             return
         record(events.TrainMade(run="a", step=100))
-        runs.look({0: "k80"}, time.time())
+        runs.tick(Tick(cast(Tasks, None), time.time(), lambda: {0: "k80"}))
         assert links["worker-0"].ahead == {"b": False}
         assert cast("Link", links["ps-0"]).runs == {"a", "b"}

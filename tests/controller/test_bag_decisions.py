@@ -15,12 +15,14 @@ from typing import Any, cast
 import pytest
 
 from tests.panels.stories import declaration
+from transient_magics.controller import on_vm
 from transient_magics.controller.bags import conduct
 from transient_magics.controller.bags.conduct import Bags, _Follower
 from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
 from transient_magics.controller.dask.conduct import Dasks
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
+from transient_magics.controller.works import Tick
 from transient_magics.errors import ConnectionLostError, ForeignError, JournalError
 from transient_magics.journal import ClusterState, Event, Journal, events, fold, replay
 from transient_magics.journal.bags import events as e
@@ -128,7 +130,7 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
 def test_another_driver_is_heard_though_the_clock_of_the_one_before_was_ahead(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    bags = Bags(tmp_path, recorder, cast("Any", None), lambda vm: None)
+    bags = Bags(tmp_path, recorder, lambda vm: None, cast("Any", None))
     moment = time.time_ns()
     bag = lambda: recorder.state.bags["bag-1"]  # noqa: E731
     for event in dask(1, over=True):
@@ -186,7 +188,7 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
     link = SimpleNamespace(connection=connection)
     recording, stopped = Recording(), list[tuple[str, str]]()
     dasks = SimpleNamespace(end=lambda *told: stopped.append(told))
-    bags = Bags(tmp_path, cast("Any", recording), cast("Any", dasks), lambda vm: cast("Any", link))
+    bags = Bags(tmp_path, cast("Any", recording), lambda vm: cast("Any", link), cast("Any", dasks))
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]
     assert recording.state.bags["bag-1"].phase == "failed", "more of it is not taken, and nobody would hear of its end"
@@ -196,7 +198,7 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
 async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "_TRY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.0)
     (tmp_path / "bags" / "bag-1").mkdir(parents=True)
     taken, tries = list[tuple[bytes, bytes]](), list[str]()
     monkeypatch.setattr(conduct, "take_surrogate", lambda folder, *both: taken.append(both))
@@ -220,7 +222,7 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
     state = state_of(*dask(1), *COMPUTED[:5])
     recorder = SimpleNamespace(state=state, record=lambda event: True, note=lambda source, what: None)
     link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(end=lambda *told: None)
-    bags = Bags(tmp_path, cast("Any", recorder), cast("Any", dasks), lambda vm: cast("Any", link))
+    bags = Bags(tmp_path, cast("Any", recorder), lambda vm: cast("Any", link), cast("Any", dasks))
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert taken == [(b"surrogate.json", b"surrogate.npz")]
 
@@ -230,9 +232,9 @@ async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(
 ) -> None:
     left, noted = [0, 0, 2**40], list[str]()
     monkeypatch.setattr(conduct, "room", lambda folder: left.pop(0))
-    monkeypatch.setattr(conduct, "_TRY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.0)
     recorder = SimpleNamespace(note=lambda source, what: noted.append(what))
-    bags = Bags(tmp_path, cast("Any", recorder), cast("Any", None), lambda vm: None)
+    bags = Bags(tmp_path, cast("Any", recorder), lambda vm: None, cast("Any", None))
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0")._room(tmp_path)
     assert ["no room" in each for each in noted] == [True, True, False], "and it is said as long as it is so"
     assert not left
@@ -260,7 +262,7 @@ def test_one_whose_declaration_cannot_be_read_is_told_of(tmp_path: Path, recorde
     folder = tmp_path / layout.BAGS / "bag-2"
     folder.mkdir(parents=True)
     (folder / layout.BAG).write_text("{", encoding="utf-8")
-    Bags(tmp_path, recorder, cast("Any", None), lambda vm: None).declare_waiting()
+    Bags(tmp_path, recorder, lambda vm: None, cast("Any", None)).declare_waiting()
     assert recorder.state.trouble.startswith("The declaration of bag-2 cannot be read: ")
     assert "bag-2" not in recorder.state.bags
 
@@ -268,7 +270,7 @@ def test_one_whose_declaration_cannot_be_read_is_told_of(tmp_path: Path, recorde
 async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bags = Bags(tmp_path, recorder, Dasks(tmp_path, recorder, lambda vm: None, lambda: ""), lambda vm: None)
+    bags = Bags(tmp_path, recorder, lambda vm: None, Dasks(tmp_path, recorder, lambda vm: None, lambda: ""))
     full = True
 
     def write(path: Path, content: str) -> None:
@@ -280,11 +282,11 @@ async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
     async with asyncio.TaskGroup() as group:
         tasks = Tasks(group, recorder.changed.set, recorder.note)
         for _ in range(3):
-            bags.look(tasks, time.time())
+            bags.tick(Tick(tasks, time.time(), dict))
         assert recorder.trouble == "bag-1 cannot begin: No space left on device"
         assert not recorder.state.bags["bag-1"].dasks
         full = False
-        bags.look(tasks, time.time())
+        bags.tick(Tick(tasks, time.time(), dict))
     assert not recorder.trouble
     assert [*recorder.state.dasks] == [*recorder.state.bags["bag-1"].dasks] == ["bag-1-d1"]
 
@@ -294,7 +296,7 @@ async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
 async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_told_still_comes(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
-    monkeypatch.setattr(conduct, "_TRY_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(conduct, "_SILENT_SECONDS", 0.2)
     monkeypatch.setattr(conduct, "take_arrays", lambda fresh, target, digest: fresh.replace(target))
     free = 0
@@ -327,7 +329,7 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
     ):  # fmt: skip
         recorder.record(event)
     bags = Bags(
-        tmp_path, recorder, Dasks(tmp_path, recorder, lambda vm: None, lambda: ""), lambda vm: cast("Any", link)
+        tmp_path, recorder, lambda vm: cast("Any", link), Dasks(tmp_path, recorder, lambda vm: None, lambda: "")
     )
     bag = lambda: recorder.state.bags["bag-1"]  # noqa: E731
     async with asyncio.TaskGroup() as group, asyncio.timeout(30):
@@ -335,7 +337,7 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
 
         async def looks(over: Callable[[], bool]) -> None:
             while not over():
-                bags.look(tasks, time.time() + 100)
+                bags.tick(Tick(tasks, time.time() + 100, dict))
                 await asyncio.sleep(0.01)
 
         since = time.monotonic()

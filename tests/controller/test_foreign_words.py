@@ -202,7 +202,7 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
     monkeypatch.setattr("transient_magics.controller.runs.conduct.Training", training)
     with taken_back(home) as controller:
         fleet = cast(Fleet, SimpleNamespace(training_refused="", link=None, storage=None, bounded_token=None))
-        runs = Runs(home, SPEC, controller._recorder)
+        runs = Runs(home, controller._recorder, controller._link)
         runs.take_charge(fleet, cast(Any, SimpleNamespace(do=lambda *_: None)))
         runs._conduct(fleet, controller._state.runs["run-1"])
         declared.note_brought(home, "run-1")
@@ -244,7 +244,7 @@ def test_a_declaration_that_cannot_be_read_holds_up_no_controller(home: Path) ->
             json.dumps({"name": name, "train_steps": 9, **values}), encoding="utf-8"
         )
     with taken_back(home) as controller:
-        Runs(home, SPEC, controller._recorder).declare_waiting()
+        Runs(home, controller._recorder, controller._link).declare_waiting()
         runs = controller._state.runs
         assert "hparams: a text of 5000" in runs["run-2"].reason
         assert [runs[name].phase for name in ("run-1", "run-2", "run-3")] == ["declared", "failed", "declared"]

@@ -18,12 +18,14 @@ import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
-from transient_magics.controller.jobs import archives, conduct
+from transient_magics.controller import artifacts
+from transient_magics.controller.jobs import conduct
 from transient_magics.controller.jobs.conduct import Jobs
 from transient_magics.controller.jobs.last_words import CUT, add_tail
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
+from transient_magics.controller.works import Tick
 from transient_magics.journal import ClusterState, Event, events, fold, metrics
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginJob, EndJob
@@ -121,7 +123,7 @@ def conducted(tmp_path: Path) -> Conducted:
             async with asyncio.timeout(60), asyncio.TaskGroup() as group:
                 tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
                 while not journal.state.jobs["job-1"].exits:
-                    jobs.look(tasks, time.time())
+                    jobs.tick(Tick(tasks, time.time(), dict))
                     await asyncio.sleep(0.05)
                 tasks.cancel_all()
         acceptor.close()
@@ -181,7 +183,7 @@ async def told_to_the_vm(tmp_path: Path, journal: Journal, enough: Callable[[lis
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
             while not enough(told):
-                jobs.look(tasks, time.time())
+                jobs.tick(Tick(tasks, time.time(), dict))
                 await asyncio.sleep(0.05)
             tasks.cancel_all()
     acceptor.close()
@@ -190,7 +192,7 @@ async def told_to_the_vm(tmp_path: Path, journal: Journal, enough: Callable[[lis
 
 @pytest.mark.slow
 async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conduct, "_MOST_EVENTS", 1000)
+    monkeypatch.setattr(Jobs, "most_event_bytes", 1000)
     home, directory, journal = tmp_path / "vm", tmp_path / "here", Journal()
     there = home / layout.job_on_vm("job-1")
     there.mkdir(parents=True)
@@ -279,7 +281,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
         assert not journal.state.jobs["job-1"].exits
         return packed.bytes if len(notes) == 3 else 0
 
-    monkeypatch.setattr(archives, "room", room)
+    monkeypatch.setattr(artifacts, "room", room)
     await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.jobs["job-1"].exits))
     assert len(set(notes[:3])) == 1, "it says the same as long as it is so"
     assert notes[0].startswith("The folder of job-1 is not here yet: this machine's disk has no room for ")
@@ -368,7 +370,7 @@ async def kept_of(tmp_path: Path, ranks: list[Rank]) -> dict[str, str]:
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
             while len(journal.state.jobs["job-1"].exits) < len(ranks):
-                jobs.look(tasks, time.time())
+                jobs.tick(Tick(tasks, time.time(), dict))
                 await asyncio.sleep(0.05)
             tasks.cancel_all()
     kept = journal.state.jobs["job-1"].kept

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from transient_magics.controller.runs import packages
-from transient_magics.controller.runs.packages import gather
+from transient_magics.controller import packages
+from transient_magics.controller.packages import gather
 from transient_magics.controller.vms.startup import pinned
 from transient_magics.errors import DeclarationError, TrainingError
 from transient_magics.spec import check_package, without_secrets

@@ -115,7 +115,7 @@ def test_a_run_beside_another_has_the_cluster_have_a_vm_for_each(
     sent: list[Command] = []
     monkeypatch.setattr(commands, "send", lambda _, command: sent.append(command))
     client.train(source="", cluster="two", **{**RUN, "prep": "cpux1"})
-    assert [each.do for each in sent] == ["resize", "train"]
+    assert [each.do for each in sent] == ["resize", "declare"]
     assert vars(sent[0])["spec"]["preparation"] == 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -11,13 +11,8 @@ import pytest
 
 from tests.journal.test_taken_names import DECLARED
 from tests.panels.stories import declaration
-from transient_magics.controller.bags.conduct import Bags
 from transient_magics.controller.cluster import Controller
-from transient_magics.controller.dask.conduct import Dasks
-from transient_magics.controller.jobs.conduct import Jobs
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.conduct import Runs
-from transient_magics.controller.studies.conduct import Studies
 from transient_magics.errors import NameTakenError, UnknownWorkError
 from transient_magics.journal import Journal, events, read, replay
 from transient_magics.journal.bags.events import BagEnded
@@ -34,33 +29,32 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
         yield Recorder(journal, replay([events.ClusterDeclared(spec=SPEC.to_dict())]))
 
 
-def declare(recorder: Recorder, directory: Path) -> dict[str, Callable[[str], None]]:
-    dasks = Dasks(directory, recorder, lambda vm: None, lambda: "")
-    return {
-        "run": Runs(directory, SPEC, recorder).declare,
-        "study": Studies(directory, recorder, lambda run: None).declare,
-        "job": Jobs(directory, recorder, lambda vm: None).declare,
-        "bag": Bags(directory, recorder, dasks, lambda vm: None).declare,
-        "dask": dasks.declare,
-    }
+@pytest.fixture
+def controller(recorder: Recorder, tmp_path: Path) -> Controller:
+    (tmp_path / layout.SPEC).write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
+    controller = Controller(tmp_path)
+    controller._take_up(recorder)
+    return controller
 
 
 @pytest.mark.parametrize(("there", "new"), [pair for pair in product(KINDS, KINDS) if pair[0] != pair[1]])
-def test_work_whose_name_other_work_has_is_refused(recorder: Recorder, tmp_path: Path, there: str, new: str) -> None:
+def test_work_whose_name_other_work_has_is_refused(
+    controller: Controller, recorder: Recorder, there: str, new: str
+) -> None:
     recorder.record(DECLARED[there]("night"))
     with pytest.raises(NameTakenError, match=rf"^lab has a {KINDS[there]} night already\. Choose another --name\.$"):
-        declare(recorder, tmp_path)[new]("night")
+        controller._works[new].declare("night")
     assert recorder.state.work == {"night": there}
 
 
 def test_a_waiting_run_whose_name_is_taken_is_reported_and_never_fails_other_work(
-    recorder: Recorder, tmp_path: Path
+    controller: Controller, recorder: Recorder, tmp_path: Path
 ) -> None:
     recorder.record(DECLARED["job"]("night"))
     folder = tmp_path / layout.RUNS / "night"
     folder.mkdir(parents=True)
     (folder / layout.RUN).write_text(json.dumps({"train_steps": 1}), encoding="utf-8")
-    Runs(tmp_path, SPEC, recorder).declare_waiting()
+    controller._works["run"].declare_waiting()
     assert "lab has a job night already" in recorder.trouble
     assert recorder.state.work == {"night": "job"}
     assert not [event for event in read(tmp_path / layout.JOURNAL) if event.kind.startswith("train.")]
@@ -77,13 +71,10 @@ ENDED: dict[str, events.Event] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_stopping_unknown_work_is_an_error_and_stopping_ended_work_is_not(
-    recorder: Recorder, tmp_path: Path, kind: str
+    controller: Controller, recorder: Recorder, kind: str
 ) -> None:
-    (tmp_path / layout.SPEC).write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
-    controller = Controller(tmp_path)
-    controller._take_up(recorder)
     recorder.record(DECLARED[kind]("night"))
-    with pytest.raises(UnknownWorkError, match=rf"^lab has no {KINDS[kind]} nigth\. Did you mean night\?$"):
+    with pytest.raises(UnknownWorkError, match=rf"^Unknown {KINDS[kind]} 'nigth' \(lab\)\. Did you mean night\?$"):
         await controller._command(Stop(kind=kind, name="nigth"))
     recorder.record(ENDED[kind])
     written = recorder.state.seq

@@ -220,9 +220,9 @@ async def test_two_trials_on_one_vm_are_traced_at_the_same_time(
 
     monkeypatch.setattr(conduct, "bring", bring)
     runs = {name: SimpleNamespace(name=name, workers={"worker-0": None}) for name in ("s-0", "s-1")}
-    recorder = SimpleNamespace(state=SimpleNamespace(runs=runs), record=lambda event: True)
+    recorder = SimpleNamespace(state=ClusterState(runs=cast("Any", runs)), record=lambda event: True)
     fleet = SimpleNamespace(link=lambda vm: SimpleNamespace(connection=connection))
-    conducted = Runs(tmp_path, cast("Any", None), cast("Any", recorder))
+    conducted = Runs(tmp_path, cast("Any", recorder), fleet.link)
     async with asyncio.TaskGroup() as group:
         conducted.take_charge(cast("Any", fleet), Tasks(group, lambda: None, lambda *_: None))
         for name in runs:

@@ -19,11 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.panels.stories import declaration
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.studies.conduct import Studies
 from transient_magics.controller.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 from transient_magics.controller.tasks import Tasks
+from transient_magics.controller.works import Tick
 from transient_magics.errors import UnknownWorkError
 from transient_magics.journal import ClusterState, Event, Journal, events, fold, read, replay
 from transient_magics.journal.declared import run_folder, waiting
@@ -31,9 +33,8 @@ from transient_magics.protocol import layout
 from transient_magics.protocol.machines import parse_machines
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
-from transient_magics.spec import ClusterSpec, WorkerGroup
-from transient_magics.trials.optuna_study import Twin
-from transient_magics.trials.points import point, random_point
+from transient_magics.spec import ClusterSpec, WorkerGroup, run_store
+from transient_magics.trials import Twin, point, random_point
 
 SECOND = 10**9
 NAMES = ("lr", "units")
@@ -418,30 +419,46 @@ def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
     assert all(run.over for run in stopped.state.runs.values())
 
 
-def hands(directory: Path) -> tuple[Journal, Recorder, Studies]:
+class RecordingStudies(Studies):
+    """Studies, and the runs that they stopped in the latest tick."""
+
+    def __init__(self, directory: Path, recorder: Recorder) -> None:
+        super().__init__(directory, recorder, lambda vm: None, self._stop)
+        self.stops: list[StopRun] = []
+
+    def _stop(self, run: str, save: bool) -> None:
+        self.stops.append(StopRun(run, save))
+
+
+CLUSTER = replace(declaration("lab", 2), bucket="bucket")
+
+
+def hands(directory: Path) -> tuple[Journal, Recorder, RecordingStudies]:
     """What a controller that takes charge has."""
     journal = Journal(directory / layout.JOURNAL)
     recorder = Recorder(journal, replay(read(directory / layout.JOURNAL)))
-    return journal, recorder, Studies(directory, recorder, lambda run: f"gs://bucket/{run}")
+    if recorder.state.spec is None:
+        recorder.record(events.ClusterDeclared(spec=CLUSTER.to_dict()))
+    return journal, recorder, RecordingStudies(directory, recorder)
 
 
-async def settled(studies: Studies, recorder: Recorder, places: int) -> list[StopRun]:
+async def settled(studies: RecordingStudies, recorder: Recorder, places: int) -> list[StopRun]:
     """Look until nothing more is written down, and give what is to be stopped."""
-    stops: list[StopRun] = []
     async with asyncio.TaskGroup() as group:
         tasks = Tasks(group, lambda: None, lambda key, what: pytest.fail(f"{key}: {what}"))
         quiet = 0
         while quiet < 5:
             before = recorder.state.seq
-            stops = studies.look(tasks, dict.fromkeys(range(places), "k80"), 1000.0)
-            for name in waiting(studies._directory, recorder.state, "run"):
+            studies.stops.clear()
+            studies.tick(Tick(tasks, 1000.0, lambda: dict.fromkeys(range(places), "k80")))
+            for name in waiting(studies.directory, recorder.state, "run"):
                 spec = RunSpec.from_dict(
-                    json.loads((run_folder(studies._directory, name) / layout.RUN).read_text(encoding="utf-8"))
+                    json.loads((run_folder(studies.directory, name) / layout.RUN).read_text(encoding="utf-8"))
                 )
                 recorder.record(events.TrainDeclared(run=name, spec=spec.without_token()))
             await asyncio.sleep(0.1)
             quiet = quiet + 1 if recorder.state.seq == before and not tasks._tasks else 0
-    return stops
+    return studies.stops
 
 
 @pytest.mark.slow
@@ -526,7 +543,7 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
     assert [each["params"] for each in made] == [
         dict(each.params) for each in recorder.state.studies["s"].trials.values()
     ]
-    assert [each["store"] for each in made] == ["gs://bucket/s-0", "gs://bucket/s-1"]
+    assert [each["store"] for each in made] == [run_store(CLUSTER, "s-0"), run_store(CLUSTER, "s-1")]
     assert len({each["token"] for each in made}) == 2
     assert (run_folder(tmp_path, "s-1") / layout.CELL).read_text(encoding="utf-8") == "model = lr"
     assert not (run_folder(tmp_path, "s-1") / layout.STUDY).exists()
@@ -544,7 +561,7 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
             == made[1]["params"]
         )
         assert list(recorder.state.studies["s"].trials) == [0, 1]
-        with pytest.raises(UnknownWorkError, match="has no study t"):
+        with pytest.raises(UnknownWorkError, match="Unknown study 't"):
             studies.extend("t", 1, "r1")
         for _ in range(2):  # the second time after a lost answer
             studies.extend("s", 1, "r1")

@@ -33,6 +33,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.machines import requested, vm_request
+from transient_magics.controller.works import Tick
 from transient_magics.errors import JournalError
 from transient_magics.journal import ClusterState, Event, Journal, bill, declared, events, read, replay
 from transient_magics.panels.snapshot.view import view
@@ -44,7 +45,7 @@ from transient_magics.protocol.events import FACT, INTENTION, KINDS
 from transient_magics.protocol.literals import CheckedValue
 from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
-from transient_magics.trials.points import point
+from transient_magics.trials import point
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
 KINDS_OF_VMS = ("k80", "parameter-server", "controller", "cpu")
@@ -345,7 +346,7 @@ def stands(written: Sequence[Event]) -> None:
             assert state.spec == SPEC
             assert state.relocation is None
             for _ in range(2):
-                controller._studies.look(IDLE, {0: "k80", 1: "k80"}, time.time())
+                controller._studies.tick(Tick(IDLE, time.time(), lambda: {0: "k80", 1: "k80"}))
             trials_are_declared(controller._state, directory)
             show(controller._state)
         again = replay(read(path))

@@ -40,6 +40,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs.conduct import Runs
 from transient_magics.controller.studies.conduct import Studies
 from transient_magics.controller.vms.machines import requested
+from transient_magics.controller.works import Tick
 from transient_magics.deadlines.decisions import decide as decide_deadline
 from transient_magics.deadlines.words import machines as machine_words
 from transient_magics.journal import ClusterState, Event, Journal, RunState, events
@@ -121,11 +122,11 @@ class Steps:
         self._journal = _Journal(self.journal, self.clock)
         self._recorder = Recorder(self._journal, ClusterState())
         self._tasks = cast(Any, _Tasks())
-        self._runs = Runs(directory, spec, self._recorder)
-        self._studies = Studies(directory, self._recorder, lambda run: None)
+        self._runs = Runs(directory, self._recorder, lambda vm: None)
+        self._studies = Studies(directory, self._recorder, lambda vm: None, self._stop_run)
         self._jobs = Jobs(directory, self._recorder, lambda vm: None)
         self._dasks = Dasks(directory, self._recorder, lambda vm: None, lambda: "")
-        self._bags = Bags(directory, self._recorder, self._dasks, lambda vm: None)
+        self._bags = Bags(directory, self._recorder, lambda vm: None, self._dasks)
         self._going: set[str] = set()
         self._joined = 0
         self._archive = 0
@@ -209,7 +210,7 @@ class Steps:
 
     def stop_run(self, name: str) -> None:
         """Stop a run, which is saved first where it trains."""
-        self._stop_run(name, save=True)
+        self._stop_run(name, True)
         self._settle()
 
     def stop_study(self, name: str) -> None:
@@ -471,14 +472,13 @@ class Steps:
         slots = {place.slot: place.accelerator for place in places if place.role == WORKER}
         if self.state.phase != "deleting":
             self._studies.declare_waiting()
-        for stop in self._studies.look(self._tasks, slots, at):
-            self._stop_run(stop.run, save=stop.save)
+        tick = Tick(self._tasks, at, lambda: slots)
+        self._studies.tick(tick)
         if self.state.phase != "deleting":
             self._runs.declare_waiting()
             self._lease(slots)
-        self._jobs.look(self._tasks, at)
-        self._bags.look(self._tasks, at)
-        self._dasks.look(self._tasks, at)
+        for works in (self._jobs, self._bags, self._dasks):
+            works.tick(tick)
         if self.state.phase == "deleting":
             self._end()
 
@@ -560,7 +560,7 @@ class Steps:
         if not self.state.living:
             self._report(events.ClusterDeleted())
 
-    def _stop_run(self, name: str, *, save: bool) -> None:
+    def _stop_run(self, name: str, save: bool) -> None:
         run = self.state.runs[name]
         if save and run.step and not run.spec.stalls:
             self._report(self._saved(run, run.step))

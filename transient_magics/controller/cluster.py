@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import ClusterError, RemoteError
+from ..errors import ClusterError, RemoteError, unknown
 from ..files import write_atomically
 from ..journal import ClusterState, Journal, encode, events, metrics, now, read, replay
 from ..journal.declared import agree, agree_to_move, agreed, differences, resized, was_governed
@@ -42,7 +42,7 @@ from ..protocol.cluster_commands import (
 )
 from ..protocol.job import NOTICE_SECONDS
 from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
-from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store, run_store
+from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store
 from ..version import VERSION
 from . import skew
 from .agreement.provenance import LEFT_OUT, sift, sifted_until
@@ -85,6 +85,7 @@ from .vms.advice import Adviser
 from .vms.fleet import Fleet
 from .vms.link import Link
 from .vms.logs import last_lines
+from .works import Tick, Works
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +93,6 @@ _TICK_SECONDS = 1.0
 _BESIDE = {PARAMETER_SERVER: DISPATCHER, WORKER: INPUT}
 """By a VM's role, what else may run there for a run."""
 _MOVE_AGAIN_SECONDS = 60.0
-_WHILE_MOVING = ("run", "study")
-"""The kinds of work that may be declared while the cluster moves."""
 
 
 class Controller:
@@ -115,9 +114,8 @@ class Controller:
         self._recorder: Recorder
         self._runs: Runs
         self._studies: Studies
-        self._jobs: Jobs
-        self._dasks: Dasks
-        self._bags: Bags
+        self._works: Mapping[str, Works[Any]]
+        """The work of each kind, in the order in which the control loop takes them."""
         self._deadlines: Deadlines
         self._mover: Mover
         self._reclaims: Reclaims
@@ -128,19 +126,11 @@ class Controller:
     def _state(self) -> ClusterState:
         return self._recorder.state
 
-    @property
-    def _works(self) -> Mapping[str, Runs | Studies | Jobs | Bags | Dasks]:
-        """The work of each kind."""
-        return {
-            "run": self._runs,
-            "study": self._studies,
-            "job": self._jobs,
-            "bag": self._bags,
-            "dask": self._dasks,
-        }
-
     def _link(self, vm: str) -> Link | None:
         return self._fleet.link(vm) if self._fleet else None
+
+    def _training_refused(self) -> str:
+        return self._fleet.training_refused if self._fleet else ""
 
     async def run(self) -> None:
         """Take charge; return when the cluster is gone, or in the charge of a controller elsewhere."""
@@ -174,15 +164,15 @@ class Controller:
             journal.sync()
 
     def _take_up(self, recorder: Recorder) -> None:
-        """Have somebody for each kind of work that the cluster may have."""
+        """Create what conducts each kind of work that the cluster may have."""
         self._recorder = recorder
-        self._runs = Runs(self._directory, self._declared, recorder)
-        self._studies = Studies(self._directory, recorder, partial(run_store, self._declared))
-        self._jobs = Jobs(self._directory, recorder, self._link)
-        refused = lambda: self._fleet.training_refused if self._fleet else ""  # noqa: E731
-        self._dasks = Dasks(self._directory, recorder, self._link, refused)
-        self._bags = Bags(self._directory, recorder, self._dasks, self._link)
-        self._deadlines = Deadlines(recorder, self._runs.save_run, partial(self._runs.stop_trial, save=True))
+        self._runs = Runs(self._directory, recorder, self._link)
+        self._studies = Studies(self._directory, recorder, self._link, self._runs.stop_trial)
+        dasks = Dasks(self._directory, recorder, self._link, self._training_refused)
+        bags = Bags(self._directory, recorder, self._link, dasks)
+        jobs = Jobs(self._directory, recorder, self._link)
+        self._works = {works.kind: works for works in (self._studies, self._runs, jobs, bags, dasks)}
+        self._deadlines = Deadlines(recorder, self._runs.save_run, self._runs.stop_trial)
         self._mover = Mover(self._directory, recorder, self._runs)
         self._reclaims = Reclaims(self._directory, recorder)
 
@@ -190,7 +180,7 @@ class Controller:
         """Write its first lines: at the very begin, or where nothing of it can be read any more."""
         spec = agreed(self._directory) if was_governed(self._directory) else self._declared
         self._recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
-        begin_without_journal(self._directory, self._recorder, self._runs, self._jobs, self._bags, self._studies)
+        begin_without_journal(self._directory, self._recorder, self._works.values())
 
     async def _turn_comes(self) -> bool:
         """Wait until the clusters of a study that come before this one are done; False where that is never.
@@ -244,10 +234,8 @@ class Controller:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
             if vm.change or vm.name in changed:
                 self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was stopped elsewhere"))
-        self._jobs.take_back()
-        self._bags.take_back()
-        self._dasks.take_back()
-        self._studies.take_back()
+        for works in self._works.values():
+            works.take_back()
         agree_to_move(self._directory, None)
         if written:
             self._recorder.record(events.ClusterTakenBack(left_out=found.counts))
@@ -281,16 +269,7 @@ class Controller:
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
                 fleet.keep_changing()
-                self._study(at)
-                if self._state.phase != "deleting":
-                    self._runs.declare_waiting()
-                if self._state.phase != "deleting" and not self._state.relocation:
-                    self._jobs.declare_waiting()
-                    self._bags.declare_waiting()
-                self._runs.look(self._worker_slots(at), at)
-                self._jobs.look(self._tasks, at)
-                self._bags.look(self._tasks, at)
-                self._dasks.look(self._tasks, at)
+                self._tick_works(at)
                 if self._state.phase == "deleting" and self._state.active_run:
                     self._tasks.do("end", self._runs.end_all)
                 if self._state.phase == "deleting" and not self._state.living:
@@ -354,12 +333,14 @@ class Controller:
                 case RequestVm():
                     pass  # all of them were asked for at once
 
-    def _study(self, at: float) -> None:
-        """Have studies ask for trials and tell them, and end the runs of those that have ended."""
-        if self._state.phase != "deleting":
-            self._studies.declare_waiting()
-        for stop in self._studies.look(self._tasks, self._worker_slots(at), at):
-            self._runs.stop_trial(stop.run, save=stop.save)
+    def _tick_works(self, at: float) -> None:
+        """Begin what was declared, and do what is due, for each kind of work."""
+        tick = Tick(self._tasks, at, partial(self._worker_slots, at))
+        for works in self._works.values():
+            may_begin = works.begins_while_moving or not self._state.relocation
+            if may_begin and self._state.phase != "deleting":
+                works.declare_waiting()
+            works.tick(tick)
 
     def _worker_slots(self, now: float) -> dict[int, str]:
         """The places of workers, each with its GPU."""
@@ -423,7 +404,7 @@ class Controller:
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}
             case Declare():
                 self._refuse_when_ending()
-                if command.kind not in _WHILE_MOVING:
+                if not self._works[command.kind].begins_while_moving:
                     self._refuse_when_moving()
                 self._works[command.kind].declare(command.name)
             case Stop():
@@ -492,10 +473,8 @@ class Controller:
         await self._until_in_charge()
         vm = self._state.vms.get(name)
         if vm is None or not vm.living:
-            living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
-            raise ClusterError(
-                f"{self._declared.name} has no VM {name} now", fix=f"There are: {living}." if living else ""
-            )
+            names = [living.name for living in self._state.living if living.role == WORKER]
+            raise unknown("VM", name, names, where=self._declared.name, numbered=True, error=ClusterError)
         if vm.provisioning_model == "standard":
             raise ClusterError(f"{name} is on demand and cannot be revoked")
         if not vm.running_at:

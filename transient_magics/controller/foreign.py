@@ -13,6 +13,10 @@ log = logging.getLogger(__name__)
 _FIRST, _EACH = 10, 1000
 
 
+class RefusedError(Exception):
+    """An event of a VM does not fit what it reported before."""
+
+
 class Refusals:
     """Lines that were not taken. `source` is who wrote them, `tell` takes one sentence, once."""
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from .. import places
 from ..catalog import transfer_price
@@ -23,6 +24,7 @@ from ..kinds import KINDS
 from ..protocol import checks, layout
 from ..protocol.cluster_commands import Command
 from ..protocol.names import checked_name, is_name
+from ..protocol.study import StudySpec
 from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
 from . import events
 from .cost import at_the_end
@@ -36,6 +38,7 @@ _ASKED = "asked.jsonl"
 ATTACHED = "attached"
 """A file in the folders of clusters that another machine declared: what this machine follows, in a sentence."""
 _BROUGHT = "brought"
+_Spec = TypeVar("_Spec")
 
 
 def run_folder(directory: Path, run: str) -> Path:
@@ -227,17 +230,38 @@ def waiting(directory: Path, state: ClusterState, kind: str) -> list[str]:
     return [name for name in found if name not in known]
 
 
+def read_declaration(directory: Path, kind: str, name: str, spec_of: Callable[[Mapping[str, object]], _Spec]) -> _Spec:
+    """Return what this machine's user declared of work in the cluster's folder.
+
+    Parameters
+    ----------
+    spec_of
+        Returns the declaration with these values, `name` among them. Raises ValueError.
+
+    Raises
+    ------
+    ClusterError
+        The declaration cannot be read.
+    """
+    path = directory / KINDS[kind].folder / name / KINDS[kind].file
+    try:
+        return spec_of({**checks.parsed_object(path.read_bytes()), "name": name})
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"The declaration of {name} cannot be read: {error}", where=str(path)) from error
+
+
+def declared_study(directory: Path, study: str) -> StudySpec:
+    """Return what this machine's user declared of a study. Raises ClusterError."""
+    return read_declaration(directory, "study", study, StudySpec.from_dict)
+
+
 def declared_run(directory: Path, run: RunState) -> RunState:
     """The run with what its `run.json` on this machine says of it. Raises ClusterError where there is none.
 
     One whose declaration came from a VM has no deadline: on demand only this machine's user rents.
     """
-    path = run_folder(directory, run.name) / layout.RUN
-    try:
-        values = checks.parsed_object(path.read_bytes())
-        spec = RunSpec.from_dict({**values, "name": run.name, "token": ""})
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"The declaration of {run.name} cannot be read: {error}", where=str(path)) from error
+    run_folder(directory, run.name)  # refuses an invalid name
+    spec = read_declaration(directory, "run", run.name, lambda values: RunSpec.from_dict({**values, "token": ""}))
     if is_brought(directory, run.name):
         spec = replace(spec, finish_by=0.0, gpus=(), zones=(), max_cost=None)
     return replace(run, spec=spec)

@@ -17,17 +17,15 @@ from typing import TypeVar, cast
 from ...errors import JournalError, TransientError
 from ...journal import ClusterState, Event, events, fold, unknown_run
 from ...journal.bags.events import BagDeclared
-from ...journal.declared import declared_run, is_brought, was_asked
+from ...journal.declared import declared_run, declared_study, is_brought, was_asked
 from ...protocol import checks, layout
 from ...protocol.cluster_commands import ExtendStudy, Move
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.events import FACT
 from ...protocol.literals import same
 from ...spec import ClusterSpec, price_kind
-from ...trials.points import point
+from ...trials import point
 from ..decisions.restarting import asked
-from ..studies.trial_folder import declared as declared_study
-from ..studies.trial_folder import trial_of
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +184,7 @@ def _(sieve: _Sieve, event: events.VmMachineAsked) -> Event | None:
 def _(sieve: _Sieve, event: events.TrainDeclared) -> Event | None:
     if event.run in sieve.state.runs:
         return None
-    if is_brought(sieve.directory, event.run) and trial_of(sieve.state, event.run):
+    if is_brought(sieve.directory, event.run) and sieve.state.study_of(event.run):
         return None
     own = declared_run(sieve.directory, unknown_run(event.run)).spec
     return replace(event, spec=own.without_token())

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from ...errors import ClusterError, NameTakenError, TransientError
 from ...journal import ClusterState, RunState, VmState, events, unknown_run
-from ...journal.declared import declared_run, is_brought, run_folder, waiting
+from ...journal.declared import declared_run, is_brought, run_folder
 from ...protocol import layout
 from ...protocol.agent_commands import INPUT, Evaluate, Save
 from ...protocol.vm_events import ProcessGaveUp
-from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, run_store
+from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, RunSpec, run_store
 from ...spec.places import slot_of
 from ..commands import PATIENCE, still_looking
 from ..decisions.ledger import Leases, leases, to_check, to_conduct
@@ -27,6 +27,8 @@ from ..decisions.preparation import scaled
 from ..record import Recorder
 from ..tasks import Tasks
 from ..vms.fleet import Fleet
+from ..vms.link import Link
+from ..works import Tick, Works
 from .tracing import bring
 from .training import Training
 
@@ -37,65 +39,74 @@ _LAST_SECONDS = 150.0
 _LOOK_SECONDS = 0.1
 
 
-class Runs:
-    """The runs of the cluster in `directory`, which was declared as `spec`."""
+class Runs(Works[RunSpec]):
+    """The runs of a cluster."""
 
-    def __init__(self, directory: Path, spec: ClusterSpec, recorder: Recorder) -> None:
-        self._directory, self._declared, self._recorder = directory, spec, recorder
+    kind = "run"
+    spec_class = RunSpec
+    begins_while_moving = True
+
+    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> None:
+        super().__init__(directory, recorder, link)
         self._trainings: dict[str, Training] = {}
         self._fleet: Fleet | None = None
         self._tasks: Tasks
 
-    @property
-    def _state(self) -> ClusterState:
-        return self._recorder.state
-
     def take_charge(self, fleet: Fleet, tasks: Tasks) -> None:
         """Begin to conduct them: before this they are declared, moved and stopped only."""
-        self._fleet, self._tasks = fleet, tasks
+        self._fleet = fleet
+        self._tasks = tasks
 
-    def declare(self, name: str) -> None:
-        """Begin the run whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
-        if name not in self._state.runs:
-            self._state.refuse_taken("run", name)
-            declared = declared_run(self._directory, unknown_run(name))
-            self._recorder.record(events.TrainDeclared(run=name, spec=declared.spec.without_token()))
+    def read(self, name: str) -> RunSpec:
+        """Return what was declared, without a deadline where the declaration came from a VM. Raises ClusterError."""
+        return declared_run(self.directory, unknown_run(name)).spec
 
-    def declare_waiting(self) -> None:
-        """Runs whose command reached no controller: it died, or the kernel before it had told anybody.
+    def declared(self, name: str, spec: RunSpec) -> events.TrainDeclared:
+        """Return the event by which a run begins."""
+        return events.TrainDeclared(run=name, spec=spec.without_token())
 
-        One that cannot be read has failed, and holds up nobody.
-        """
-        for name in waiting(self._directory, self._state, "run"):
-            try:
-                self.declare(name)
-            except NameTakenError as error:  # no run may fail under the name of other work
-                self._recorder.note("name", str(error), run=name)
-            except ClusterError as error:
-                self._recorder.record(events.TrainDeclared(run=name, spec={}))
-                self._recorder.record(events.TrainFailed(run=name, reason=str(error)))
+    def failed(self, name: str, reason: str) -> events.TrainFailed:
+        """Return the event by which a run fails."""
+        return events.TrainFailed(run=name, reason=reason)
 
-    def look(self, slots: Mapping[int, str], at: float) -> None:
-        """Have every run that has begun go on, with the workers that it has of those in `slots`."""
+    def refused(self, name: str, error: ClusterError) -> None:
+        """Fail a run whose declaration cannot be read. No run fails under the name of other work."""
+        if isinstance(error, NameTakenError):
+            self.recorder.note("name", str(error), run=name)
+        else:
+            self.recorder.record(events.TrainDeclared(run=name, spec={}))
+            self.recorder.record(self.failed(name, str(error)))
+
+    def take_back(self) -> None:
+        """Do nothing: which runs of a VM's journal count, is decided as that is sifted (`agreement/provenance`)."""
+
+    def tick(self, tick: Tick) -> None:
+        """Lease workers to runs, and give each run that has begun those that it has."""
         assert self._fleet
-        if self._state.phase != "deleting":
-            self._lease(self._fleet, slots, at)
-            for each in scaled(self._state):
-                self._recorder.record(events.PreparationScaled(run=each.run, slots=each.slots, waiting=each.waiting))
-        state = self._state
+        if self.state.phase != "deleting":
+            self._lease(self._fleet, tick.slots(), tick.at)
+            for scaling in scaled(self.state):
+                self.recorder.record(
+                    events.PreparationScaled(run=scaling.run, slots=scaling.slots, waiting=scaling.waiting)
+                )
+        state = self.state
         for run in to_conduct(state):
             if training := self._training(self._fleet, run):
-                assert state.spec
-                mine = [vm for vm in state.living if _serves(state, vm, run.name)]
-                serving = [vm for vm in mine if not vm.coming and not vm.left]
-                ahead = [vm for vm in state.serving if vm.role == WORKER and state.ahead.get(vm.slot) == run.name]
-                training.give(serving, state.spec.parameter_servers, state.ports.get(run.name, 0), ahead)
-                if state.relocation and run.phase == "running":
-                    coming = [vm for vm in mine if vm.coming]
-                    servers = state.relocation.spec.parameter_servers
-                    training.stand_by(coming, servers, state.ports.get(run.name, 0))
+                self._give(training, run, state)
         if state.phase != "deleting" and (run := to_check(state)) and (training := self._training(self._fleet, run)):
             training.look(state.serving)
+
+    def _give(self, training: Training, run: RunState, state: ClusterState) -> None:
+        """Give a run the VMs that it has."""
+        assert state.spec
+        port = state.ports.get(run.name, 0)
+        mine = [vm for vm in state.living if _serves(state, vm, run.name)]
+        serving = [vm for vm in mine if not vm.coming and not vm.left]
+        ahead = [vm for vm in state.serving if vm.role == WORKER and state.ahead.get(vm.slot) == run.name]
+        training.give(serving, state.spec.parameter_servers, port, ahead)
+        if state.relocation and run.phase == "running":
+            coming = [vm for vm in mine if vm.coming]
+            training.stand_by(coming, state.relocation.spec.parameter_servers, port)
 
     def save_ahead(self) -> None:
         """Have each of them save, for the cluster ends soon."""
@@ -109,7 +120,7 @@ class Runs:
 
     def unprepared(self) -> frozenset[str]:
         """The VMs rented where the cluster is to be that have not all ready of what the runs that train need there."""
-        state, found = self._state, set[str]()
+        state, found = self.state, set[str]()
         coming = [vm for vm in state.living if vm.coming and vm.state == "ready"] if state.relocation else []
         for name, training in self._training_now():
             mine = (vm for vm in coming if vm.role != WORKER or state.has(name, vm))
@@ -131,27 +142,27 @@ class Runs:
             await self._fleet.leave(leaves, PARAMETER_SERVER)
             for each in training:
                 await each.caught_up()
-        first = (vm.name for vm in self._state.living if vm.coming and (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
+        first = (vm.name for vm in self.state.living if vm.coming and (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
         if chief := next(first, None):
             for each in training:
                 await each.send_on(chief)
 
     def _training_now(self) -> list[tuple[str, Training]]:
-        return [(name, each) for name, each in self._trainings.items() if self._state.runs[name].phase == "running"]
+        return [(name, each) for name, each in self._trainings.items() if self.state.runs[name].phase == "running"]
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
         """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
         if line.role == INPUT:
             for name, each in self._trainings.items():
-                own = layout.shared_input(self._state.runs[name].spec.study) == line.run
-                if own and self._state.has(name, vm):
+                own = layout.shared_input(self.state.runs[name].spec.study) == line.run
+                if own and self.state.has(name, vm):
                     each.fail(f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}")
         if line.role == WORKER and line.time / 1e9 < self._has_since(line.run, vm):
             return  # it was made ready, and is started once more when the run has the VM
         training = self._trainings.get(line.run)
         if training and vm.living:
             log.warning("%s: its process keeps ending: %s", vm.name, line.said)
-            shared = self._state.has(line.run, vm) and any(each.name != line.run for each in self._state.runs_of(vm))
+            shared = self.state.has(line.run, vm) and any(each.name != line.run for each in self.state.runs_of(vm))
             if shared:  # for the others the VM does
                 training.fail(f"Its worker on {vm.name} keeps ending, beside others that train there: {line.said}")
             elif vm.coming and self._fleet:  # the run goes on elsewhere
@@ -161,10 +172,10 @@ class Runs:
 
     def _has_since(self, name: str, vm: VmState) -> float:
         """Since when the run has the VM's worker: for ever where that is not known, not yet where it makes ready."""
-        if self._state.ahead.get(vm.slot) == name:
+        if self.state.ahead.get(vm.slot) == name:
             return math.inf
-        places = (place for place, owner in self._state.leases.items() if owner == name and slot_of(place) == vm.slot)
-        return max((self._state.leased_at.get(place, 0.0) for place in places), default=0.0)
+        places = (place for place, owner in self.state.leases.items() if owner == name and slot_of(place) == vm.slot)
+        return max((self.state.leased_at.get(place, 0.0) for place in places), default=0.0)
 
     async def stop(self, name: str, reason: str = "") -> None:
         """End a run, its last checkpoint brought home if it can be had. Its journal has no `reason`.
@@ -175,33 +186,34 @@ class Runs:
             async with asyncio.timeout(PATIENCE):
                 while True:
                     run = self._known(name)
-                    if run.over or not self._state.has_begun(run) or name in self._trainings:
+                    if run.over or not self.state.has_begun(run) or name in self._trainings:
                         break
                     await asyncio.sleep(_LOOK_SECONDS)  # or what it has made since its last checkpoint would be lost
         except TimeoutError:
-            raise still_looking(self._declared.name) from None
+            raise still_looking(self.directory.name) from None
         if training := self._trainings.get(name):
-            self._tasks.do(f"stop {name}", lambda: training.stop(lambda: self._state.runs[name]))
+            self._tasks.do(f"stop {name}", lambda: training.stop(lambda: self.state.runs[name]))
         elif not run.over:
-            self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+            self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
-    def stop_trial(self, name: str, *, save: bool) -> None:
+    def stop_trial(self, name: str, save: bool = True) -> None:
         """End the run of a trial that was pruned, or whose study has ended; with a last checkpoint or without."""
-        run, training = self._state.runs[name], self._trainings.get(name)
+        run = self.state.runs[name]
+        training = self._trainings.get(name)
         if training and not training.ending:
-            self._tasks.do(f"stop {name}", partial(training.stop, lambda: self._state.runs[name], save=save))
-        elif not training and not self._state.has_begun(run):
-            self._recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+            self._tasks.do(f"stop {name}", partial(training.stop, lambda: self.state.runs[name], save=save))
+        elif not training and not self.state.has_begun(run):
+            self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
     async def end_all(self) -> None:
         """Stop what still trains, the last checkpoint of each brought home if it can be had."""
         async with asyncio.TaskGroup() as group:
-            for run in self._state.runs.values():
+            for run in self.state.runs.values():
                 group.create_task(self._end(run))
 
     def move(self, name: str, before: str) -> None:
         """Have a run that waits begin before another one (empty: before all). Raises ClusterError."""
-        queue = [run.name for run in self._state.queue]
+        queue = [run.name for run in self.state.queue]
         for each in filter(None, (name, before)):
             if each not in queue:
                 does = "is over" if self._known(each).over else "has begun already"
@@ -209,12 +221,12 @@ class Runs:
                 raise ClusterError(f"{each} {does}, and does not wait", fix=there)
         if name == before:
             raise ClusterError(f"{name} cannot begin before itself", fix="Name another run that waits.")
-        self._recorder.record(events.TrainMoved(run=name, before=before))
+        self.recorder.record(events.TrainMoved(run=name, before=before))
 
     async def ask_chief(self, command: Save | Evaluate) -> None:
         """Have a run saved or evaluated now. Raises ClusterError or RemoteError."""
         name = command.run
-        run, training = self._state.runs.get(name), self._trainings.get(name)
+        run, training = self.state.runs.get(name), self._trainings.get(name)
         if run is None or training is None or run.phase != "running":
             raise ClusterError(f"{name} does not train now")
         await training.ask_chief(command)
@@ -223,7 +235,7 @@ class Runs:
         """Have a step of a worker (empty: the first one) traced; what became of it is an event. Raises ClusterError."""
         run = self._known(name)
         chosen = worker or next(iter(sorted(run.workers)), "")
-        link = self._fleet.link(chosen) if self._fleet and chosen in run.workers else None
+        link = self.link(chosen) if chosen in run.workers else None
         if link is None:
             what = f"{worker} does not train in {name} now" if worker else f"{name} has no worker that trains now"
             fix = f"There are: {', '.join(sorted(run.workers))}." if run.workers else ""
@@ -232,24 +244,24 @@ class Runs:
         async def trace() -> None:
             why = ""
             try:
-                await bring(await link.connection(name), name, chosen, run_folder(self._directory, name))
+                await bring(await link.connection(name), name, chosen, run_folder(self.directory, name))
             except (TransientError, OSError) as error:
                 why = str(error).rstrip(".")
-            self._recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
+            self.recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
 
         self._tasks.do(f"trace of {name} on {chosen}", trace)
 
     def _known(self, name: str) -> RunState:
-        self._state.refuse_unknown("run", name)
-        return self._state.runs[name]
+        self.state.refuse_unknown("run", name)
+        return self.state.runs[name]
 
     async def _end(self, run: RunState) -> None:
         if training := self._trainings.get(run.name):
-            await training.stop(lambda: self._state.runs[run.name])
+            await training.stop(lambda: self.state.runs[run.name])
             await self._tasks.finished(f"run {run.name}", _LAST_SECONDS)
-        run = self._state.runs[run.name]
+        run = self.state.runs[run.name]
         if not run.over:
-            self._recorder.record(
+            self.recorder.record(
                 events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
             )
 
@@ -258,19 +270,19 @@ class Runs:
 
         A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
         """
-        state, server = self._state, fleet.server
+        state, server = self.state, fleet.server
         held = leases(state, slots, server, at)
         if held != Leases(state.ports, state.leases, state.held, state.ahead):
             if set(held.ports) - set(state.ports):
-                self._recorder.forget([each.name for each in state.runs.values() if each.over])
+                self.recorder.forget([each.name for each in state.runs.values() if each.over])
             workers = {str(slot): run for slot, run in sorted(held.workers.items())}
             ahead = {str(slot): run for slot, run in held.ahead.items()}
             told = events.ClusterLeased(ports=held.ports, workers=workers, held=held.held, ahead=ahead)
-            self._recorder.record(told)
+            self.recorder.record(told)
         owners: dict[int, set[str]] = {slot: set() for slot in slots}
         for place, name in (*held.workers.items(), *held.ahead.items()):
             owners[slot_of(place)].add(name)
-        for vm in self._state.serving:
+        for vm in self.state.serving:
             if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
                 for other in link.runs - owners[vm.slot]:
                     link.release(other)
@@ -283,20 +295,20 @@ class Runs:
 
     def _conduct(self, fleet: Fleet, run: RunState) -> None:
         if refused := fleet.training_refused:
-            self._recorder.record(events.TrainFailed(run=run.name, reason=refused))
+            self.recorder.record(events.TrainFailed(run=run.name, reason=refused))
             return
         try:
-            run = declared_run(self._directory, run)
+            run = declared_run(self.directory, run)
         except ClusterError as error:
-            self._recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
+            self.recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
             return
-        folder, changed = run_folder(self._directory, run.name), self._recorder.changed.set
-        own = not is_brought(self._directory, run.name)
+        folder, changed = run_folder(self.directory, run.name), self.recorder.changed.set
+        own = not is_brought(self.directory, run.name)
         training = Training(
-            run, folder, self._recorder.record, fleet.link, changed,
-            store=run_store(self._declared, run.name), storage=lambda: fleet.storage,
-            mint=fleet.bounded_token, note=partial(self._recorder.note, run=run.name), own=own,
-            checked=lambda: [each for each in self._state.runs.values() if each.checked and each.spec.check],
+            run, folder, self.recorder.record, fleet.link, changed,
+            store=run_store(self.recorder.spec, run.name), storage=lambda: fleet.storage,
+            mint=fleet.bounded_token, note=partial(self.recorder.note, run=run.name), own=own,
+            checked=lambda: [each for each in self.state.runs.values() if each.checked and each.spec.check],
         )  # fmt: skip
         self._trainings[run.name] = training
 

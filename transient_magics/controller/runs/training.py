@@ -25,15 +25,15 @@ from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, S
 from ...protocol.vm_events import from_chief
 from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
-from ...spec.boot_times import has_gpu
+from ...spec.image import has_gpu
 from ..foreign import Refusals
+from ..packages import gather
 from ..place import here
 from ..vms.link import Link, Work
 from .bucket_token import Mint, TokenKeeper, only_own, tokens
 from .checking import counts, reason_against
 from .chief_line import ChiefLine
 from .earlier_check import found_alike
-from .packages import gather
 from .results import Results, thin_metrics
 from .sending import files_of, send_newest, send_rest
 from .shipments import CHECKPOINTS, INTO_BUCKET_SECONDS, SHIP_SECONDS, Shipments

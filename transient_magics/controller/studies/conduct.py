@@ -13,18 +13,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...errors import ClusterError
-from ...journal import ClusterState, RunState, StudyState, events
-from ...journal.declared import forget_brought, is_brought, waiting
+from ...journal import RunState, StudyState, events
+from ...journal.declared import forget_brought, is_brought
 from ...protocol import layout
 from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
-from ...trials.optuna_study import Twin, missing
-from ...trials.points import point, random_point
+from ...spec import run_store
+from ...trials import Twin, missing, point, random_point
 from ..record import Recorder
 from ..tasks import Tasks
-from .decisions import Ask, Declare, End, StopRun, Tell, decide
-from .trial_folder import declared, make, trial_of
+from ..vms.link import Link
+from ..works import STOPPED_BY_USER, Tick, Works
+from .decisions import Ask, Decision, Declare, End, StopRun, Tell, decide
+from .trial_folder import make
 
 log = logging.getLogger(__name__)
 
@@ -32,62 +34,62 @@ _LEFT_OUT = "left-out"
 """The folder of runs that came from a VM and do not count."""
 
 
-class Studies:
-    """The studies of the cluster in `directory`. `store` gives the place of a run in a bucket, where it has one."""
+class Studies(Works[StudySpec]):
+    """The studies of a cluster. `stop_trial` ends a run; True: with a last checkpoint."""
 
-    def __init__(self, directory: Path, recorder: Recorder, store: Callable[[str], str | None]) -> None:
-        self._directory = directory
-        self._recorder = recorder
-        self._store = store
+    kind = "study"
+    spec_class = StudySpec
+    begins_while_moving = True
+
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        stop_trial: Callable[[str, bool], None],
+    ) -> None:
+        super().__init__(directory, recorder, link)
+        self._stop_trial = stop_trial
         self._twins: dict[str, Twin] = {}
         self._due: dict[str, set[int]] = {}
         """Trials that the pruner would end, found as a twin was made: they were measured while no controller was."""
 
-    @property
-    def _state(self) -> ClusterState:
-        return self._recorder.state
-
-    def declare(self, name: str) -> None:
-        """Begin the study whose declaration is in the cluster's folder. Raises ClusterError where it cannot be read."""
-        if name in self._state.studies:
-            return
-        self._state.refuse_taken("study", name)
-        spec = declared(self._directory, name)
+    def prepare(self, name: str, spec: StudySpec) -> None:
+        """See that its sampler is installed. Raises ClusterError."""
         if package := missing(spec):
             raise ClusterError(f"{name} needs {package}, which is not installed where the controller runs")
-        self._recorder.record(events.StudyDeclared(study=name, spec=spec.to_dict()))
 
-    def declare_waiting(self) -> None:
-        """Begin those whose command reached no controller. One that cannot be read is told of and holds up nobody."""
-        for name in waiting(self._directory, self._state, "study"):
-            try:
-                self.declare(name)
-            except ClusterError as error:
-                self._recorder.note(f"study {name}", str(error))
+    def declared(self, name: str, spec: StudySpec) -> events.StudyDeclared:
+        """Return the event by which a study begins."""
+        return events.StudyDeclared(study=name, spec=spec.to_dict())
+
+    def failed(self, name: str, reason: str) -> events.StudyEnded:
+        """Return the event by which a study ends without a trial more."""
+        return events.StudyEnded(study=name, reason=reason)
 
     def take_back(self) -> None:
         """After a time in which a VM wrote the journal: put aside what came from it under the names of trials.
 
         A trial's run is made here from its study. It must not find a folder whose code and values are a VM's.
         """
-        for folder in sorted((self._directory / layout.RUNS).glob("*")):
+        for folder in sorted((self.directory / layout.RUNS).glob("*")):
             name = folder.name
-            if is_name(name) and is_brought(self._directory, name) and trial_of(self._state, name):
-                aside = self._directory / _LEFT_OUT
+            if is_name(name) and is_brought(self.directory, name) and self.state.study_of(name):
+                aside = self.directory / _LEFT_OUT
                 aside.mkdir(mode=0o700, exist_ok=True)
                 shutil.rmtree(aside / name, ignore_errors=True)
                 folder.rename(aside / name)
-                forget_brought(self._directory, name)
+                forget_brought(self.directory, name)
 
     async def stop(self, name: str, reason: str = "") -> None:
         """End a study where it stands. Does nothing if it has ended."""
-        if not self._state.studies[name].ended:
-            self._recorder.record(events.StudyEnded(study=name, reason=reason or "stopped by the user"))
+        if not self.state.studies[name].ended:
+            self.recorder.record(events.StudyEnded(study=name, reason=reason or STOPPED_BY_USER))
 
     def extend(self, name: str, trials: int, request: str = "") -> None:
         """Have so many trials more, once for each `request`. Raises ClusterError where there can be none."""
-        self._state.refuse_unknown("study", name)
-        study = self._state.studies[name]
+        self.state.refuse_unknown("study", name)
+        study = self.state.studies[name]
         if request and request in study.requests:
             return
         if study.spec.sampler == "none":
@@ -96,40 +98,42 @@ class Studies:
             raise ClusterError(f"{name} tries each of its points already, on {', '.join(study.spec.parts)}")
         if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
             raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
-        self._recorder.record(events.StudyExtended(study=name, trials=trials, request=request))
+        self.recorder.record(events.StudyExtended(study=name, trials=trials, request=request))
 
-    def look(self, tasks: Tasks, slots: Mapping[int, str], at: float) -> list[StopRun]:
-        """Write down and do what is due, with workers in these slots, each with its GPU; returns which runs are to be
-        stopped."""
-        stops: list[StopRun] = []
+    def tick(self, tick: Tick) -> None:
+        """Record and start what is due: trials that are asked for, told or stopped."""
+        slots = tick.slots()
         for name in self._in_turn():
-            pruned = self._pruned(tasks, self._state.studies[name])
-            for decision in decide(self._state.studies[name], self._state, slots, at, pruned):
-                match decision:
-                    case Tell():
-                        told = events.StudyTold(
-                            study=name, trial=decision.trial, state=decision.state, value=decision.value,
-                            reason=decision.reason,
-                        )  # fmt: skip
-                        self._recorder.record(told)
-                    case End():
-                        self._recorder.record(events.StudyEnded(study=name, reason=decision.reason))
-                    case Ask():
-                        self._ask(tasks, name, decision.trial)
-                    case Declare():
-                        self._try_to_make(self._state.studies[name], decision.trial, decision.repeat)
-                    case StopRun():
-                        stops.append(decision)
-        return stops
+            study = self.state.studies[name]
+            pruned = self._pruned(tick.tasks, study)
+            for decision in decide(study, self.state, slots, tick.at, pruned):
+                self._carry_out(name, decision, tick.tasks)
+
+    def _carry_out(self, name: str, decision: Decision, tasks: Tasks) -> None:
+        match decision:
+            case Tell():
+                told = events.StudyTold(
+                    study=name, trial=decision.trial, state=decision.state, value=decision.value,
+                    reason=decision.reason,
+                )  # fmt: skip
+                self.recorder.record(told)
+            case End():
+                self.recorder.record(events.StudyEnded(study=name, reason=decision.reason))
+            case Ask():
+                self._ask(tasks, name, decision.trial)
+            case Declare():
+                self._try_to_make(self.state.studies[name], decision.trial, decision.repeat)
+            case StopRun():
+                self._stop_trial(decision.run, decision.save)
 
     def _in_turn(self) -> list[str]:
         """That with the fewest trials under way asks first."""
-        going = [study for study in self._state.studies.values() if not self._is_done(study)]
+        going = [study for study in self.state.studies.values() if not self._is_done(study)]
         return [study.name for study in sorted(going, key=lambda study: (len(study.running), study.declared_at))]
 
     def _is_done(self, study: StudyState) -> bool:
         """Nothing is left of it: a run may go on for a moment after its trial was told."""
-        runs = self._state.runs
+        runs = self.state.runs
         names = (name for trial in study.trials.values() for name in trial.runs)
         return study.over and all(name not in runs or runs[name].over for name in names)
 
@@ -140,14 +144,14 @@ class Studies:
         if study.name not in self._twins:
             tasks.do(f"twin of {study.name}", lambda: self._make_twin(study.name))
             return set()
-        return self._twins[study.name].catch_up(study, self._state.runs) | self._due.pop(study.name, set())
+        return self._twins[study.name].catch_up(study, self.state.runs) | self._due.pop(study.name, set())
 
     async def _make_twin(self, name: str) -> None:
-        state = self._state
+        state = self.state
         self._twins[name], self._due[name] = await asyncio.to_thread(_twin, state.studies[name], state.runs)
 
     def _ask(self, tasks: Tasks, name: str, number: int) -> None:
-        params = point(self._state.studies[name].spec, number)
+        params = point(self.state.studies[name].spec, number)
         if params is not None:
             self._begin(name, number, params)
         elif twin := self._twins.get(name):
@@ -159,29 +163,29 @@ class Studies:
         except (ArithmeticError, AssertionError, RuntimeError, ValueError) as error:  # of a sampler's numerics
             log.warning("%s: trial %d is drawn, for its sampler has no point for it: %r", name, number, error)
             self._twins.pop(name, None)  # it has half a trial
-            spec = self._state.studies[name].spec
+            spec = self.state.studies[name].spec
             params = random_point(spec.dimensions, spec.seed, number)
-        study = self._state.studies[name]
+        study = self.state.studies[name]
         if study.ended or len(study.trials) != number:
             self._twins.pop(name, None)  # it has a trial that the journal has not
         else:
             self._begin(name, number, params)
 
     def _begin(self, name: str, number: int, params: Mapping[str, Value]) -> None:
-        runs = self._state.studies[name].spec.run_names(number)
-        self._recorder.record(events.StudyAsked(study=name, trial=number, params=params, runs=runs))
+        runs = self.state.studies[name].spec.run_names(number)
+        self.recorder.record(events.StudyAsked(study=name, trial=number, params=params, runs=runs))
 
     def _try_to_make(self, study: StudyState, number: int, repeat: int) -> None:
         """What stands in the way, as a full disk, is told, and tried again at the next look."""
         try:
-            store = self._store(study.spec.run_name(number, repeat))
-            make(self._directory, study.name, number, repeat, study.trials[number].params, store)
+            store = run_store(self.recorder.spec, study.spec.run_name(number, repeat))
+            make(self.directory, study.name, number, repeat, study.trials[number].params, store)
         except (OSError, ClusterError) as error:
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             what = f"{study.spec.run_name(number, repeat)} cannot begin: {why}"
-            self._recorder.note(f"study {study.name}", what)
+            self.note(study.name, what)
         else:
-            self._recorder.note(f"study {study.name}", "")
+            self.note(study.name, "")
 
 
 def _has_twin(spec: StudySpec) -> bool:

@@ -10,26 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import ClusterError
 from ...files import write_atomically
-from ...journal import ClusterState, now
-from ...protocol import checks, layout
+from ...journal import now
+from ...journal.declared import declared_study
+from ...protocol import layout
 from ...protocol.run import Value
-from ...protocol.study import StudySpec
-
-
-def declared(directory: Path, study: str) -> StudySpec:
-    """What this machine's user declared of a study of the cluster in `directory`. Raises ClusterError."""
-    path = directory / layout.STUDIES / study / layout.STUDY
-    try:
-        return StudySpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": study})
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"The declaration of {study} cannot be read: {error}", where=str(path)) from error
-
-
-def trial_of(state: ClusterState, run: str) -> str:
-    """Return the study of the cluster that has runs of such a name, or nothing."""
-    return next((name for name in state.studies if run.startswith(f"{name}-")), "")
 
 
 def make(directory: Path, study: str, number: int, repeat: int, params: Mapping[str, Value], store: str | None) -> None:
@@ -37,7 +22,7 @@ def make(directory: Path, study: str, number: int, repeat: int, params: Mapping[
 
     `store`: the run's place in a bucket, where it has one.
     """
-    spec = declared(directory, study).run_of(number, repeat, params)
+    spec = declared_study(directory, study).run_of(number, repeat, params)
     spec = replace(spec, token=secrets.token_hex(16), declared_at=now(), store=store)
     target = directory / layout.RUNS / spec.name
     if target.exists():

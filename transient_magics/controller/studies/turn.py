@@ -12,11 +12,10 @@ from pathlib import Path
 from ... import places
 from ...journal import ClusterState, StudyState, kept
 from ...journal.cost import charged
-from ...journal.declared import declared_below
+from ...journal.declared import declared_below, declared_study
 from ...protocol import layout
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, render_duration, render_money
-from .trial_folder import declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def of(directory: Path) -> StudySpec | None:
 
     Raises ClusterError where its declaration cannot be read.
     """
-    found = [declared(directory, name) for name in declared_below(directory / layout.STUDIES, layout.STUDY)]
+    found = [declared_study(directory, name) for name in declared_below(directory / layout.STUDIES, layout.STUDY)]
     return next((spec for spec in found if spec.alone and directory.name in spec.parts), None)
 
 

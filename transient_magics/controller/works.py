@@ -1,0 +1,200 @@
+"""What a cluster's controller does for every kind of work; `Works` is subclassed once for each kind.
+
+Clients call `declare` and `stop` by commands, the control loop calls `declare_waiting` and `tick`. Another controller
+can do everything again: it goes on from the journal and from the folders of the work.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
+
+from ..errors import ClusterError, TrainingError
+from ..journal import ClusterState, Event
+from ..journal.declared import read_declaration, waiting
+from ..kinds import KINDS
+from ..protocol import layout
+from ..remote import Allowance
+from .packages import gather
+from .record import Recorder
+from .tasks import Tasks
+from .vms.link import Link
+
+log = logging.getLogger(__name__)
+
+STOPPED_BY_USER = "stopped by the user"
+NOT_DECLARED = "this machine has not declared it so"
+"""The end of work that a controller on a VM began, and that this machine's user did not declare."""
+
+
+class Spec(Protocol):
+    """A declaration."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
+        """Return the declaration with these values. Raises ValueError."""
+        ...
+
+
+_Spec = TypeVar("_Spec", bound=Spec)
+
+
+class WithPackages(Protocol):
+    """The part of a declaration that says which packages the work needs."""
+
+    @property
+    def pip(self) -> Sequence[str]: ...
+
+    @property
+    def pip_build(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One pass of the control loop."""
+
+    tasks: Tasks
+    at: float
+    """Seconds since 1970, by Compute Engine's clock."""
+    slots: Callable[[], Mapping[int, str]]
+    """Returns the slots of the cluster's workers at this moment, each with its GPU."""
+
+
+class Works(ABC, Generic[_Spec]):
+    """The work of one kind on the cluster in `directory`; `link` returns the link of a VM, if it has one."""
+
+    kind: ClassVar[str]
+    """The name of the kind in `kinds.KINDS`."""
+    spec_class: type[_Spec]
+    """The class of its declarations."""
+    begins_while_moving: ClassVar[bool] = False
+    """Whether such work may be declared while the cluster moves."""
+    most_event_bytes: ClassVar[int] = 16 * 2**20
+    """The most that is read of the events that VMs report under one allowance, in bytes."""
+
+    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> None:
+        self.directory = directory
+        self.recorder = recorder
+        self.link = link
+        self._gathered: set[str] = set()
+        """The work whose packages are in its folder."""
+        self._allowances: dict[tuple[object, ...], Allowance] = {}
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as the journal has it."""
+        return self.recorder.state
+
+    # What each kind defines
+
+    @abstractmethod
+    def declared(self, name: str, spec: _Spec) -> Event:
+        """Return the event by which the work begins."""
+
+    @abstractmethod
+    def failed(self, name: str, reason: str) -> Event:
+        """Return the event by which work that is not over fails."""
+
+    @abstractmethod
+    async def stop(self, name: str, reason: str = "") -> None:
+        """End declared work for its user; `reason` is a clause. Does nothing if it is over, or ends already."""
+
+    @abstractmethod
+    def tick(self, tick: Tick) -> None:
+        """Record and start what is due."""
+
+    def prepare(self, name: str, spec: _Spec) -> None:
+        """Make what the work needs before it begins. Raises ClusterError where it cannot begin here."""
+
+    # What is the same for all kinds
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of work on this machine."""
+        return self.directory / KINDS[self.kind].folder / name
+
+    def read(self, name: str) -> _Spec:
+        """Return what this machine's user declared. Raises ClusterError where it cannot be read."""
+        return read_declaration(self.directory, self.kind, name, self.spec_class.from_dict)
+
+    def declare(self, name: str) -> None:
+        """Begin the work whose declaration is in the cluster's folder. Does nothing if it has begun.
+
+        Raises ClusterError where the declaration cannot be read, its name is taken, or such work cannot begin here.
+        """
+        if name in self.state.of_kind(self.kind):
+            return
+        self.state.refuse_taken(self.kind, name)
+        spec = self.read(name)
+        self.prepare(name, spec)
+        self.recorder.record(self.declared(name, spec))
+
+    def declare_waiting(self) -> None:
+        """Begin declared work whose command reached no controller."""
+        if not KINDS[self.kind].waits:
+            return
+        for name in waiting(self.directory, self.state, self.kind):
+            try:
+                self.declare(name)
+            except ClusterError as error:
+                self.refused(name, error)
+
+    def refused(self, name: str, error: ClusterError) -> None:
+        """Report waiting work that cannot begin. The other work is not held up."""
+        self.note(name, str(error))
+
+    def fail_waiting(self, reason: str) -> None:
+        """Begin and fail all waiting work: after the loss of a journal it may have ended before."""
+        if not KINDS[self.kind].waits:
+            return
+        for name in waiting(self.directory, self.state, self.kind):
+            try:
+                self.declare(name)
+            except ClusterError as error:  # it cannot begin either
+                log.warning("%s", error)
+            else:
+                self.recorder.record(self.failed(name, reason))
+
+    def take_back(self) -> None:
+        """Fail work that this machine's user did not declare, after a VM has written the journal."""
+        for name, work in self.state.of_kind(self.kind).items():
+            if work.over:
+                continue
+            try:
+                is_known = self.read(name) == work.spec
+            except ClusterError as error:
+                log.warning("%s", error)
+                is_known = False
+            if not is_known:
+                self.recorder.record(self.failed(name, NOT_DECLARED))
+
+    def has_packages(self, name: str, spec: WithPackages, tasks: Tasks) -> bool:
+        """Return whether the packages that work asks for are in its folder; begin to gather them where they are not."""
+        if not spec.pip or name in self._gathered:
+            return True
+        tasks.do(f"packages of {name}", lambda: self._gather(name, spec))
+        return False
+
+    async def _gather(self, name: str, spec: WithPackages) -> None:
+        wheels = self.folder(name) / layout.WHEELS
+        why = ""
+        try:
+            await gather(spec.pip, wheels, build=spec.pip_build, purpose=self.recorder.spec.purpose)
+        except TrainingError as error:
+            why = str(error)
+        except OSError as error:
+            why = f"The packages could not be gathered: {error}"
+        if why:
+            self.recorder.record(self.failed(name, why))
+        self._gathered.add(name)
+
+    def note(self, name: str, what: str) -> None:
+        """Report what hinders work, in one sentence; empty where nothing does any more."""
+        self.recorder.note(f"{self.kind} {name}", what)
+
+    def allowance(self, *key: object) -> Allowance:
+        """Return how much is still read of what VMs report under this key, by all who follow it in turn."""
+        return self._allowances.setdefault(key, Allowance(self.most_event_bytes))
