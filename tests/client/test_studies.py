@@ -21,7 +21,7 @@ from transient_magics.errors import ClusterError, DeclarationError, TransientErr
 from transient_magics.journal import Cost, Journal, bill, costs, events, replay
 from transient_magics.panels.snapshot.studies import studies as studies_of
 from transient_magics.protocol.study import parse_space
-from transient_magics.trials.optuna_study import Twin
+from transient_magics.trials import Twin
 
 STORY = StudyStory(specification(40), told=12)
 

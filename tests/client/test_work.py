@@ -93,16 +93,16 @@ def test_every_handle_has_state_wait_await_stop_and_cost(cluster: tm.Cluster, se
 
 
 def test_unknown_work_is_the_same_error_for_every_kind(cluster: tm.Cluster) -> None:
-    with pytest.raises(UnknownWorkError, match=r"^one has no work runn-1\. Did you mean run-1\?$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown work 'runn-1' \(one\)\. Did you mean run-1\?$"):
         cluster.find("runn-1")
     for kind in ("run", "study", "job", "bag"):
-        with pytest.raises(UnknownWorkError, match=rf"^one has no {kind} nope\. There are: "):
+        with pytest.raises(UnknownWorkError, match=rf"^Unknown {kind} 'nope' \(one\)\. Known: "):
             getattr(cluster, kind)("nope")
-        with pytest.raises(UnknownWorkError, match=rf"^There is no {kind} nope\. There are: "):
+        with pytest.raises(UnknownWorkError, match=rf"^Unknown {kind} 'nope'\. Known: "):
             getattr(tm, kind)("nope")
-    with pytest.raises(UnknownWorkError, match=r"^one has no measurement of stalls run-1\. There are: stalls-1\.$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown measurement of stalls 'run-1' \(one\)\. Known: stalls-1\.$"):
         cluster.stalls("run-1")
-    with pytest.raises(UnknownWorkError, match=r"^one has no job \.\./runs\.$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown job '\.\./runs' \(one\)\.$"):
         _ = tm.Job("../runs", cluster).directory
 
 

@@ -47,7 +47,7 @@ def queue_is_changed(cluster: client.Cluster, trained: dict[str, Any]) -> None:
     assert "late  waits behind last" in str(act("status shared"))
     assert act("move shared late --before last") == "Next on shared: late, last."
     for line, said in (
-        ("move shared nobody", "shared has no run nobody"),
+        ("move shared nobody", "Unknown run 'nobody' (shared)"),
         ("move shared long", "long has begun already, and does not wait. These wait: late, last."),
         ("move shared last --before short", "short has begun already"),
         ("move shared last --before last", "last cannot begin before itself"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from .. import places
 from ..client import text
 from ..client.following.watch import watch
-from ..errors import CellError, DeclarationError, TransientError
+from ..errors import CellError, DeclarationError, TransientError, unknown
 from ..protocol.checks import all_plain
 from . import arguments, options, verbs
 from .answers import Begun
@@ -77,13 +77,8 @@ def _run(words: list[str]) -> int:
         return emulator.main(rest)
     verb = options.ALIASES.get(first, first)
     if verb not in arguments.verbs("transient"):
-        import difflib
-
-        close = difflib.get_close_matches(first, [*arguments.verbs("transient"), *_BESIDE, *options.ALIASES], n=1)
-        raise DeclarationError(
-            f"transient has no sub-command '{first}'",
-            fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
-        )
+        known = [*arguments.verbs("transient"), *_BESIDE, *options.ALIASES]
+        raise unknown("command", first, known, otherwise="See transient -h.")
     command = arguments.parse(verb, rest, called=f"transient {first}", file=verb in arguments.FROM_FILES)
     return _obey(command)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from ... import markup
-from ...errors import ClusterError, TrainingError, UnknownWorkError
+from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
 from ...journal import ClusterState, Cost, costs, now
 from ...kinds import KINDS
 from ...protocol.cluster_commands import Stop
@@ -61,7 +61,7 @@ class Handle(Generic[State, Outcome]):
             `name` cannot be the name of any work.
         """
         if not is_name(self.name):
-            raise UnknownWorkError(f"{self.cluster.name} has no {KINDS[self.kind]} {self.name}")
+            raise unknown(str(KINDS[self.kind]), self.name, (), where=self.cluster.name, error=UnknownWorkError)
         return self.cluster.directory / KINDS[self.kind].folder / self.name
 
     @property
