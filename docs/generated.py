@@ -25,6 +25,7 @@ from transient_magics.protocol.events import KINDS
 
 _PAGES = {
     "cluster": ("declare", *options.CLUSTER_VERBS),
+    "work": ("work", "stop"),
     "train": ("train", "export", "tensorboard"),
     "sweep": ("study",),
     "job": ("job",),
@@ -32,7 +33,7 @@ _PAGES = {
     "plan": ("plan",),
     "doctor": ("doctor", "catalog", *(f"image {verb}" for verb in options.IMAGE_VERBS)),
     "weather": ("weather",),
-    "deflate": ("deflate", "inflate"),
+    "deflate": ("deflate",),
     "stalls": ("stalls",),
     "measure": ("measure",),
     "lifetimes": ("lifetimes",),
@@ -41,6 +42,7 @@ _PAGES = {
 
 _GUIDES = {
     "cluster": "clusters",
+    "work": "clusters",
     "train": "training",
     "sweep": "sweeps",
     "job": "jobs",
@@ -64,7 +66,17 @@ _LINES = {
     "bag": "%%bag",
     **{
         verb: f"%transient_{verb}"
-        for verb in ("plan", "weather", "deflate", "inflate", "stalls", "measure", "lifetimes", "doctor")
+        for verb in (
+            "work",
+            "stop",
+            "plan",
+            "weather",
+            "deflate",
+            "stalls",
+            "measure",
+            "lifetimes",
+            "doctor",
+        )
     },
     **{f"image {verb}": f"%transient_image {verb}" for verb in options.IMAGE_VERBS},
     **{verb: f"transient {verb}" for verb in ("catalog", "export", "tensorboard")},
@@ -151,7 +163,7 @@ def _option(option: Option) -> Iterator[str]:
     if option.default:
         text += f" Default: {option.default}"
         text += "" if text.endswith(".") else "."
-    yield from ("", "```{option} " + spelled, _cell(text), "```")
+    yield from ("", "```{option} " + spelled, *map(_cell, text.splitlines()), "```")
 
 
 def _events() -> Iterator[str]:

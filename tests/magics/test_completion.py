@@ -35,7 +35,9 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("%transient_cluster st", ["status", "stop"]),
+        ("%transient_cluster st", ["status"]),
+        ("%transient_stop d", ["demo"]),
+        ("%transient_stop demo r", ["run-1"]),
         ("%transient_cluster k", ["k80"]),
         ("c = %transient_cluster v", ["v100"]),
         ("%transient_cluster k80x2+p1", ["k80x2+p100"]),
@@ -52,12 +54,13 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
         ("%transient_deflate ", ["demo"]),
         ("%transient_deflate demo worker-", ["worker-0", "worker-1", "worker-2", "worker-3"]),
         ("%transient_deflate demo --reclaim 1cpu --policy ", ["proportional", "priority", "deterministic"]),
-        ("%transient_deflate demo worker-1 --", ["--cpu", "--machine-type", "--network", "--reclaim", "--policy"]),
+        (
+            "%transient_deflate demo worker-1 --",
+            ["--cpu", "--machine-type", "--network", "--reclaim", "--policy", "--restore"],
+        ),
         ("%transient_cluster k80 --give-up ", ["slowest", "youngest", "riskiest", "dearest", "ask"]),
         ("%transient_cluster agree ", ["demo"]),
         ("%transient_weather demo --reclaim ", ["none", "1,within=60s"]),
-        ("%transient_inflate d", ["demo"]),
-        ("%transient_inflate demo worker-2", ["worker-2"]),
         ("%%train --mode ", ["async", "sync"]),
         ("%%train --damping ", ["none", "staleness"]),
         ("%%train --lr-policy ", ["active", "slots", "fixed"]),

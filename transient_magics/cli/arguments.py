@@ -41,6 +41,7 @@ class Command:
     values: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
     wait: bool = False
+    json: bool = False
     output: str | None = None
 
 
@@ -203,8 +204,15 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
             raise DeclarationError(f"{called} needs {' and '.join(missing)}", fix=f"For example: {example}")
     if check := options.CHECKS.get(verb):
         check(values, called)
-    common = {name: values.pop(name) for name in ("dry_run", "wait", "output") if name in values}
+    common = {name: values.pop(name) for name in ("dry_run", "wait", "json", "output") if name in values}
     return Command(verb, values, **common)
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse's formatter, which keeps the lines of an option's help."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return [part for line in text.splitlines() for part in super(_Formatter, self)._split_lines(line, width)]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -220,7 +228,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
     def formatter(prog: str) -> argparse.HelpFormatter:
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=_WIDTH)
+        return _Formatter(prog, max_help_position=30, width=_WIDTH)
 
     by_position = [option for option in declared if option.is_position]
     words = [f"[{option.metavar}]" if option.many == "?" else option.metavar or "" for option in by_position]

@@ -40,7 +40,7 @@ class TransientMagics(Magics):
         %transient_cluster SPEC [options]           for example: c = %transient_cluster k80x4
         %transient_cluster                          a panel in which a cluster is put together
         %%transient_cluster [options]               the same as TOML in the cell's body
-        %transient_cluster list|status|attach|resize|relocate|revoke|move|agree|stop|logs|events|delete|sweep ...
+        %transient_cluster list|status|attach|resize|relocate|revoke|move|agree|logs|events|delete|sweep ...
 
         `%transient_cluster -h` lists the options, `%transient_cluster SUB-COMMAND -h` those of a sub-command.
         """
@@ -143,6 +143,22 @@ class TransientMagics(Magics):
         return self._obey(command, cell or "", offset)
 
     @line_magic
+    def transient_work(self, line: str) -> Any:
+        """List all work: runs, studies, jobs, bags, Dask clusters and measurements of stalls.
+
+        %transient_work [CLUSTER]                   for example: %transient_work k80x4
+        """
+        return self._obey(arguments.parse("work", self._words(line), called="%transient_work"))
+
+    @line_magic
+    def transient_stop(self, line: str) -> Any:
+        """End a piece of work of any kind. Its results so far remain.
+
+        %transient_stop CLUSTER NAME                for example: %transient_stop k80x4 job-1
+        """
+        return self._obey(arguments.parse("stop", self._words(line), called="%transient_stop"))
+
+    @line_magic
     def transient_weather(self, line: str) -> Any:
         """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts, faster time, ...
 
@@ -155,27 +171,17 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_deflate(self, line: str) -> Any:
-        """Have the emulator shrink a VM that runs, as a provider does under pressure in the place of revoking it.
+        """Have the emulator shrink a VM that runs, as a provider does under pressure instead of revoking it.
         Or stop a worker, make it a smaller machine, and start it again.
 
         %transient_deflate NAME WORKER --cpu 50% [--network 50%]
         %transient_deflate NAME WORKER --machine-type n1-standard-2
         %transient_deflate NAME --reclaim 1.5cpu [--policy proportional|priority|deterministic]
+        %transient_deflate NAME [WORKER] --restore
 
         `%transient_deflate -h` lists the options.
         """
         command = arguments.parse("deflate", self._words(line), called="%transient_deflate")
-        return self._obey(command)
-
-    @line_magic
-    def transient_inflate(self, line: str) -> Any:
-        """Give back what `%transient_deflate` took.
-
-        %transient_inflate NAME [WORKER]            for example: %transient_inflate k80x4 worker-1
-
-        `%transient_inflate -h` lists the options.
-        """
-        command = arguments.parse("inflate", self._words(line), called="%transient_inflate")
         return self._obey(command)
 
     @line_magic
@@ -219,11 +225,11 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_doctor(self, line: str) -> Any:
-        """See whether all is here that training on Google Cloud needs, and with --spend whether it works.
+        """Check all that training on Google Cloud needs, with the command that fixes each line that is not good.
 
         %transient_doctor [SPEC] [options]          for example: %transient_doctor --project my-project
 
-        `%transient_doctor -h` lists the options. Nothing is made without --spend.
+        `%transient_doctor -h` lists the options. Nothing is created.
         """
         command = arguments.parse("doctor", self._words(line), called="%transient_doctor")
         return self._obey(command)

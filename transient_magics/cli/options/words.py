@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CLUSTER_VERBS = (
-    "list", "status", "cost", "attach", "resize", "relocate", "revoke", "move", "agree", "stop", "logs", "events",
+    "list", "status", "cost", "attach", "resize", "relocate", "revoke", "move", "agree", "logs", "events",
     "delete", "sweep",
 )  # fmt: skip
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
-    "cluster", "train", "study", "job", "bag", "stalls", "plan", "export", "tensorboard", "weather", "deflate",
-    "inflate", "measure", "lifetimes", "image", "emulator", "catalog", "doctor",
+    "cluster", "train", "study", "job", "bag", "stalls", "work", "stop", "plan", "export", "tensorboard", "weather",
+    "deflate", "measure", "lifetimes", "image", "emulator", "catalog", "doctor",
 )  # fmt: skip
 ALIASES = {"sweep": "study"}
 """Other names of sub-commands in a terminal."""
@@ -39,10 +39,12 @@ TIERS = {
         Entry("", "%%job [options]", "Run the cell on VMs"),
         Entry("bag FILE.py [options]", "%%bag [options]",
               "Compute a function at many points, and learn a surrogate of the results"),
+        Entry("work [CLUSTER]", "%transient_work [CLUSTER]", "List all work: kind, name, cluster, phase, cost"),
+        Entry("stop CLUSTER NAME", "%transient_stop CLUSTER NAME", "End a piece of work; its results so far remain"),
         Entry("plan [SPEC] [options]", "%transient_plan [SPEC] [options]",
               "Estimate the time and the cost of a run; without SPEC, find the best clusters"),
         Entry("doctor [options]", "%transient_doctor [options]",
-              "Check all that training on Google Cloud needs; --spend 1 tests it"),
+              "Check all that training on Google Cloud needs"),
         Entry("catalog [GPU]", "", "Show GPUs, machines, zones and prices"),
         Entry("image SUB-COMMAND ...", "%transient_image SUB-COMMAND ...",
               "Build, list or delete images from which VMs boot sooner"),
@@ -56,8 +58,7 @@ TIERS = {
         Entry("weather NAME [options]", "%transient_weather NAME [options]",
               "Set what the emulated zones do: revocations, stockouts, faster time, reclaimed workers"),
         Entry("deflate NAME WORKER ...", "%transient_deflate NAME WORKER ...",
-              "Shrink a VM, emulated while it runs, in a project while it is stopped"),
-        Entry("inflate NAME [WORKER]", "%transient_inflate NAME [WORKER]", "Restore VMs that were deflated"),
+              "Shrink a VM, emulated while it runs, in a project while it is stopped; or restore it"),
         Entry("stalls [RUN] [options]", "%transient_stalls [RUN] [options]",
               "Measure where the time of a step goes, and what would help"),
         Entry("measure [GPU] [options]", "%transient_measure [GPU] [options]",
@@ -112,14 +113,17 @@ DESCRIPTIONS = {
     "move": "Start a waiting run next, or before another one that waits. `status` shows their order.",
     "agree": "Accept the workers that are proposed for a run with a deadline (--adapt ask), or release those that are "
     "proposed for release (--give-up ask). `status` shows proposals.",
-    "stop": "End a run now, with a last checkpoint; a run that waits leaves the queue. A study by its name: all of its "
-    "trials. A job: its folder is copied here once more. A bag: it starts no further job.",
+    "work": "List all work: runs, studies, jobs, bags, Dask clusters and measurements of stalls, with their phase and "
+    "cost. Runs of a study and Dask clusters of a bag are parts of these.",
+    "stop": "End a piece of work of any kind; its results so far remain. A run and the trials of a study save a last "
+    "checkpoint. A job receives SIGTERM, and its folder is copied here once more. A bag starts no further job. Work "
+    "that waits leaves the queue.",
     "logs": "Show the last lines that a VM logged.",
     "events": "Show what happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
     "sweep": "Find VMs and firewall rules of yours that no cluster of this machine has; with --yes, delete them.",
     "doctor": "Check all that training on Google Cloud needs, line by line, with the command that fixes what is "
-    "missing. Nothing is created without --spend.",
+    "missing. Nothing is created.",
     "catalog": "Show the GPUs that clusters can have: their machines, zones and dated prices.",
     "image": "Build, list or delete images with the training stack. VMs that boot from one are ready sooner.",
     "image build": "Build an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",
@@ -136,9 +140,8 @@ DESCRIPTIONS = {
     "weather": "Set what the emulator does to VMs, and how fast its time passes, for all clusters.",
     "deflate": "Shrink an emulated VM while it runs, or all workers together, as a provider does under pressure. "
     "Nothing restarts; with --batching dynamic mini-batches follow. Compute Engine shrinks no VM that runs; with "
-    "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again.",
-    "inflate": "Restore VMs that were deflated. A worker that became a smaller machine is stopped, made what it was "
-    "and started again.",
+    "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again. --restore "
+    "restores what was rented, in the same way.",
 }
 
 
