@@ -7,7 +7,7 @@ IPython shows (`answers` and `panels` have its HTML).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from IPython.display import clear_output, display
 
@@ -20,11 +20,21 @@ from ..errors import ClusterError
 
 if TYPE_CHECKING:
     from ..client import Build, Diagnosis, Preview, StudyPreview
-    from .cells import TransientMagics
+
+
+class Notebook(Protocol):
+    """The magics of a notebook, with IPython's shell and the clusters that this process declared or attached."""
+
+    held: ClassVar[dict[str, Cluster]]
+    shell: Any
+
+    def keep(self, cluster: Cluster) -> None:
+        """Remember a cluster."""
+        ...
 
 
 @places.reporting()
-def obey(magics: TransientMagics, command: Command, code: str = "", offset: int = 0) -> Any:
+def obey(magics: Notebook, command: Command, code: str = "", offset: int = 0) -> Any:
     """Do what `command` says and return the magic's value. `code`: a cell's body, below `offset` lines."""
     try:
         match command.verb:
@@ -58,14 +68,14 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
     return answer
 
 
-def _print(magics: TransientMagics, answer: Sentence | Iterator[Deleted | Sentence]) -> None:
+def _print(magics: Notebook, answer: Sentence | Iterator[Deleted | Sentence]) -> None:
     for each in [answer] if isinstance(answer, Sentence) else answer:
         if isinstance(each, Deleted):
             magics.held.pop(each.cluster.name, None)
         print(each, flush=True)
 
 
-def _declare(magics: TransientMagics, command: Command) -> Cluster | Preview:
+def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
     answer = verbs.act(command)
     if isinstance(answer, Cluster):
         _hold(magics, command, answer)
@@ -75,7 +85,7 @@ def _declare(magics: TransientMagics, command: Command) -> Cluster | Preview:
     return answer
 
 
-def _train(magics: TransientMagics, command: Command, code: str, offset: int) -> Run:
+def _train(magics: Notebook, command: Command, code: str, offset: int) -> Run:
     launched = verbs.train(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
     run = launched.run
     _hold(magics, command, run)
@@ -88,7 +98,7 @@ def _train(magics: TransientMagics, command: Command, code: str, offset: int) ->
     return run
 
 
-def _study(magics: TransientMagics, command: Command, code: str, offset: int) -> Study | StudyPreview:
+def _study(magics: Notebook, command: Command, code: str, offset: int) -> Study | StudyPreview:
     begun = verbs.study(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
     if not isinstance(begun, Begun):
         return begun
@@ -101,7 +111,7 @@ def _study(magics: TransientMagics, command: Command, code: str, offset: int) ->
     return study
 
 
-def _job(magics: TransientMagics, command: Command, code: str, offset: int) -> Job:
+def _job(magics: Notebook, command: Command, code: str, offset: int) -> Job:
     job = verbs.job(command, code, line_offset=offset).job
     _hold(magics, command, job)
     if not command.wait:
@@ -118,7 +128,7 @@ def _job(magics: TransientMagics, command: Command, code: str, offset: int) -> J
     return job
 
 
-def _bag(magics: TransientMagics, command: Command, code: str, offset: int) -> Bag:
+def _bag(magics: Notebook, command: Command, code: str, offset: int) -> Bag:
     bag = verbs.bag(command, code, line_offset=offset, notebook=_shell(magics).user_ns).bag
     _hold(magics, command, bag)
     panels.show_bag(bag)
@@ -128,7 +138,7 @@ def _bag(magics: TransientMagics, command: Command, code: str, offset: int) -> B
     return bag
 
 
-def _stalls(magics: TransientMagics, command: Command, code: str, offset: int) -> Stalls:
+def _stalls(magics: Notebook, command: Command, code: str, offset: int) -> Stalls:
     stalls = verbs.stalls(command, code, line_offset=offset, notebook=_shell(magics).user_ns).stalls
     _hold(magics, command, stalls)
     panels.show_stalls(stalls)
@@ -138,7 +148,7 @@ def _stalls(magics: TransientMagics, command: Command, code: str, offset: int) -
     return stalls
 
 
-def _attach(magics: TransientMagics, command: Command) -> Cluster:
+def _attach(magics: Notebook, command: Command) -> Cluster:
     cluster = verbs.act(command)
     if cluster.followed:
         print(f"Following {cluster.followed}.")
@@ -162,7 +172,7 @@ def _build(command: Command) -> Build:
     return build
 
 
-def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
+def _doctor(magics: Notebook, command: Command) -> Diagnosis:
     spends = "spend" in command.values
     try:
         found = verbs.doctor(command, say=print if spends else lambda words: None)
@@ -174,18 +184,18 @@ def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
     return found
 
 
-def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study | Job | Bag | Stalls) -> None:
+def _hold(magics: Notebook, command: Command, handle: Cluster | Run | Study | Job | Bag | Stalls) -> None:
     magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
     _bind(magics, command, handle)
 
 
-def _bind(magics: TransientMagics, command: Command, value: Any) -> None:
+def _bind(magics: Notebook, command: Command, value: Any) -> None:
     """Give the value the name that `-o` says."""
     if command.output:
         _shell(magics).push({command.output: value}, interactive=False)
 
 
-def _shell(magics: TransientMagics) -> Any:
+def _shell(magics: Notebook) -> Any:
     return magics.shell
 
 
