@@ -53,7 +53,7 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
     cluster = client.declare(client.Declaration("cpux2", name="shared"))
     patient = Patient(cluster)
     try:
-        stalls = verbs.stalls(parse("stalls", ["--repeats", "4", "--seconds", "0.3"]), CELL).stalls
+        stalls = verbs.begin(parse("stalls", ["--repeats", "4", "--seconds", "0.3"]), CELL).work
         seen = list[str]()
         for report in stalls.changes():
             seen.append(report.words)

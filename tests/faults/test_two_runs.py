@@ -54,9 +54,9 @@ def queue_is_changed(cluster: client.Cluster, trained: dict[str, Any]) -> None:
     ):
         with pytest.raises(ClusterError, match=said):
             act(line)
-    assert act("stop shared last") == "last does not wait any more."
+    assert verbs.act(parse("stop", ["shared", "last"])) == "last leaves the queue."
     assert last.wait(PATIENCE).step == 0
-    assert act("stop shared last") == "last was over already."
+    assert verbs.act(parse("stop", ["shared", "last"])) == "last is over already."
 
 
 def act(line: str) -> Any:

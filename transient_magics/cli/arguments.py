@@ -41,6 +41,7 @@ class Command:
     values: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
     wait: bool = False
+    json: bool = False
     output: str | None = None
 
 
@@ -203,7 +204,7 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
             raise DeclarationError(f"{called} needs {' and '.join(missing)}", fix=f"For example: {example}")
     if check := options.CHECKS.get(verb):
         check(values, called)
-    common = {name: values.pop(name) for name in ("dry_run", "wait", "output") if name in values}
+    common = {name: values.pop(name) for name in ("dry_run", "wait", "json", "output") if name in values}
     return Command(verb, values, **common)
 
 

@@ -33,7 +33,8 @@ class Option:
     group : str
         The title under which a help lists it.
     completes : str
-        What completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `image`, `path`, or nothing.
+        What completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `work`, `image`, `path`, or
+        nothing.
     """
 
     name: str

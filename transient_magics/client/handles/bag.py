@@ -48,6 +48,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
     """A bag of a cluster: a function at many points, and a surrogate of its results."""
 
     kind = "bag"
+    at_stop = "no further job starts"
 
     def results(self) -> pandas.DataFrame:
         """The results so far as a DataFrame, a row for each, in the order in which they came.

@@ -25,6 +25,7 @@ class Stalls(Handle["RunState", "Report"]):
 
     kind = "run"
     word = "stalls"
+    at_stop = "its measures so far remain"
 
     @property
     def run(self) -> Run:
