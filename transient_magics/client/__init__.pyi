@@ -1,6 +1,4 @@
 from .bags.declare import declare_bag as declare_bag
-from .checkup import Diagnosis as Diagnosis
-from .checkup import doctor as doctor
 from .configurations import StudyPreview as StudyPreview
 from .dask_start import begin_dask as begin_dask
 from .declaring import Declaration as Declaration
@@ -8,6 +6,8 @@ from .declaring import Preview as Preview
 from .declaring import preview as preview
 from .declaring import specify as specify
 from .deletion import deleted as deleted
+from .diagnosis import Diagnosis as Diagnosis
+from .diagnosis import doctor as doctor
 from .finding import attach as attach
 from .finding import bag as bag
 from .finding import cluster as cluster
