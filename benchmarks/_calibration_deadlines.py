@@ -15,9 +15,20 @@ from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
-from _calibration import Gaussian, Row, Trial, World, mean_correlation, predictive, worlds
+from _calibration import (
+    Course,
+    Gaussian,
+    Row,
+    Trial,
+    World,
+    best_speed,
+    mean_correlation,
+    predictive,
+    revoked_times,
+    speed_of,
+    worlds,
+)
 from _calibration_speeds import CLUSTER, HOURS, NETWORKS, choice_of, exact_workload, gpus_of, learnt, usual_speeds
-from _courses import Course, best_speed, revoked_times, speed_of
 
 from transient_magics.deadlines import world as simulation
 from transient_magics.deadlines.decisions import Verdict, decide
@@ -27,9 +38,8 @@ from transient_magics.deadlines.speeds import Speeds
 from transient_magics.errors import PlanError
 from transient_magics.journal.deadlines import BLOCK_SECONDS, Block, DeadlineState
 from transient_magics.planner.choices import Choice
-from transient_magics.planner.deadlines.chains import published
 from transient_magics.planner.deadlines.cost import deadline_cost, drawn, start_seconds
-from transient_magics.planner.deadlines.market import GRID
+from transient_magics.planner.deadlines.market import GRID, published
 from transient_magics.planner.speeds.workloads import Workload
 
 HOUR = 3600.0

@@ -28,15 +28,13 @@ from transient_magics.bags.policy.simulate import Bag
 from transient_magics.bags.policy.simulate import simulate as simulate_bag
 from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
 from transient_magics.errors import PlanError
-from transient_magics.planner.accuracy import Accuracies
-from transient_magics.planner.efficiency import NoiseScale, Target, TargetSteps
-from transient_magics.planner.lifetimes.beyond import Capped, continued
-from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
+from transient_magics.planner.efficiency import Accuracies, NoiseScale, Target, TargetSteps
+from transient_magics.planner.lifetimes.kaplan_meier import Capped, KaplanMeier, continued
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.observations import LEAST_EVENTS, Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, Weibull
 from transient_magics.planner.measured import Record
-from transient_magics.planner.ranges.middle import middle as middle_of
+from transient_magics.planner.ranges import middle as middle_of
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
 from transient_magics.planner.speeds.families import families, leave_one_out, line
 from transient_magics.runtime.worker.gradient_noise import NoiseProbe
@@ -143,12 +141,12 @@ def course_takes(kind: str, vms: int, name: str, what: str, random: np.random.Ge
 
 @cache
 def _best_takes(kind: str, name: str, what: str) -> tuple[float, float]:
-    """For one who knows the law of lifetimes: those VMs that were seen tell nothing more."""
+    """Return the range for a known law of lifetimes, about which observed VMs show nothing more."""
     return middle_of(getattr(came(kind, name).until_done(), what))
 
 
 def alive_share_watched_shortly(vms: int, age: float, random: np.random.Generator) -> Trial | None:
-    """Of VMs that their user deletes after two hours in the mean."""
+    """Observe VMs that their user deletes after two hours in the mean."""
     law = Weibull(10.0, 0.6)
     lived, watched = law.quantile(1 - random.random(vms)), random.exponential(2.0, vms)
     observed = Observations.of(np.minimum(lived, watched), lived <= watched)
@@ -183,7 +181,7 @@ LAWS_OF_BATCHES: dict[str, tuple[Callable[[float], float], float, float]] = {
 }
 """The variable of the line of examples, its value at 0, and its slope."""
 SIZES = {(1, 4, 16): 8, (1, 2, 4, 8, 16): 6, (1, 2, 4, 8, 16) * 2: 12, (4, 4, 4): 8}
-"""Of how many workers the runs were that got there, each with its mini-batch of 32, and of how many one is planned."""
+"""Numbers of workers of the runs that reached the target, each with a mini-batch of 32, and of the planned run."""
 EXAMPLES_DIFFER = np.exp(np.linspace(math.log(0.1), math.log(0.35), 41))
 """Differences between such runs in drawn worlds: those of ICAC'19's runs before a step of the learning rate."""
 TARGET = Target("accuracy", ">=", 0.9)
@@ -240,7 +238,7 @@ def _line_through(away: Array, terms: Array, deviations: Array) -> tuple[float, 
 
 
 def hours_to_target(spread: float, bound: bool, groups: int, known: int, random: np.random.Generator) -> Trial:
-    """From runs that got there: of one to sixteen groups, bound by the servers or not."""
+    """Plan hours to a target from runs that reached it: one to sixteen groups, bound by the servers or not."""
     needed = [1000 * float(np.exp(random.normal(0, spread))) for _ in range(known)]
     steps = TargetSteps([_got_there(round(each)) for each in needed], TARGET, 32)
     course = Course(
@@ -277,7 +275,7 @@ TIMES = np.exp(np.linspace(-math.log(2), math.log(2), 41))
 
 
 def accuracy(workers: int, known: int, differ: float, random: np.random.Generator) -> Trial:
-    """How accurate one more run is, from some that differ by chance; `differ`: by so much, 0: as in a drawn world."""
+    """Predict the accuracy of one more run from some that differ by chance: by `differ`, or as in a drawn world (0)."""
     deviations = ACCURACY_DIFFERS[workers] * TIMES if not differ else np.array([differ])
     *before, one = random.normal(0.8, float(random.choice(deviations)), known + 1)
     runs = [
@@ -330,12 +328,12 @@ class Quadratic:
         return float(((self.curvatures * self.x) ** 2).sum())
 
     def step(self, times: int) -> None:
-        """So many steps of one worker each."""
+        """Make `times` steps of one worker each."""
         for _ in range(times):
             self.x = self.x - self.rate * self.gradient(self.x)
 
     def run(self, fetches: Any, feeds: Any = None) -> Any:
-        """What a worker's session returns of its probe's graph; others step while it computes."""
+        """Return what a worker's session gets from its probe's graph; others step while it computes."""
         if feeds is None:
             self.summed = np.zeros(len(self.x))
             return None, [self.x]

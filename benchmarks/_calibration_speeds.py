@@ -16,8 +16,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from _calibration import Array, Row, Trial, World, mean_correlation, worlds
-from _courses import ABSENT_HOURS, Course, Part, best_speed, revoked_after, revoked_times, speed_of
+from _calibration import (
+    ABSENT_HOURS,
+    Array,
+    Course,
+    Part,
+    Row,
+    Trial,
+    World,
+    best_speed,
+    mean_correlation,
+    revoked_after,
+    revoked_times,
+    speed_of,
+    worlds,
+)
 
 from transient_magics.catalog import ACCELERATORS, ZONES, PriceList
 from transient_magics.catalog.published import WAVES
@@ -25,13 +38,12 @@ from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.journal import Event, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
-from transient_magics.planner.expected import expected
-from transient_magics.planner.forecast import CLOSING_SECONDS, forecast
+from transient_magics.planner.forecast import CLOSING_SECONDS, expected, forecast
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.parametric import Weibull
 from transient_magics.planner.measured import Record
 from transient_magics.planner.plan import Plan, make_plan
-from transient_magics.planner.ranges.middle import middle
+from transient_magics.planner.ranges import middle
 from transient_magics.planner.speeds.workloads import PUBLISHED, Workload
 from transient_magics.planner.store import ModelStore
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups
@@ -41,9 +53,9 @@ CLUSTER = "k80x4"
 RUNS, BEST_RUNS = 2000, 4000
 """Simulated courses of a plan, and of its best interval."""
 HOURS = 5.0
-"""Of a run."""
+"""Length of a run in hours."""
 LIVES_HOURS = 20.0
-"""How long the VMs of planned runs live, in the mean."""
+"""Mean hours of the lives of VMs of planned runs."""
 
 
 def exact_workload(name: str, away: float = 0.0) -> Workload:
@@ -78,7 +90,7 @@ def law(gpu: str, place: str) -> LifetimeModel:
 
 
 def usual_speeds(parts: Sequence[Part], workload: Workload) -> list[float]:
-    """What the parts' clusters make without effects."""
+    """Return the speeds of the parts' clusters without effects."""
     found = list[float]()
     for part in parts:
         gpus = [gpu for gpu, count in part.observation.workers.items() for _ in range(count)]

@@ -152,7 +152,7 @@ def what_if_seconds(repeats: int, length: float, change: Change, random: np.rand
 
 
 def what_if_times(repeats: int, length: float, change: Change, random: np.random.Generator) -> Trial:
-    """How many times as fast a step becomes, in the mean over runs."""
+    """Predict how many times as fast a step becomes, in the mean over runs."""
     measured = Measured.draw(repeats, length, random)
     found = what_if(measured.stalls, change).times
     after, off = _changed(change, random)

@@ -1,14 +1,18 @@
-"""What the benchmarks share: a home of their own, a training cluster, and how figures are printed."""
+"""Common parts of the benchmarks: measures, homes, training clusters, use of processes, a slow link."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,50 @@ from transient_magics.journal import ClusterState, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL = (ROOT / "templates" / "digits.py").read_text(encoding="utf-8")
+KERAS_CELL = """
+import keras
+from sklearn.datasets import load_digits
+
+model = keras.Sequential([
+    keras.layers.Reshape((8, 8, 1)),
+    keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+    keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+    keras.layers.Flatten(),
+    keras.layers.Dense(10, "softmax"),
+])
+model.compile(keras.optimizers.SGD(lr), "sparse_categorical_crossentropy", metrics=["accuracy"])
+
+def input_fn(mode):
+    images, digits = load_digits(return_X_y=True)
+    part = slice(360, None) if mode == "train" else slice(360)
+    return images[part].astype("float32") / 16, digits[part]
+"""
+"""A small convolutional network on the digits; `lr` is its learning rate."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_BLOCK = 1 << 14
+
+
+def parser_of(doc: str | None, quick: str, measures: Iterable[str]) -> argparse.ArgumentParser:
+    """Return the parser of a program with several measures: `--quick`, with its help, and `--only MEASURE ...`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    names = list(measures)
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="MEASURE",
+                        help=f"measure only these (default: all): {', '.join(names)}")  # fmt: skip
+    return parser
+
+
+def run_measures(measures: Mapping[str, Callable[[argparse.Namespace], None]], options: argparse.Namespace) -> None:
+    """Run the measures of `--only`. Several run one after the other, each in a process of its own."""
+    if len(options.only) == 1:
+        measures[options.only[0]](options)
+        return
+    for name in options.only:
+        print(f"# {name}", flush=True)
+        done = subprocess.run([sys.executable, *sys.argv, "--only", name], check=False)
+        if done.returncode:
+            sys.exit(done.returncode)
 
 
 @contextlib.contextmanager
@@ -148,3 +196,75 @@ def say_never(what: str, times: int, of: int) -> None:
     """How often something came that never may; where it never did, what that is worth (the rule of three)."""
     bound = "" if times or not of else f"with 95 % confidence below {3 / of:.2g} of them"
     print(f"{what:58} {times:5} of {of:<6} {bound}".rstrip(), flush=True)
+
+
+def ours(*marks: str) -> Iterator[Path]:
+    """Folders in /proc of the processes of this benchmark's home whose command lines have all of these marks."""
+    home = os.environ["TRANSIENT_MAGICS_HOME"].encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                line = (entry / "cmdline").read_bytes()
+                if home in line + (entry / "environ").read_bytes() and all(mark.encode() in line for mark in marks):
+                    yield entry
+
+
+def resident(*marks: str) -> float:
+    """MiB of memory that such processes hold together."""
+    total = 0
+    for entry in ours(*marks):
+        with contextlib.suppress(OSError):
+            total += int((entry / "statm").read_text(encoding="utf-8").split()[1]) * _PAGE
+    return total / 2**20
+
+
+def cpu(*marks: str) -> float:
+    """Seconds of processors that such processes have used."""
+    return sum(_used(entry / "stat") for entry in ours(*marks))
+
+
+def main_thread_cpu(*marks: str) -> float:
+    """The same of their first threads alone."""
+    return sum(_used(entry / "task" / entry.name / "stat") for entry in ours(*marks))
+
+
+def _used(stat: Path) -> float:
+    try:
+        fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:  # it has just ended
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+class Relay:
+    """A port of this machine whose bytes all go to another one, `rate` of them a second each way (0: as they come)."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.split(":")
+        self._target, self.rate = (host, int(port)), 0.0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            far = self._reached()
+            for one, other in ((near, far), (far, near)):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _reached(self) -> socket.socket:
+        """The other end, which may be starting yet."""
+        for _ in range(600):
+            with contextlib.suppress(ConnectionRefusedError):
+                return socket.create_connection(self._target)
+            time.sleep(0.1)
+        raise ConnectionRefusedError(f"nobody listens at {self._target}")
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while block := one.recv(_BLOCK):
+                if self.rate:
+                    time.sleep(len(block) / self.rate)
+                other.sendall(block)

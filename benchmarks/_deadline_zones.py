@@ -10,13 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from _deadline_policies import (
+    ACTS,
+    ON_DEMAND,
+    SPOT,
+    WAIT,
+    Course,
+    Greedy,
+    Policy,
+    Problem,
+    Seen,
+    UniformProgress,
+    Values,
+    Weighted,
+)
 from numpy.typing import NDArray
 
-from transient_magics.planner.deadlines.baselines import Greedy, UniformProgress
-from transient_magics.planner.deadlines.chains import Chains
-from transient_magics.planner.deadlines.problem import ACTS, ON_DEMAND, SPOT, WAIT, Problem
-from transient_magics.planner.deadlines.program import Values, Weighted
-from transient_magics.planner.deadlines.running import Course, Policy, Seen
+from transient_magics.planner.deadlines.market import Chains
 
 MOVE = 0.5
 """Steps of Spot that a move costs: 10 GB at a cent each, where a Spot VM is a dollar an hour."""

@@ -23,15 +23,15 @@ from _common import own_home, say
 from transient_magics import client
 from transient_magics.bags.blocks import block_mean
 from transient_magics.bags.policy.simulate import Bag, Courses, on_demand, simulate
-from transient_magics.bags.speedup import Speedup
 from transient_magics.bags.surrogate.acquisition import propose
 from transient_magics.bags.surrogate.cube import Cube, sobol
 from transient_magics.bags.surrogate.model import Kind, Result, Surrogate, learn
+from transient_magics.bags.surrogate.stopping import Speedup
 from transient_magics.client import Declaration
 from transient_magics.client.planning.bag_plans import POLICIES, BagRow, bag_plan
 from transient_magics.journal import Event, costs, events, replay
 from transient_magics.journal.bags.state import DeclaredBag
-from transient_magics.planner.lifetimes.beyond import Capped
+from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.parametric import Bathtub
 from transient_magics.planner.lifetimes.published import published_lifetimes

@@ -23,8 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from _common import own_home, rows_between, say, train
-from _usage import cpu, main_thread_cpu, resident
+from _common import cpu, main_thread_cpu, own_home, resident, rows_between, say, train
 
 from transient_magics import client, emulator
 from transient_magics.client import Declaration

@@ -1,43 +1,80 @@
-"""What a deadline costs on markets that were measured: greedy, Uniform Progress, ours, and an optimum that knows them.
+"""What a deadline costs: policies on measured availability, and runs on the emulator.
 
-One VM, one zone at a time, 48 hours of work, on demand at three times the price of Spot, 12 minutes to start, which are
-paid and make nothing; deadlines of 52, 60, 72 and 96 hours. `--data FOLDER` (or the folder `shared/data/availability`
+`policies`: greedy, Uniform Progress, ours, and an optimum that knows the future, on markets that were measured. One VM,
+one zone at a time, 48 hours of work, on demand at three times the price of Spot, 12 minutes to start, which are paid
+and make nothing; deadlines of 52, 60, 72 and 96 hours. `--data FOLDER` (default: the folder `shared/data/availability`
 beside the project) has traces, of which the `*-1-node-*` files are used. The prior in the package was learnt from the
-first year's (`--learn FOLDER` learns it anew); all later years are judged, of which nothing is learnt but each run's
-own past. By zone, each zone is judged with what all others tell. Costs are shares of what the work costs on demand
-alone. They are of AWS in 2022 and 2023, and forecast nothing of another cloud or year.
+first year's (`--learn FOLDER` learns it again); all later years are judged, of which nothing is learnt but each run's
+own past. By zone, each zone is judged with what is learnt of all others. Costs are shares of what the work costs on
+demand alone. They are of AWS in 2022 and 2023, and forecast nothing of another cloud or year.
 
 Then three zones of one region, a VM in one of them at a time, moves paid; and clusters whose speed is concave, on the
-`*-16-node-*` files, governed by the controller's own decisions.
+`*-16-node-*` files, governed by the controller's decisions.
+
+`live`: the decision core goes through adversarial capacity first, in a small world in which its conditions hold (starts
+as long as assumed, speeds as measured), so that none may be late. Then runs on the emulator with replayed availability:
+two workers, paced; six hours of the cloud pass in a minute, so that 12 hours of work take two of them. Each replays a
+stretch of a trace of `--data` that begins anywhere in it, without one a market drawn from the spells that the
+controller assumes. A run is late if its last step is not saved by the deadline; its start-ups are this machine's, and
+take so much of a minute of which each is six hours. The simulated cost is that of the same world with the same stretch
+and a start as long as the longest that was seen. Thirty runs take hours: `--first 10 --runs 5 --keep FILE` makes those
+from seed 10 on, and summarises all that FILE has.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean as mean
 
 import _deadline_clusters as clusters
 import _deadline_zones as zones_of
 import numpy as np
+from _common import ROOT, own_home, parser_of, run_measures, say
+from _deadline_policies import (
+    ACTS,
+    ON_DEMAND,
+    SPOT,
+    WAIT,
+    Acts,
+    Course,
+    Greedy,
+    Problem,
+    UniformProgress,
+    Values,
+    Weighted,
+    Windows,
+    as_table,
+    learnt,
+    optimum,
+    run,
+    sampled,
+    values,
+    windows,
+)
 from numpy.typing import NDArray
 
-from transient_magics.catalog.traces import read_traces
-from transient_magics.errors import PlanError
-from transient_magics.planner import deadlines
-from transient_magics.planner.deadlines.baselines import Greedy, UniformProgress
-from transient_magics.planner.deadlines.chains import Chains, as_table, learnt, published
-from transient_magics.planner.deadlines.market import GRID, Open, Windows, sampled, windows
-from transient_magics.planner.deadlines.optimum import optimum
-from transient_magics.planner.deadlines.problem import ACTS, ON_DEMAND, SPOT, WAIT, Acts, Problem
-from transient_magics.planner.deadlines.program import Values, Weighted, values
-from transient_magics.planner.deadlines.running import Course, run
+sys.path.insert(0, str(ROOT))
 
-HERE = Path(__file__).parents[1].parent / "shared" / "data" / "availability"
+from tests.deadlines.deadline_world import spells, world
+from transient_magics import client
+from transient_magics.catalog.traces import Trace, read_traces
+from transient_magics.client import Declaration
+from transient_magics.controller.deadlines.situation import seen
+from transient_magics.deadlines.seen import LACKS, LASTS
+from transient_magics.errors import PlanError
+from transient_magics.journal import Event, bill, events, replay
+from transient_magics.planner.deadlines.market import GRID, Chains, Open, published
+
+HERE = ROOT.parent / "shared" / "data" / "availability"
 HOUR = round(3600 / GRID)
+"""Steps of the grid."""
 WORK = 48 * HOUR
 DEADLINES = (52, 60, 72, 96)
 EVERY = 12 * HOUR
@@ -45,6 +82,16 @@ BETTER = {52: 0.4, 60: 0.4, 72: 0.4, 96: 0.3}
 BETTER_BY_ZONE = {52: 0.3, 60: 0.3, 72: 0.3, 96: 0.25}
 OF_OPTIMUM = 1.10
 ANCHORS = {52: (0.838, 0.774, 0.65), 60: (0.734, 0.684, 0.61), 72: (0.673, 0.678, 0.56), 96: (0.554, 0.631, 0.50)}
+CELL = (
+    (ROOT / "tests" / "faults" / "test_two_runs.py").read_text(encoding="utf-8").split('CELL = """')[1].split('"""')[0]
+)
+WORKERS, PACE, HOURS_PER_MINUTE = 2, 0.5, 6.0
+RATE = 60 * HOURS_PER_MINUTE
+WORK_HOURS, DEADLINE_HOURS = 12.0, 24.0
+ZONE = "us-central1-a"
+MOST = 9
+SECONDS = 3600.0
+"""Of an hour."""
 
 
 @dataclass(frozen=True)
@@ -308,13 +355,113 @@ def with_clusters(folder: Path, hours: Sequence[int], every: float, times: int) 
         goal(f"{each} h: late", judged.late["ours"], 0, f"of {len(judged.block)}", most=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=HERE, help="the folder with the traces")
-    parser.add_argument("--learn", type=Path, help="learn the prior anew from the first year's traces in this folder")
-    parser.add_argument("--write", action="store_true", help="keep what --learn learnt as the package's table")
-    parser.add_argument("--quick", action="store_true", help="two deadlines, fewer windows, states and draws")
-    options = parser.parse_args()
+@dataclass(frozen=True)
+class Lived:
+    """One run: seconds by which it was late (below 0: early), dollars, what the simulation said, acts, revocations.
+
+    `told` and `took`: how many seconds VMs on demand were counted with to take steps when they were taken, and took.
+    """
+
+    late: float
+    dollars: float
+    simulated: float
+    acts: int
+    revocations: int
+    told: float
+    took: float
+
+
+def adversarial(runs: int) -> int:
+    """How many of so many worlds, in which capacity goes at the worst moments that are tried, are late. Every other one
+    has no room for Spot workers beside those on demand."""
+    late = 0
+    for seed in range(runs):
+        chance = random.Random(seed)
+        lengths = [chance.choice((1.0, 1.0, 0.1)) * chance.uniform(60, 5000) for _ in range(chance.randint(1, 16))]
+        declared = chance.choice((1, 2, 4))
+        made = world(
+            spells(1200.0, *lengths), 0.0, 1, chance.uniform(0.5, 4.0), chance.choice((0.0, 0.1, 0.5)), declared,
+            begin=chance.uniform(60, 400), save_every=chance.choice((60.0, 300.0, 900.0)), seed=seed,
+            most=chance.choice((1, 2)) * declared,
+        )  # fmt: skip
+        speed = made.speed({"cpu": declared})
+        made.work = int(chance.uniform(1500, 6000) * speed)
+        made.deadline = 1200 + made.begin + chance.uniform(1.0, 2.0) * made.work / (0.8 * speed)
+        late += made.run().now > made.deadline
+    return late
+
+
+def stretch(traces: list[Trace], chance: random.Random) -> Trace:
+    """48 hours of a trace from a moment on, or of a drawn market: so many VMs or none."""
+    if traces:
+        chosen = chance.choice(traces)
+        begin = chance.uniform(0, max(chosen.end - 48 * SECONDS, 1.0))
+        moments = [0.0, *(each - begin for each in chosen.seconds if begin < each < begin + 48 * SECONDS)]
+        return Trace(ZONE, "cpu", 1, tuple(moments), tuple(min(chosen.at(begin + each), 1) * MOST for each in moments),
+                     48 * SECONDS)  # fmt: skip
+    moments, numbers, open_ = [0.0], [MOST], True
+    while moments[-1] < 48 * SECONDS:
+        moments.append(moments[-1] + chance.expovariate(1 / (LASTS if open_ else LACKS)))
+        open_ = not open_
+        numbers.append(MOST if open_ else 0)
+    return Trace(ZONE, "cpu", 1, tuple(moments), tuple(numbers), moments[-1] + SECONDS)
+
+
+def live(trace: Trace, seed: int) -> Lived:
+    """One run on a cluster of its own."""
+    with own_home() as home:
+        spec = Declaration(f"cpux{WORKERS}", name="due", zone=(ZONE,), max_hours=2000, idle=1e7)
+        cluster = client.declare(spec)
+        file = Path(home) / "market.csv"
+        file.write_text(trace.to_csv(), encoding="utf-8")
+        cluster.weather(hours_per_minute=HOURS_PER_MINUTE, notice="scaled", boot="0.5s")
+        cluster.wait(300)
+        cluster.weather(availability=f"{ZONE}:cpu={file}:{trace.name}")
+        began, steps = time.time(), round(60 * WORK_HOURS / HOURS_PER_MINUTE * WORKERS / PACE)
+        before = bill(cluster.state, began).total
+        run = client.train(source=CELL, cluster=cluster, train_steps=steps, pace_seconds=PACE, check=False,
+                           finish_by=DEADLINE_HOURS, eval_batches=1)  # fmt: skip
+        run.wait(1800)
+        state, history = cluster.state, cluster.events()
+        [made] = [each for each in history if isinstance(each, events.TrainMade)]
+        acts = [each for each in history if isinstance(each, events.DeadlineActed)]
+        known = state.runs[run.name].deadline
+        line = state.spec.price("cpu", ZONE)
+        start = max(known.joins, default=15.0) + 5
+        simulated = world(
+            lambda now: trace.at(now * RATE), run.declared.finish_by - began, steps, 1 / PACE, declared=WORKERS,
+            begin=start, save_every=30.0, seed=seed, hourly=line.hourly * RATE,
+            on_demand_hourly=line.on_demand_hourly * RATE,
+            kept=sum(vm.hourly for vm in state.vms.values() if vm.role == "ps") * RATE, rate=RATE,
+        ).run()  # fmt: skip
+        return Lived(
+            made.at - run.declared.finish_by, bill(state, made.at).total - before, simulated.cost, len(acts),
+            state.revocations, *_starts(history, run.name),
+        )  # fmt: skip
+
+
+def _starts(history: list[Event], run: str) -> tuple[float, float]:
+    """The start of the first VMs on demand, as it was counted with, and as it was; 0 where there were none."""
+    acts = (each for each in history if isinstance(each, events.DeadlineActed))
+    act = next((each for each in acts if any(terms == "standard" for _, terms, _ in each.machines)), None)
+    if act is None:
+        return 0.0, 0.0
+    then = next((each.seq for each in acts), len(history) + 1)  # the next act may ask for more
+    state = replay(each for each in history if each.seq < act.seq)
+    names = {each.vm for each in history if isinstance(each, events.VmRequested) and each.role == "worker"
+             and each.provisioning_model == "standard" and each.seq < then}  # fmt: skip
+    joined = [each.at for each in history if isinstance(each, events.WorkerJoined) and each.worker in names]
+    return seen(state, state.runs[run], act.at).begin, max(joined, default=act.at) - act.at
+
+
+def kept(file: Path | None) -> dict[int, Lived]:
+    """The runs of earlier calls, by seed."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file and file.exists() else []
+    return {each.pop("seed"): Lived(**each) for each in map(json.loads, lines)}
+
+
+def policies(options: argparse.Namespace) -> None:
+    """Print the costs of all policies on measured availability, and whether the safety set holds."""
     began = time.perf_counter()
     hours, every = ((52, 96), 4 * EVERY) if options.quick else (DEADLINES, EVERY)
     times, states, runs = (50, 20_000, 20) if options.quick else (1000, 1_000_000, 200)
@@ -323,7 +470,7 @@ def main() -> None:
         first = min(each.year for each in old)
         chains = learnt([each.open for each in old if each.year == first])
         if options.write:
-            where = Path(deadlines.__file__).parent / "prior.csv"
+            where = ROOT / "transient_magics" / "planner" / "deadlines" / "prior.csv"
             source = f"{first}, github.com/skypilot-org/spot-traces (V100 and K80 on AWS; Wu et al., NSDI 2024)"
             where.write_text(as_table(chains, f"Learnt from the *-1-node-* traces of {source}."), encoding="utf-8")
             print(f"{where.name} is written anew")
@@ -350,6 +497,52 @@ def main() -> None:
     regions(options.data, first, hours, every, times)
     with_clusters(options.data, hours[1:3] if len(hours) > 2 else hours[:1], 12 * (4 if options.quick else 1), times)
     print(f"\n{time.perf_counter() - began:.0f} s")
+
+
+def runs_live(asked: argparse.Namespace) -> None:
+    """Print a line for each live run, and what all came to."""
+    worlds = asked.worlds if asked.worlds is not None else 100 if asked.quick else 10_000
+    runs = asked.runs if asked.runs is not None else 1 if asked.quick else 30
+    began = time.monotonic()
+    if worlds:
+        say(f"late of {worlds:,} adversarial worlds", adversarial(worlds), "runs", "0")
+    traces: list[Trace] = []
+    for path in sorted(asked.data.glob("availability-1-node-*.csv")) if asked.data.is_dir() else ():
+        traces += [each for each in read_traces(path.read_text(encoding="utf-8"), path.name) if each.end > 48 * SECONDS]
+    lived = kept(asked.keep)
+    for seed in range(asked.first, asked.first + runs):
+        if seed in lived:
+            continue
+        lived[seed] = one = live(stretch(traces, random.Random(seed)), seed)
+        if asked.keep:
+            with asked.keep.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"seed": seed, **asdict(one)}) + "\n")
+        said = f"run {seed}: {-one.late:.0f} s before its deadline, ${one.dollars:.2f}, simulated ${one.simulated:.2f}"
+        on_demand = f", on demand after {one.took:.0f} s ({one.told:.0f} counted with)" if one.told else ""
+        print(f"{said}, {one.acts} acts, {one.revocations} revocations{on_demand}", flush=True)
+    if lived:
+        all_ = lived.values()
+        say(f"late of {len(lived)} live runs", sum(each.late > 0 for each in all_), "runs", "0")
+        broken = sum(each.late > 0 and each.took > each.told for each in all_)
+        say("    of them with a start longer than was counted with", broken, "runs")
+        say("cost over the simulation's", mean(each.dollars / each.simulated for each in all_), "x", "< 1.2")
+        say("acts per run", mean(each.acts for each in all_), "acts")
+    say("this took", time.monotonic() - began, "s")
+
+
+def main() -> None:
+    """Run the chosen measures."""
+    measures = {"policies": policies, "live": runs_live}
+    parser = parser_of(__doc__, "two deadlines, fewer windows, states and draws; 100 worlds and one live run", measures)
+    parser.add_argument("--data", type=Path, default=HERE, help="the folder with the traces")
+    parser.add_argument("--learn", type=Path, help="learn the prior again from the first year's traces in this folder")
+    parser.add_argument("--write", action="store_true", help="store what --learn learnt as the package's table")
+    parser.add_argument("--worlds", type=int, help="adversarial worlds of `live` (default: 10,000)")
+    parser.add_argument("--runs", type=int, help="live runs (default: 30)")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first live run (default: 0)")
+    parser.add_argument("--keep", type=Path, help="a file to which live runs are appended, and that is summarised")
+    options = parser.parse_args()
+    run_measures(measures, options)
 
 
 if __name__ == "__main__":

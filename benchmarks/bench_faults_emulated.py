@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 from _common import say, say_never
-from bench_chaos import PROJECT, left_behind
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -46,6 +45,7 @@ from transient_magics.protocol.cluster_commands import Delete
 from transient_magics.spec import WORKER, ClusterSpec, price_kind
 
 NAME = "faulty"
+PROJECT = "compute/v1/projects/emulated-project"
 K80, P100 = "us-west1-b", "us-central1-c"
 SPECS = (f"k80x2@{K80}+p100@{P100}", "k80x3", "cpux3", "v100x2+p100")
 WEATHER: dict[str, tuple[dict[str, Any], ...]] = {
@@ -486,6 +486,16 @@ def sequence(seed: int) -> Outcome:
         shutil.rmtree(home, ignore_errors=True)
         shutil.rmtree(sockets, ignore_errors=True)
     return outcome
+
+
+def left_behind(url: str) -> int:
+    """VMs, disks, addresses and rules of ours that the emulator still has."""
+    count = 0
+    for scope in ("instances", "disks", "addresses"):
+        with urllib.request.urlopen(f"{url}/{PROJECT}/aggregated/{scope}") as answer:
+            count += sum(len(each.get(scope, [])) for each in json.load(answer)["items"].values())
+    with urllib.request.urlopen(f"{url}/{PROJECT}/global/firewalls") as answer:
+        return count + sum(rule["name"].startswith("transient-magics") for rule in json.load(answer)["items"])
 
 
 def main() -> int:

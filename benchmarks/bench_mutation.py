@@ -38,7 +38,7 @@ ANSWERS = Path(__file__).with_name("mutation_answers.toml")
 MUTATED = (
     "controller/decisions/core.py", "controller/decisions/capacity.py", "runtime/parameter_server/chief/state.py",
     "protocol/checks.py", "protocol/vm_events.py", "journal/cost/bills.py", "journal/cost/shares.py",
-    "journal/cost/vms.py", "spec/cluster.py",
+    "journal/cost/shares.py", "spec/cluster.py",
 )  # fmt: skip
 TESTS = (
     "tests/controller/test_core.py", "tests/controller/test_decisions.py", "tests/controller/test_capacity.py",

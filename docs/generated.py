@@ -25,6 +25,7 @@ from transient_magics.protocol.events import KINDS
 
 _PAGES = {
     "cluster": ("declare", *options.CLUSTER_VERBS),
+    "work": ("work", "stop"),
     "train": ("train", "export", "tensorboard"),
     "sweep": ("study",),
     "job": ("job",),
@@ -41,6 +42,7 @@ _PAGES = {
 
 _GUIDES = {
     "cluster": "clusters",
+    "work": "clusters",
     "train": "training",
     "sweep": "sweeps",
     "job": "jobs",
@@ -64,7 +66,18 @@ _LINES = {
     "bag": "%%bag",
     **{
         verb: f"%transient_{verb}"
-        for verb in ("plan", "weather", "deflate", "inflate", "stalls", "measure", "lifetimes", "doctor")
+        for verb in (
+            "work",
+            "stop",
+            "plan",
+            "weather",
+            "deflate",
+            "inflate",
+            "stalls",
+            "measure",
+            "lifetimes",
+            "doctor",
+        )
     },
     **{f"image {verb}": f"%transient_image {verb}" for verb in options.IMAGE_VERBS},
     **{verb: f"transient {verb}" for verb in ("catalog", "export", "tensorboard")},

@@ -33,7 +33,7 @@ from xdist.workermanage import WorkerController
 
 from tests import processes
 from transient_magics import emulator
-from transient_magics.cloud.calling import lean
+from transient_magics.cloud.calling import clients
 
 # Threads of OpenBLAS that wait for each other on small matrices take several times the processor time of one. It reads
 # this as NumPy is imported, here and in the programs that tests start.
@@ -60,7 +60,7 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 gc.disable()
 
 # As in a controller, and so that modules of tests that name it are collected without it.
-lean.prepare()
+clients.prepare()
 
 TESTS = Path(__file__).parent
 

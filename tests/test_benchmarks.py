@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,13 +18,14 @@ from tests import processes
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PROGRAMS = sorted(BENCHMARKS.glob("bench_*.py"))
 HELP_OF_ALL = """
-import contextlib, io, runpy, sys
+import contextlib, io, json, runpy, sys
 for path in sys.argv[1:]:
     sys.argv, said = [path, "--help"], io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
         runpy.run_path(path, run_name="__main__")
-    print(path, "--quick" in said.getvalue())
+    print(json.dumps(" ".join(said.getvalue().split())))
 """
+ONLY = re.compile(r"measure only these \(default: all\): ((?:[\w-]+, )*[\w-]+)")
 WITH_A_CLUSTER = """
 import time
 from _common import own_home
@@ -38,13 +41,20 @@ with own_home() as home:
 @pytest.mark.slow
 def test_every_benchmark_takes_help_and_quick_and_stands_in_the_table() -> None:
     command = [sys.executable, "-c", HELP_OF_ALL, *map(str, PROGRAMS)]
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS), "COLUMNS": "1000"}  # no word is hyphenated
     said = subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True, encoding="utf-8"
     ).stdout.splitlines()
-    assert said == [f"{path} True" for path in PROGRAMS]
+    helps = {path.name: json.loads(text) for path, text in zip(PROGRAMS, said, strict=True)}
+    assert [name for name, text in helps.items() if "--quick" not in text] == []
     table = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
-    assert [path.name for path in PROGRAMS if f"| `{path.name}` |" not in table] == []
+    rows = dict(re.findall(r"^\| `(bench_\w+\.py)` \|(.*?)\|", table, re.MULTILINE))
+    measures = {name: " ".join(ONLY.findall(text)).replace(",", "") for name, text in helps.items()}
+    assert {name: row.replace("`", "").replace("(rows)", "").strip() for name, row in rows.items()} == measures
+    evidence = (BENCHMARKS.parent / "docs" / "evidence.md").read_text(encoding="utf-8")
+    chosen = re.findall(r"`(bench_\w+\.py) --only ([\w-]+)", evidence)
+    assert len(chosen) > 5
+    assert [(name, only) for name, only in chosen if only not in measures[name].split()] == []
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from transient_magics.catalog import capacity
+from transient_magics.catalog import traces
 from transient_magics.catalog.traces import read_traces
 
 HEADER = """\
@@ -26,7 +26,7 @@ zone,vms,then,rounds
 
 def level(number: int) -> int:
     """The level of the table that is nearest to so many VMs; only none is the level of none."""
-    levels = capacity.LEVELS[1:] if number else capacity.LEVELS
+    levels = traces.LEVELS[1:] if number else traces.LEVELS
     return min(levels, key=lambda each: abs(each - number))
 
 
@@ -36,10 +36,10 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[str] = []
     for trace in read_traces(options.file.read_text(encoding="utf-8"), options.file.name):
-        moments = range(0, int(trace.end), int(capacity.ROUND))
+        moments = range(0, int(trace.end), int(traces.ROUND))
         counts = Counter(pairwise(level(trace.at(moment)) for moment in moments))
         rows += [f"{trace.zone},{before},{then},{rounds}" for (before, then), rounds in sorted(counts.items())]
-    capacity.table().write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
+    traces.table().write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "stories": ((*PYTEST, "-m", "nightly", "--ignore=tests/faults", "tests"),),
     "mutants": (("tools/mutants.py", "--jobs", "3"),),
     "mutation": (("benchmarks/bench_mutation.py",),),
-    "simulations": (("benchmarks/bench_faults.py",), ("benchmarks/bench_simulation.py",)),
+    "simulations": (("benchmarks/bench_simulation.py",),),
     "emulated-faults": (("benchmarks/bench_faults_emulated.py",),),
     "fuzz": (("benchmarks/bench_fuzz.py",),),
     "parity": (("benchmarks/bench_parity.py",),),

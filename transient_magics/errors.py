@@ -6,10 +6,16 @@ about them. In a cell they show that sentence and no traceback; everywhere else 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .protocol.checks import all_plain, clipped
+
+_MOST_KNOWN = 14
+_MOST_NUMBERED = 6
+_DIGITS = re.compile(r"\d+")
 
 
 class TransientError(Exception):
@@ -189,8 +195,61 @@ def joined(errors: Sequence[TransientError]) -> TransientError:
     return errors[0] if len(errors) == 1 else ClusterError(" ".join(map(str, errors)))
 
 
+def install_extra(extra: str) -> str:
+    """Return the command that installs an optional part (`[project.optional-dependencies]`) from a checkout."""
+    return f'Run in the checkout: pip install ".[{extra}]"'
+
+
 def granted(answer: dict[str, Any]) -> dict[str, Any]:
     """A controller's answer to a command, as `serve` gives it; raises the error in it if that is what it holds."""
     if not answer.pop("ok", False):
         raise heard({"error": "The controller refused", **answer}, ClusterError)
     return answer
+
+
+def unknown(
+    kind: str,
+    name: str,
+    known: Iterable[str],
+    *,
+    at: str = "",
+    where: str = "",
+    otherwise: str = "",
+    numbered: bool = False,
+    error: type[TransientError] = DeclarationError,
+) -> TransientError:
+    """Return the error for an unknown name, as `Unknown GPU 'k8' (--gpus). Did you mean k80?`.
+
+    Parameters
+    ----------
+    kind
+        What the name stands for: `GPU`, `zone`, `option`.
+    known
+        The known names, those that numbers count in their order.
+    at
+        The line or column with the name, before the sentence.
+    where
+        The option with the name.
+    otherwise
+        What to type where no known name is close (default: some of the known names).
+    numbered
+        Whether numbers count the names, as in `run-1`. A name that differs in its number alone was not mistyped, so
+        the latest names are listed instead of the closest one.
+    error
+        The type of the error.
+    """
+    what = f"{at}: unknown {kind} '{name}'" if at else f"Unknown {kind} '{name}'"
+    return error(what, where=where, fix=_suggestion(name, list(known), otherwise, numbered))
+
+
+def _suggestion(name: str, known: list[str], otherwise: str, numbered: bool) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if numbered else 0.5)
+    if close and not (numbered and _DIGITS.sub("", close[0]) == _DIGITS.sub("", name)):
+        return f"Did you mean {close[0]}?"
+    if otherwise or not known:
+        return otherwise
+    latest = known[::-1][:_MOST_NUMBERED]
+    sample = sorted(known)[:_MOST_KNOWN]
+    listed = latest if numbered else sample
+    more = ", ..." if len(known) > len(listed) else "."
+    return f"Known: {', '.join(listed)}{more}"

@@ -75,7 +75,7 @@ function render({ model, el }) {
     changed();
   }
   const add = element("button", { type: "button", text: "Add workers", onclick: () => {
-    insert({ gpu: menu.gpus.find((each) => each.name === "v100")?.name ?? menu.gpus[0].name, count: "1", zone: "" });
+    insert({ gpu: groups.lastElementChild.value().gpu, count: "1", zone: "" });
     settle();
     groups.lastElementChild.querySelector("select").focus();
   } });

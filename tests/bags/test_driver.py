@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.processes import until
 from transient_magics.bags.driver.core import Core, Lifetimes, age_hours, batch, end, job_seconds
+from transient_magics.bags.policy.expectation import Survival
 from transient_magics.bags.policy.placing import Free
-from transient_magics.bags.policy.survival import Survival
 from transient_magics.bags.surrogate.stopping import LEAST_JUDGED
 from transient_magics.journal.bags.fold import fold
 from transient_magics.journal.bags.state import BagState

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.bags.policy.expectation import Expectations
+from transient_magics.bags.policy.expectation import Expectations, Survival
 from transient_magics.bags.policy.placing import Free, Kind, Waiting, cheapest, place, takes
 from transient_magics.bags.policy.simulate import Bag, on_demand, simulate
-from transient_magics.bags.policy.survival import Survival
 from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Planner
-from transient_magics.planner.lifetimes.beyond import Capped
+from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
 from transient_magics.planner.lifetimes.published import published_lifetimes

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 
 from transient_magics.bags.arrays import _ENTRY, read_arrays
 from transient_magics.bags.blocks import block_mean
-from transient_magics.bags.speedup import Speedup
 from transient_magics.bags.surrogate import gaussian, stored
 from transient_magics.bags.surrogate.acquisition import FILLING, expected_seconds, propose
 from transient_magics.bags.surrogate.cube import Cube, inside
 from transient_magics.bags.surrogate.ensemble import Ensemble
 from transient_magics.bags.surrogate.model import MOST_GAUSSIAN, Answer, Result, Surrogate, learn
-from transient_magics.bags.surrogate.stopping import LEAST_JUDGED, good_enough, judge
+from transient_magics.bags.surrogate.stopping import LEAST_JUDGED, Speedup, good_enough, judge
 from transient_magics.errors import PlanError
 from transient_magics.protocol.bag.events import BagLearnt
 from transient_magics.protocol.study import parse_space

@@ -24,7 +24,7 @@ def expect_sources(page: Page, *wanted: str) -> None:
 
 
 def test_a_cluster_is_picked_for_the_next_cell(lab: Lab, shots: Path) -> None:
-    search = "%transient_plan --workload icac19/resnet-32 --train-steps 64000"
+    search = "%transient_plan --workload icac19/resnet-32 --train-steps 64000 --gpus k80,p100,v100"
     lab.notebook("plan", "%load_ext transient_magics", search, "print('mine')")
     page = lab.open("plan")
     lab.run_all(page)

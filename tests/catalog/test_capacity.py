@@ -8,8 +8,7 @@ from itertools import groupby
 import pytest
 
 from transient_magics.catalog import has_gpu
-from transient_magics.catalog.capacity import ROUND, drawn, numbers_while_any, table
-from transient_magics.catalog.traces import Trace, read_traces, to_csv
+from transient_magics.catalog.traces import ROUND, Trace, drawn, numbers_while_any, read_traces, table, to_csv
 
 SHARES = {
     "asia-south2-b": (1.00, 1.00), "us-central1-a": (0.98, 0.86), "us-central1-c": (0.94, 0.64),

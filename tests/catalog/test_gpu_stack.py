@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from transient_magics.catalog import ACCELERATORS, gpu_stack
+from transient_magics.catalog import ACCELERATORS, accelerators
 
 ROOT = Path(__file__).parents[2]
 GPUS = {name: entry for name, entry in ACCELERATORS.items() if name != "cpu" and not entry.withdrawn}
@@ -35,11 +35,12 @@ def locked() -> dict[str, Version]:
 def test_the_table_says_what_the_wheel_was_built_with() -> None:
     build = built_with()
     assert build["cuda_compute_capabilities"] == [
-        *(f"sm_{each.replace('.', '')}" for each in gpu_stack.BINARIES), f"compute_{gpu_stack.PTX.replace('.', '')}"
-    ]  # fmt: skip
-    assert str(build["cuda_version"]).startswith(f"{gpu_stack.TENSORFLOW_CUDA}.")
-    assert str(locked()["nvidia-cuda-runtime-cu12"]).startswith(f"{gpu_stack.TENSORFLOW_CUDA}.")
-    assert str(locked()["nvidia-cudnn-cu12"]).startswith(f"{gpu_stack.CUDNN}.")
+        *(f"sm_{capability.replace('.', '')}" for capability in accelerators.BINARIES),
+        f"compute_{accelerators.PTX.replace('.', '')}",
+    ]
+    assert str(build["cuda_version"]).startswith(f"{accelerators.TENSORFLOW_CUDA}.")
+    assert str(locked()["nvidia-cuda-runtime-cu12"]).startswith(f"{accelerators.TENSORFLOW_CUDA}.")
+    assert str(locked()["nvidia-cudnn-cu12"]).startswith(f"{accelerators.CUDNN}.")
 
 
 def test_the_lock_has_all_that_tensorflow_asks_for_and_no_cudnn_that_gave_up_old_gpus() -> None:
@@ -54,16 +55,16 @@ def test_the_lock_has_all_that_tensorflow_asks_for_and_no_cudnn_that_gave_up_old
 
 
 def test_every_gpu_that_can_be_rented_runs_tensorflow_and_from_turing_on_cuda_13() -> None:
-    assert not [name for name in GPUS if not gpu_stack.kernels(name)]
-    assert [name for name in GPUS if not gpu_stack.runs_cuda_13(name)] == ["p100", "v100", "p4"]
+    assert not [name for name in GPUS if not accelerators.kernels(name)]
+    assert [name for name in GPUS if not accelerators.runs_cuda_13(name)] == ["p100", "v100", "p4"]
 
 
 def test_the_docs_say_the_same() -> None:
     text = (ROOT / "docs/gpus.md").read_text(encoding="utf-8").partition("## Jobs, Dask and bags")[0]
     rows = [
-        f"| {name} | {entry.compute_capability} | {gpu_stack.kernels(name)} | "
-        f"{'yes' if gpu_stack.runs_cuda_13(name) else 'no'} |"
+        f"| {name} | {entry.compute_capability} | {accelerators.kernels(name)} | "
+        f"{'yes' if accelerators.runs_cuda_13(name) else 'no'} |"
         for name, entry in GPUS.items()
     ]
     assert [line for line in text.splitlines() if line.startswith("| ")][1:] == rows
-    assert f"branch {gpu_stack.DRIVER.branch}, CUDA {gpu_stack.DRIVER.cuda}" in text
+    assert f"branch {accelerators.DRIVER.branch}, CUDA {accelerators.DRIVER.cuda}" in text

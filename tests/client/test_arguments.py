@@ -158,11 +158,14 @@ def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dic
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("k80x4 --max-hour 3", "transient cluster has no option '--max-hour'. Did you mean --max-hours?"),
-        ("k80x4 --finish-by 18:00", "has no option '--finish-by'. transient train and transient plan have it."),
+        ("k80x4 --max-hour 3", "Unknown option '--max-hour' (transient cluster). Did you mean --max-hours?"),
+        (
+            "k80x4 --finish-by 18:00",
+            "Unknown option '--finish-by' (transient cluster). transient train and transient plan have it.",
+        ),
         ("k80x", "column 5: expected a count"),
         ("v10x2", "Did you mean v100?"),
-        ("lst", "transient cluster has no sub-command 'lst'. Did you mean list?"),
+        ("lst", "Unknown sub-command 'lst' (transient cluster). Did you mean list?"),
         ("k80x4 --ps zwei", "--ps takes a whole number from 1 on, not 'zwei'"),
         ("k80x4 --ps 0", "--ps takes a whole number"),
         ("k80x4 --ps ²", "--ps takes a whole number"),
@@ -181,10 +184,10 @@ def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dic
         ("delete", "needs the cluster's name, or --all"),
         ("revoke demo", "it needs WORKER"),
         (
-            "status a --follow",
-            "transient cluster status has no option '--follow'. It has none; transient cluster events has it.",
+            "cost a --follow",
+            "Unknown option '--follow' (transient cluster cost). It has none; transient cluster events has it.",
         ),
-        ("status a --fallow", "transient cluster status has no option '--fallow'. It has none."),
+        ("status a --fallow", "Unknown option '--fallow' (transient cluster status). Known: --json."),
         ("status a b", "'b' is one word too many for transient cluster status. -h shows what it takes."),
         ("resize demo k80y", "unknown GPU 'k80y'"),
         ("resize demo", "takes SPEC or --ps N"),
@@ -220,7 +223,6 @@ def test_a_mistake_is_answered_with_one_clear_line(line: str, said: str) -> None
         ("move demo run-3", "move", {"name": "demo", "run": "run-3"}),
         ("move demo run-3 --before run-2", "move", {"name": "demo", "run": "run-3", "before": "run-2"}),
         ("agree demo run-1", "agree", {"name": "demo", "run": "run-1"}),
-        ("stop demo run-1", "stop", {"name": "demo", "run": "run-1"}),
         ("logs demo ps-0 --lines 5", "logs", {"name": "demo", "worker": "ps-0", "lines": 5}),
         ("events demo --follow --kind vm", "events", {"name": "demo", "follow": True, "kind": "vm"}),
         ("delete --all", "delete", {"all": True}),
@@ -235,8 +237,9 @@ def test_sub_commands(line: str, verb: str, values: dict[str, object]) -> None:
 
 
 ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
-    "list": (client.clusters, ["--all"]),
-    "status": (client.cluster, ["demo"]),
+    "list": (client.clusters, ["--all --json"]),
+    "status": (client.cluster, ["demo --json"]),
+    "work": (None, ["demo --json"]),
     "cost": (client.cluster, ["demo"]),
     "attach": (client.attach, ["demo --project my-own -o c"]),
     "resize": (None, ["demo k80x6 --give-up dearest", "demo --ps 2"]),
@@ -244,9 +247,9 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "revoke": (None, ["demo worker-1 --in 30"]),
     "move": (None, ["demo run-3 --before run-2"]),
     "agree": (None, ["demo run-3", "demo"]),
-    "stop": (None, ["demo run-3"]),
+    "stop": (None, ["demo job-3"]),
     "logs": (None, ["demo ps-0 --lines 5"]),
-    "events": (None, ["demo --kind vm --follow"]),
+    "events": (None, ["demo --kind vm --follow --json"]),
     "delete": (client.deleted, ["--all", "demo --by-name"]),
     "sweep": (client.sweep, ["--project my-own --yes --all-machines"]),
     "catalog": (client.catalog, ["t4 --project my-own"]),
@@ -514,7 +517,7 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
     assert passed_on == {"resume", "prep", *alone}, "all other options of a run hold for those of a study"
     for line, said in (
         ("--over lr=1:0 --train-steps 5", "Invalid --over: lr: the range is empty: 1.0 is not below 0.0"),
-        ("--sampler tpo --train-steps 5", "--sampler cannot be 'tpo'. Did you mean tpe?"),
+        ("--sampler tpo --train-steps 5", "Unknown value 'tpo' (--sampler). Did you mean tpe?"),
         ("--param lr --train-steps 5", "Invalid --param 'lr'. Write name=value, as lr=0.1"),
         ("--param if=1 --train-steps 5", "Invalid --param: 'if' is one of Python's own names"),
         ("--share-input --train-steps 5", "Only a model of Tensor2Tensor takes --share-input"),
@@ -652,7 +655,7 @@ def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_
         ({"ps": 2}, r"A cluster for jobs trains nothing.* \(--ps\)\. Leave out --ps, or --for jobs\."),
         ({"chief": "worker"}, r"\(--chief\)"),
         ({"purpose": "training", "image": "family/transient-magics-jobs"}, r"no TensorFlow \(--image\)"),
-        ({"purpose": "fun"}, r"Unknown purpose 'fun' \(--for\)\. Choose from training, jobs\."),
+        ({"purpose": "fun"}, r"Unknown purpose 'fun' \(--for\)\. Known: jobs, training\."),
     ):
         with pytest.raises(DeclarationError, match=why):
             specify(replace(mine, **wrong))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.steered import swift_emulator, weather
 from transient_magics import client, places
 from transient_magics.cli import arguments
-from transient_magics.cli.answers import Launched
+from transient_magics.cli.answers import Begun
 from transient_magics.client import commands, text
 from transient_magics.client.planning import deadlines
 from transient_magics.client.planning.capacity import OnDemand, on_demand
@@ -201,7 +201,7 @@ def test_what_was_met_of_capacity_on_demand_is_said_before_and_waited_for_from_t
     cluster = declared(zone=("us-west1-b",))
     now = time.time()
     run = begin(cluster, name="early")
-    said = str(Launched(run, 0))
+    said = str(Begun(run, 0))
     assert "Nothing is known of capacity for K80s on demand in us-west1-b" in said
     look = said.partition("To look: %transient_measure ")[2]
     assert arguments.parse("measure", look.split()).values["provisioning_model"] == "standard"
@@ -214,11 +214,11 @@ def test_what_was_met_of_capacity_on_demand_is_said_before_and_waited_for_from_t
     )  # fmt: skip
     run = begin(cluster, name="later")
     assert run.declared.on_demand_wait == pytest.approx(2400, abs=2)
-    assert "1 of 3 requests of the last week got one. One was waited for up to 40 min" in str(Launched(run, 0))
+    assert "1 of 3 requests of the last week got one. One was waited for up to 40 min" in str(Begun(run, 0))
     elsewhere = begin(cluster, name="elsewhere", zones=("us-east1-c",))
     assert elsewhere.declared.on_demand_wait == 600, "one refusal tells little, and not nothing"
-    assert re.search(r"The last request, \d+ (s|min) ago, got none\.", str(Launched(elsewhere, 0)))
-    assert "requests" not in str(Launched(begin(cluster, name="only-told", adapt="off"), 0))
+    assert re.search(r"The last request, \d+ (s|min) ago, got none\.", str(Begun(elsewhere, 0)))
+    assert "requests" not in str(Begun(begin(cluster, name="only-told", adapt="off"), 0))
 
 
 @pytest.mark.parametrize("gpu", ["cpu", "a100-80gb"])

@@ -40,14 +40,14 @@ def refused(ask: object, *words: object) -> str:
 
 def test_a_mistyped_cluster_is_refused_with_the_nearest_of_those_that_are_there() -> None:
     with own_home() as home:
-        first = "There is no cluster tuor. None is there now. Declare one: %transient_cluster k80x4"
+        first = "Unknown cluster 'tuor'. None is there now. Declare one: %transient_cluster k80x4"
         assert refused(client.cluster, "tuor") == first
         declared("tuor-of-old", over=True)
         assert refused(client.cluster, "tuor") == first, "one that is deleted is no help"
         declared("tour")
         declared("lake")
-        assert refused(client.cluster, "tuor") == "There is no cluster tuor. Did you mean tour?"
-        assert refused(client.cluster, "nowhere") == "There is no cluster nowhere. There are: lake, tour."
+        assert refused(client.cluster, "tuor") == "Unknown cluster 'tuor'. Did you mean tour?"
+        assert refused(client.cluster, "nowhere") == "Unknown cluster 'nowhere'. Known: lake, tour."
         for each in (home / "clusters").iterdir():
             (each / layout.SPEC).unlink()  # nothing to delete: they never had VMs
 
@@ -55,12 +55,12 @@ def test_a_mistyped_cluster_is_refused_with_the_nearest_of_those_that_are_there(
 def test_a_mistyped_job_is_refused_with_the_nearest_of_any_cluster() -> None:
     with own_home() as home:
         assert refused(client.job, None) == "There is no job yet."
-        assert refused(client.job, "sums") == "There is no job sums."
+        assert refused(client.job, "sums") == "Unknown job 'sums'."
         declared("tour", job="digits", over=True)
         assert client.job("digits").cluster.name == "tour", "what it kept is read when its cluster is deleted"
-        assert refused(client.job, "digist") == "There is no job digist. Did you mean digits?"
-        assert refused(client.job, "sums") == "There is no job sums. There are: digits."
-        assert refused(client.bag, "sums") == "There is no bag sums."
+        assert refused(client.job, "digist") == "Unknown job 'digist'. Did you mean digits?"
+        assert refused(client.job, "sums") == "Unknown job 'sums'. Known: digits."
+        assert refused(client.bag, "sums") == "Unknown bag 'sums'."
         for each in (home / "clusters").iterdir():
             (each / layout.SPEC).unlink()
 

@@ -128,7 +128,7 @@ def test_what_is_typed_is_read_completed_and_explained(home: Path) -> None:
     }  # fmt: skip
     assert "build, list, delete" in str(arguments.parse("image", []).values["help"])
     assert "--base IMAGE" in str(arguments.parse("image", ["build", "-h"]).values["help"])
-    with pytest.raises(DeclarationError, match=r"%transient_image has no sub-command 'biuld'. Did you mean build"):
+    with pytest.raises(DeclarationError, match=r"Unknown sub-command 'biuld' \(%transient_image\). Did you mean build"):
         arguments.parse("image", ["biuld"], called="%transient_image")
     with pytest.raises(DeclarationError, match="takes a whole number from 10 on"):
         arguments.parse("image", ["build", "--disk-gb", "5"])

@@ -94,7 +94,7 @@ def test_a_fault_in_the_file_of_a_job_is_told_before_a_cluster_is_asked_for(home
 
 
 def test_what_cannot_be_done_ends_with_1(home: Path) -> None:
-    assert "There is no cluster nope" in said("cluster", "status", "nope", code=1)
+    assert "Unknown cluster 'nope'" in said("cluster", "status", "nope", code=1)
     assert "There is no cluster yet" in said("cluster", "status", code=1)
 
 

@@ -21,7 +21,7 @@ from transient_magics.errors import ClusterError, DeclarationError, TransientErr
 from transient_magics.journal import Cost, Journal, bill, costs, events, replay
 from transient_magics.panels.snapshot.studies import studies as studies_of
 from transient_magics.protocol.study import parse_space
-from transient_magics.trials.optuna_study import Twin
+from transient_magics.trials import Twin
 
 STORY = StudyStory(specification(40), told=12)
 
@@ -190,7 +190,7 @@ def test_a_study_shows_itself_as_text_table_and_picture(
     study = client.study()
     on_all_clusters = Cost(subject="search", total=12.0, lines={"its workers": 12.0})
     monkeypatch.setattr(client.Study, "cost", lambda self: on_all_clusters)
-    panels.show_study(study)
+    panels.show_handle(study)
     assert capsys.readouterr().out.splitlines() == [
         "search on tuning: 12 of 40 trials, 4 under way, $12.00 so far",
         "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64",

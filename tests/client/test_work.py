@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import transient_magics as tm
 from tests.homes import own_home
 from tests.journal.test_taken_names import DECLARED
 from transient_magics import places
+from transient_magics.cli import program
 from transient_magics.client import commands
 from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
@@ -92,17 +94,72 @@ def test_every_handle_has_state_wait_await_stop_and_cost(cluster: tm.Cluster, se
     assert f"<b>{name}</b> on one: " in handle._repr_html_()
 
 
+@pytest.fixture(scope="module")
+def shell(cluster: tm.Cluster) -> InteractiveShell:
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "transient_magics")
+    return shell
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_every_kind_is_stopped_from_a_terminal_and_a_cell(
+    cluster: tm.Cluster, shell: InteractiveShell, sent: list[Command], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert program.main(["stop", "one", name]) == 0
+    shell.run_line_magic("transient_stop", f"one {name}")
+    assert sent == [_stop(name)] * 2
+    assert capsys.readouterr().out == f"{name} leaves the queue.\n" * 2
+
+
+def test_unknown_work_is_refused_in_a_terminal_and_a_cell(
+    cluster: tm.Cluster, shell: InteractiveShell, sent: list[Command], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(["stop", "one", "runn-1"]) == 1
+    assert capsys.readouterr().err == "transient: Unknown work 'runn-1' (one). Did you mean run-1?\n"
+    with pytest.raises(UnknownWorkError, match="Unknown work 'runn-1'"):
+        shell.run_line_magic("transient_stop", "one runn-1")
+    assert not sent
+
+
+def test_programs_read_work_clusters_and_events_as_json(
+    cluster: tm.Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody revives the cluster: it has no controller.
+    monkeypatch.setattr("transient_magics.client.revive", lambda clusters: [])
+
+    def printed(*words: str) -> str:
+        capsys.readouterr()
+        assert program.main([*words, "--json"]) == 0
+        return capsys.readouterr().out
+
+    work = json.loads(printed("work", "one"))
+    assert work == tm.work(cluster).data
+    (listed,) = json.loads(printed("cluster", "list"))
+    assert {name: listed[name] for name in ("name", "phase", "workers", "project")} == {
+        "name": "one",
+        "phase": "provisioning",
+        "workers": "cpux2",
+        "project": None,
+    }
+    assert {"declared_at", "vms_ready", "vms_living", "cost", "hourly"} < {*listed}
+    status = json.loads(printed("cluster", "status", "one"))
+    assert status["work"] == work
+    assert {*listed} | {"reason", "trouble", "ends_at", "revocations", "vms"} < {*status}
+    lines = [json.loads(line) for line in printed("cluster", "events", "one").splitlines()]
+    assert [(line["seq"], line["kind"]) for line in lines[:2]] == [(1, "cluster.declared"), (2, "train.declared")]
+
+
 def test_unknown_work_is_the_same_error_for_every_kind(cluster: tm.Cluster) -> None:
-    with pytest.raises(UnknownWorkError, match=r"^one has no work runn-1\. Did you mean run-1\?$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown work 'runn-1' \(one\)\. Did you mean run-1\?$"):
         cluster.find("runn-1")
     for kind in ("run", "study", "job", "bag"):
-        with pytest.raises(UnknownWorkError, match=rf"^one has no {kind} nope\. There are: "):
+        with pytest.raises(UnknownWorkError, match=rf"^Unknown {kind} 'nope' \(one\)\. Known: "):
             getattr(cluster, kind)("nope")
-        with pytest.raises(UnknownWorkError, match=rf"^There is no {kind} nope\. There are: "):
+        with pytest.raises(UnknownWorkError, match=rf"^Unknown {kind} 'nope'\. Known: "):
             getattr(tm, kind)("nope")
-    with pytest.raises(UnknownWorkError, match=r"^one has no measurement of stalls run-1\. There are: stalls-1\.$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown measurement of stalls 'run-1' \(one\)\. Known: stalls-1\.$"):
         cluster.stalls("run-1")
-    with pytest.raises(UnknownWorkError, match=r"^one has no job \.\./runs\.$"):
+    with pytest.raises(UnknownWorkError, match=r"^Unknown job '\.\./runs' \(one\)\.$"):
         _ = tm.Job("../runs", cluster).directory
 
 

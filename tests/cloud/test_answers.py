@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.emulator.discovery import document
 from transient_magics import catalog
 from transient_magics.cloud import VmRequest
+from transient_magics.cloud import storage as storage_failures
 from transient_magics.cloud.calling import failures
 from transient_magics.cloud.examination import policies, quotas
-from transient_magics.cloud.storage import failures as storage_failures
 from transient_magics.errors import AccessError, CloudError, QuotaError
 
 METRICS = document()["schemas"]["Quota"]["properties"]["metric"]["enum"]

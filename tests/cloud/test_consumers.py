@@ -11,7 +11,7 @@ from google_hosts import QUOTA_PROJECT, Hosts, mounted
 from scripted_api import PROJECT, ZONE, Api, instance, refusal
 
 from transient_magics.cloud import CloudStorage, ComputeEngine, VmRequest
-from transient_magics.cloud.calling.signing_in import SignedIn
+from transient_magics.cloud.calling.login import SignedIn
 from transient_magics.controller.programs.checkup import Checkup
 from transient_magics.errors import (
     AccessError,

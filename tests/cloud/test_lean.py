@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from transient_magics.cloud.calling import lean
+from transient_magics.cloud.calling import clients
 
 PACKAGE = "google.cloud.compute_v1"
 
 
 def test_clients_and_messages_are_googles_and_no_other_service_is_imported() -> None:
-    lean.prepare(["zones"])
+    clients.prepare(["zones"])
     from google.cloud import compute_v1
 
     assert f"{PACKAGE}.services.zones.client" in sys.modules
-    clients = importlib.import_module(f"{PACKAGE}.services.firewall_policies")
-    assert compute_v1.FirewallPoliciesClient is clients.FirewallPoliciesClient
+    policies = importlib.import_module(f"{PACKAGE}.services.firewall_policies")
+    assert compute_v1.FirewallPoliciesClient is policies.FirewallPoliciesClient
     assert compute_v1.Operation is importlib.import_module(f"{PACKAGE}.types").Operation
     assert importlib.import_module(PACKAGE) is compute_v1
     assert f"{PACKAGE}.services.vpn_tunnels" not in sys.modules, "nobody asks it anything"

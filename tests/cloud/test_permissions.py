@@ -22,7 +22,7 @@ from transient_magics.cloud.calling.permissions import (
     permissions_for,
 )
 from transient_magics.cloud.examination.permissions import ALL
-from transient_magics.spec.roles import BUCKET_ROLE, CONTROLLER_ROLE, ROLES, USER_ROLE
+from transient_magics.spec.project import BUCKET_ROLE, CONTROLLER_ROLE, ROLES, USER_ROLE
 
 PACKAGE = Path(transient_magics.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "accounts.md").read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def test_the_walk_sees_a_call_without_a_row() -> None:
 
 def test_every_call_of_cloud_storage_has_its_permissions_in_the_table() -> None:
     found: set[str] = set()
-    for node in ast.walk(ast.parse((PACKAGE / "cloud/storage/objects.py").read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse((PACKAGE / "cloud/storage.py").read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             mappings = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg is None]
             found |= {node.func.attr} if "_PLAIN" in mappings else set()

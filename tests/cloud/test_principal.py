@@ -9,7 +9,7 @@ from google.oauth2 import credentials, service_account
 from scripted_api import Api, refusal
 
 from transient_magics.cloud import ComputeEngine
-from transient_magics.cloud.calling import principal as module
+from transient_magics.cloud.calling import login as module
 from transient_magics.errors import CloudError
 
 USER = {"client_id": "gcloud", "client_secret": "s", "refresh_token": "r"}

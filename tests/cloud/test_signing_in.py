@@ -14,7 +14,7 @@ from aiohttp import web
 from google.oauth2.credentials import Credentials
 
 from transient_magics.cloud.calling import clock
-from transient_magics.cloud.calling.signing_in import signed_in
+from transient_magics.cloud.calling.login import signed_in
 
 
 def test_credentials_are_told_without_what_they_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

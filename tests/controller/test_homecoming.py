@@ -16,7 +16,7 @@ from tests.processes import until
 from transient_magics import places
 from transient_magics.client import Cluster, Declaration
 from transient_magics.client.declaring import specify
-from transient_magics.controller.jobs import archives
+from transient_magics.controller import artifacts
 from transient_magics.controller.placement import homecoming
 from transient_magics.controller.placement.copies import Copies
 from transient_magics.controller.placement.homecoming import Homecoming
@@ -154,13 +154,29 @@ async def test_the_last_archive_of_a_job_comes_though_nothing_tells_of_it_again(
 async def test_an_archive_waits_for_room_on_the_disk_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
     left = [0, 0, 0]
-    monkeypatch.setattr(archives, "room", lambda folder: left.pop() if left else 2**40)
+    monkeypatch.setattr(artifacts, "room", lambda folder: left.pop() if left else 2**40)
     there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host, _ = reached(there, directory, group)
         await until(path_of(directory / layout.JOBS / "job-1", 1).exists)
         host.tasks.cancel_all()
     assert not left
+
+
+async def test_an_archive_that_is_not_what_was_told_is_fetched_once_and_the_next_one_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.02)
+    there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host, home = reached(there, directory, group)
+        path_of(there.folder / layout.JOBS / "job-1", 1).write_bytes(b"another")
+        await asyncio.sleep(0.4)  # a fetch takes 0.1 s
+        assert there.tries == 1
+        home.react(host.hears(kept(there.folder, 2)))
+        await until(path_of(directory / layout.JOBS / "job-1", 2).exists)
+        host.tasks.cancel_all()
+    assert not path_of(directory / layout.JOBS / "job-1", 1).exists()
 
 
 def declared(folder: Path, *names: str) -> Path:

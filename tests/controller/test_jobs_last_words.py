@@ -18,7 +18,8 @@ import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
-from transient_magics.controller.jobs import archives, conduct
+from transient_magics.controller import artifacts
+from transient_magics.controller.jobs import conduct
 from transient_magics.controller.jobs.conduct import Jobs
 from transient_magics.controller.jobs.last_words import CUT, add_tail
 from transient_magics.controller.record import Recorder
@@ -280,7 +281,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
         assert not journal.state.jobs["job-1"].exits
         return packed.bytes if len(notes) == 3 else 0
 
-    monkeypatch.setattr(archives, "room", room)
+    monkeypatch.setattr(artifacts, "room", room)
     await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.jobs["job-1"].exits))
     assert len(set(notes[:3])) == 1, "it says the same as long as it is so"
     assert notes[0].startswith("The folder of job-1 is not here yet: this machine's disk has no room for ")

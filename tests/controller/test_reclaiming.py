@@ -25,9 +25,9 @@ from transient_magics.journal import Journal, VmState, bill, events, read, repla
 from transient_magics.journal.declared import run_folder
 from transient_magics.panels import html, view
 from transient_magics.panels.wishes import wish
-from transient_magics.planner.lifetimes.beyond import Capped
+from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Weibull
-from transient_magics.planner.lifetimes.risk import best_known, risk
+from transient_magics.planner.lifetimes.study import best_known, risk
 
 NAMES = ("worker-0", "worker-1", "worker-2")
 

@@ -74,7 +74,7 @@ async def test_stopping_unknown_work_is_an_error_and_stopping_ended_work_is_not(
     controller: Controller, recorder: Recorder, kind: str
 ) -> None:
     recorder.record(DECLARED[kind]("night"))
-    with pytest.raises(UnknownWorkError, match=rf"^lab has no {KINDS[kind]} nigth\. Did you mean night\?$"):
+    with pytest.raises(UnknownWorkError, match=rf"^Unknown {KINDS[kind]} 'nigth' \(lab\)\. Did you mean night\?$"):
         await controller._command(Stop(kind=kind, name="nigth"))
     recorder.record(ENDED[kind])
     written = recorder.state.seq

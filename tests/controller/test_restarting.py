@@ -92,7 +92,7 @@ def test_what_is_asked_for_has_its_price_and_its_part_of_what_was_rented() -> No
         (NAME, "n1-standrad-4", (), "Unknown machine type 'n1-standrad-4'.*Did you mean n1-standard-4"),
         (NAME, "g2-standard-4", (), "g2-standard-4"),
         (NAME, "n1-standard-8", (), "worker-1 is n1-standard-8 already"),
-        ("worker-9", "n1-standard-2", (), "one has no VM worker-9 now. There are: worker-0, worker-1"),
+        ("worker-9", "n1-standard-2", (), r"Unknown VM 'worker-9' \(one\). Take a worker: worker-0, worker-1\."),
         ("ps-0", "n1-standard-2", (), "ps-0 keeps the variables that every worker needs"),
         (NAME, "n1-standard-2", (events.VmPreemptionNotice(vm=NAME),), "worker-1 is leaving now"),
         (NAME, "n1-standard-4", (asking(),), "worker-1 is stopping now"),

@@ -34,8 +34,7 @@ from transient_magics.protocol.machines import parse_machines
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, WorkerGroup, run_store
-from transient_magics.trials.optuna_study import Twin
-from transient_magics.trials.points import point, random_point
+from transient_magics.trials import Twin, point, random_point
 
 SECOND = 10**9
 NAMES = ("lr", "units")
@@ -562,7 +561,7 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
             == made[1]["params"]
         )
         assert list(recorder.state.studies["s"].trials) == [0, 1]
-        with pytest.raises(UnknownWorkError, match="has no study t"):
+        with pytest.raises(UnknownWorkError, match="Unknown study 't"):
             studies.extend("t", 1, "r1")
         for _ in range(2):  # the second time after a lost answer
             studies.extend("s", 1, "r1")

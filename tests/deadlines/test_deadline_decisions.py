@@ -20,9 +20,8 @@ from tests.examples import examples
 from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.deadlines.decisions import Verdict, decide
-from transient_magics.deadlines.market import Market
 from transient_magics.deadlines.outlook import band, end
-from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, zones_for
+from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Market, Seen, zones_for
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.deadlines.world import World
 from transient_magics.journal import Event, events, replay

@@ -11,12 +11,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import _deadline_clusters as clusters
 import _deadline_zones as zones
+from _deadline_policies import Problem, optimum, values
 
 from transient_magics.catalog.traces import Trace
-from transient_magics.planner.deadlines.chains import published
-from transient_magics.planner.deadlines.optimum import optimum
-from transient_magics.planner.deadlines.problem import Problem
-from transient_magics.planner.deadlines.program import values
+from transient_magics.planner.deadlines.market import published
 
 PROBLEM = Problem(30, 45)
 MARKET = np.repeat(np.random.default_rng(4).random((12, 9, 3)) < 0.4, 5, axis=1)

@@ -54,13 +54,13 @@ def test_capacity_like_googles_of_2025_is_replayed_by_its_name() -> None:
     assert [(each["zone"], each["gpu"]) for each in some] == [("us-east1-c", "k80")]
     assert read_traces(some[0]["csv"], "")[0].zone == "us-west1-b"
     assert len(replayed("google-h100-2025", PLACES)) == min(len(PLACES), 9)
-    with pytest.raises(DeclarationError, match="google-h100-2025 has no trace 'nowhere'"):
+    with pytest.raises(DeclarationError, match="google-h100-2025: unknown trace 'nowhere'"):
         replayed("us-east1-c=google-h100-2025:nowhere", PLACES)
 
 
 def test_what_cannot_be_replayed_is_refused_in_a_sentence(file: Path) -> None:
     for text, why in (
-        (f"us-east1-b={file}", "market.csv has 2 traces"), (f"us-east1-b={file}:far-3", "has no trace 'far-3'"),
+        (f"us-east1-b={file}", "market.csv has 2 traces"), (f"us-east1-b={file}:far-3", "unknown trace 'far-3'"),
         ("us-east1-b=/no/such.csv:far-1", "cannot be read"),
     ):  # fmt: skip
         with pytest.raises(DeclarationError, match=why):

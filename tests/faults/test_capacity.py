@@ -21,7 +21,7 @@ from transient_magics.client import commands
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, events
 from transient_magics.protocol.cluster_commands import Delete, Ping
-from transient_magics.spec.roles import CONTROLLER_ROLE, USER_ROLE
+from transient_magics.spec.project import CONTROLLER_ROLE, USER_ROLE
 
 MIXED = "k80x2@us-west1-b+p100@us-central1-c+v100"
 
@@ -89,7 +89,7 @@ def test_under_each_documented_role_workers_are_rented_on_demand_where_spot_has_
     finally:
         ask(url, {"whole": True})
         witness.weather(stockout="none")
-    with pytest.raises(DeclarationError, match="A cluster has no option 'zones'"):
+    with pytest.raises(DeclarationError, match="Unknown option of a cluster 'zones'"):
         tm.declare("p100", zones=(zone,))
 
 

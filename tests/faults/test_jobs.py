@@ -72,14 +72,14 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
     patient = Patient(cluster)
     try:
         with pytest.raises(CellError, match="line 1: invalid syntax"):
-            verbs.job(parse("job", split("--cluster jb")), "a b c")
+            verbs.begin(parse("job", split("--cluster jb")), "a b c")
         with pytest.raises(DeclarationError, match="jb has 2 workers, not 3"):
             cluster.run("true", workers=3)
         with pytest.raises(DeclarationError, match="Invalid --keep: '/etc' is no folder below"):
             cluster.run("true", keep="/etc")
         enough = tmp_path / "enough"  # VMs of the emulator see this machine's files
         line = f"--keep kept/ --keep-every 5s --cluster jb --env ENOUGH={enough}"
-        job = verbs.job(parse("job", split(line)), RESUMES).job
+        job = verbs.begin(parse("job", split(line)), RESUMES).work
         other = declared_by_a_kernel_that_dies()
         failing = cluster.run("echo why; exit 5", name="failing")
         patient.until(

@@ -89,7 +89,7 @@ def bench(home: Path) -> Iterator[client.Cluster]:
         ("%transient_cluster k80x4 --max-huors 3", ["--max-hours"]),
         ("%transient_cluster k80x4 --zone mars-1", ["mars-1"]),
         ("%transient_cluster k80x4 --project a-project", ["withdrew", "t4"]),
-        ("%transient_cluster delete nowhere", ["There is no cluster nowhere"]),
+        ("%transient_cluster delete nowhere", ["Unknown cluster 'nowhere'"]),
         ("%transient_cluster k80x2 --name bench", ["already", "attach bench"]),
         (TRAIN + "--cluster bench\nimport numpy as np\nx = (1,\ny = 2", ["cell line"]),
         (TRAIN + "--cluster bench\nimport os\nprint(home_made)", ["home_made", "line 3"]),

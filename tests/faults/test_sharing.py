@@ -26,7 +26,7 @@ def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -
     cluster = client.declare(client.Declaration("cpu", name="sh"))
     patient = Patient(cluster)
     try:
-        study = verbs.study(parse("study", split(LINE)), SWEPT).study
+        study = verbs.begin(parse("study", split(LINE)), SWEPT).work
         patient.until(_both_step, "two trials that train on one VM")
         assert "training s-0 and s-1" in status(cluster.state, bill(cluster.state, now()), now())
         mark = patient.mark()
@@ -65,7 +65,7 @@ def test_one_process_reads_for_both_and_neither_waits_for_the_other(home: Path) 
     cluster = client.declare(client.Declaration("cpu", name="sh"))
     patient = Patient(cluster)
     try:
-        study = verbs.study(parse("study", split(DIGITS_LINE)), DIGITS).study
+        study = verbs.begin(parse("study", split(DIGITS_LINE)), DIGITS).work
         patient.until(_both_step, "two trials that train on one VM")
         vm = patient.home("worker-0")
         assert len(_reading(vm)) == 1

@@ -18,7 +18,7 @@ from transient_magics.client import Declaration
 from transient_magics.controller.decisions import capacity
 from transient_magics.controller.vms import boots
 from transient_magics.journal import ClusterState, events
-from transient_magics.spec import boot_times
+from transient_magics.spec import image
 
 ZONE = "us-west1-b"
 pytestmark = pytest.mark.nightly
@@ -38,12 +38,12 @@ def ready(state: ClusterState) -> list[str]:
 async def test_vms_that_never_answer_are_given_up_replaced_and_paid_for_until_then(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patience, ordinary = 4.0, (boot_times._INSTALL_PATIENCE, boot_times._GPU_PATIENCE)
+    patience, ordinary = 4.0, (image._INSTALL_PATIENCE, image._GPU_PATIENCE)
     monkeypatch.setattr(boots, "_EVERY", 0.5)
 
     def patient(server: float, worker: float) -> None:
-        monkeypatch.setattr(boot_times, "_INSTALL_PATIENCE", server)
-        monkeypatch.setattr(boot_times, "_GPU_PATIENCE", worker)
+        monkeypatch.setattr(image, "_INSTALL_PATIENCE", server)
+        monkeypatch.setattr(image, "_GPU_PATIENCE", worker)
 
     patient(patience, patience)
     weather(url, boot="silent")

@@ -53,7 +53,7 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
     cluster = client.declare(client.Declaration("cpux2", name="shared"))
     patient = Patient(cluster)
     try:
-        stalls = verbs.stalls(parse("stalls", ["--repeats", "4", "--seconds", "0.3"]), CELL).stalls
+        stalls = verbs.begin(parse("stalls", ["--repeats", "4", "--seconds", "0.3"]), CELL).work
         seen = list[str]()
         for report in stalls.changes():
             seen.append(report.words)
@@ -82,7 +82,7 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
         assert stalls.advice in stalls_html(report)
         assert stalls.what_if(cores=10.0).times.mean > stalls.what_if(gpu=10.0).times.mean
         assert next(iter(stalls.table()["part"])) == "compute"
-        with pytest.raises(DeclarationError, match="There are: CPU on n1-standard-4"):
+        with pytest.raises(DeclarationError, match="Known: CPU on n1-standard-4"):
             stalls.what_if(vm="v100", gpu=2.0)
 
         known = KnownRun(cluster.directory, stalls.run.state)

@@ -47,16 +47,16 @@ def queue_is_changed(cluster: client.Cluster, trained: dict[str, Any]) -> None:
     assert "late  waits behind last" in str(act("status shared"))
     assert act("move shared late --before last") == "Next on shared: late, last."
     for line, said in (
-        ("move shared nobody", "shared has no run nobody"),
+        ("move shared nobody", "Unknown run 'nobody' (shared)"),
         ("move shared long", "long has begun already, and does not wait. These wait: late, last."),
         ("move shared last --before short", "short has begun already"),
         ("move shared last --before last", "last cannot begin before itself"),
     ):
         with pytest.raises(ClusterError, match=said):
             act(line)
-    assert act("stop shared last") == "last does not wait any more."
+    assert verbs.act(parse("stop", ["shared", "last"])) == "last leaves the queue."
     assert last.wait(PATIENCE).step == 0
-    assert act("stop shared last") == "last was over already."
+    assert verbs.act(parse("stop", ["shared", "last"])) == "last is over already."
 
 
 def act(line: str) -> Any:

@@ -35,7 +35,9 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("%transient_cluster st", ["status", "stop"]),
+        ("%transient_cluster st", ["status"]),
+        ("%transient_stop d", ["demo"]),
+        ("%transient_stop demo r", ["run-1"]),
         ("%transient_cluster k", ["k80"]),
         ("c = %transient_cluster v", ["v100"]),
         ("%transient_cluster k80x2+p1", ["k80x2+p100"]),

@@ -204,7 +204,7 @@ def said_in(element: ElementTree.Element) -> str:
         ("%transient_cluster k80x", DeclarationError, "column 5"),
         ("%transient_cluster k80x4 --naem a", DeclarationError, "Did you mean --name?"),
         ("%transient_cluster k80x$missing", DeclarationError, "'$missing' cannot be evaluated"),
-        ("%transient_cluster status nope", ClusterError, "There is no cluster nope"),
+        ("%transient_cluster status nope", ClusterError, "Unknown cluster 'nope'"),
         ("%train " + TRAIN[8:], DeclarationError, "write %%train with two %"),
         (TRAIN + "\nimport os\nx = (\n", CellError, "cell line 3: '(' was never closed"),
         (TRAIN + "\nbatch\n", CellError, "cell line 2: 'batch' exists in this notebook"),

@@ -10,9 +10,8 @@ from tests.planner.test_stalls import one, step, told
 from transient_magics.client.following.identity import Identity
 from transient_magics.client.results.stalls import Bar, Report
 from transient_magics.errors import DeclarationError
-from transient_magics.planner.stalls.advice import advice
-from transient_magics.planner.stalls.parts import Estimate, Stalls
-from transient_magics.planner.stalls.placement import Apart
+from transient_magics.planner.stalls.parts import Apart, Estimate, Stalls
+from transient_magics.planner.stalls.terms import advice
 from transient_magics.planner.stalls.what_if import Change, Prediction, what_if
 
 WORDS = "finished at measure 40 of 40 after 2 min 31 s"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from transient_magics.bags.policy.ending import Progress, hours_left
 from transient_magics.client import Bag, text
 from transient_magics.journal import Journal, bill, costs, events, replay
-from transient_magics.panels import bag_panel_html, html, show_bag, status, view
+from transient_magics.panels import bag_panel_html, html, show_handle, status, view
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
 from transient_magics.panels.snapshot.bags import STATES, bags, pace
@@ -278,6 +278,6 @@ def test_a_bag_by_itself_is_a_sentence_and_a_picture(tmp_path: Path, capsys: pyt
     with Journal(journal) as writing:
         writing.extend(SHORT.history)
     bag: Any = Bag("bag-1", stories.StoryCluster(journal))  # type: ignore[arg-type]
-    show_bag(bag)
+    show_handle(bag)
     assert capsys.readouterr().out.startswith("bag-1 on simulate: 130 of 200 results, 3 under way")
     assert "130 done" in text_of(bag_panel_html(bag))

@@ -68,8 +68,8 @@ def test_an_offer_costs_what_its_vms_cost_by_the_price_lists(groups, more, facts
     assert [said for _, said in offer({"groups": chosen, **more})["facts"]] == facts
 
 
-def test_the_first_offer_is_the_readmes_line_with_its_price_and_risk():
-    shown = offer(FIRST)
+def test_the_published_cluster_is_offered_with_its_price_and_risk():
+    shown = offer({"groups": [{"gpu": "k80", "count": "4"}]})
     assert shown["line"] == "%transient_cluster k80x4"
     assert dict(shown["facts"]) == {
         "per hour": "$1.17",
@@ -81,6 +81,14 @@ def test_the_first_offer_is_the_readmes_line_with_its_price_and_risk():
     assert not shown["billed"]
     assert "%transient_cluster k80x4" in offer_text(shown)
     assert "K80 · n1-standard-4" in offer_html(shown)
+
+
+def test_the_first_offer_is_on_the_menu_and_can_be_rented_at_google():
+    (group,) = FIRST["groups"]
+    assert group["gpu"] in {gpu["name"] for gpu in menu()["gpus"]}
+    shown = offer({**FIRST, "project": "my-project"})
+    assert shown["line"] == "%transient_cluster l4x4 --project my-project"
+    assert not shown["error"]
 
 
 def test_workers_on_demand_have_no_risk_and_unmeasured_gpus_say_what_stands_in():
@@ -137,7 +145,7 @@ def test_machines_disks_and_the_servers_zone_are_in_the_line_and_in_the_price():
     assert "us-west1-b" in menu()["zones"]
 
 
-def test_the_menu_has_every_gpu_with_its_zones():
+def test_the_menu_has_every_gpu_that_google_sells_with_its_zones():
     assert [each["name"] for each in menu()["purposes"]] == list(PURPOSES)
-    assert {gpu["name"] for gpu in menu()["gpus"]} == set(ACCELERATORS)
+    assert {gpu["name"] for gpu in menu()["gpus"]} == set(ACCELERATORS) - {"k80"}
     assert all(gpu["zones"] for gpu in menu()["gpus"])

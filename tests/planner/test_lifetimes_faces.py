@@ -169,4 +169,4 @@ def test_numpy_and_scipy_come_with_the_first_question_and_their_lack_is_told() -
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, encoding="utf-8"
     )
-    assert ended.stdout.strip() == 'Planning needs scipy. pip install "transient-magics[planning]"'
+    assert ended.stdout.strip() == 'Planning needs scipy. Run in the checkout: pip install ".[planning]"'

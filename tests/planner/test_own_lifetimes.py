@@ -14,7 +14,7 @@ from transient_magics.client.declaring import specify
 from transient_magics.errors import PlanError
 from transient_magics.journal import Event, Journal, events
 from transient_magics.panels import lifetimes_html
-from transient_magics.planner.lifetimes.own import Life, own_lives
+from transient_magics.planner.lifetimes.sources import Life, own_lives
 
 HOUR = 3600
 BEGIN = 1_760_000_000

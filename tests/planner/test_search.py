@@ -11,8 +11,7 @@ from transient_magics.catalog import PriceList
 from transient_magics.client import plan
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.planner.plan import Plan
-from transient_magics.planner.search import Search, knee, pareto, search
-from transient_magics.planner.sketches import Sketches
+from transient_magics.planner.search import Search, Sketches, knee, pareto, search
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.planner.words import notes, shown
 
@@ -34,6 +33,7 @@ def test_nothing_that_was_simulated_beats_the_front() -> None:
         assert not any(each.hours < 0.99 * best.hours and each.dollars < 0.99 * best.dollars for best in found.front)
     assert found.best is found.knee
     assert found.considered > 500
+    assert not any("k80" in kinds(each) for each in found.plans), "Google sells none"
 
 
 @pytest.mark.slow

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from transient_magics.client import plan
 from transient_magics.client.planning.study_plans import hours_until_trained
-from transient_magics.planner.lifetimes.beyond import continued
-from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
+from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier, continued
 from transient_magics.planner.lifetimes.model import drawn
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady
 from transient_magics.planner.lifetimes.published import published_lifetimes
-from transient_magics.planner.ranges.middle import middle
+from transient_magics.planner.ranges import middle
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
 from transient_magics.planner.speeds.speed import capacity, cluster_speed, worker_speed
 

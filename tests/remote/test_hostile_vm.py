@@ -21,7 +21,7 @@ from transient_magics.errors import ForeignError, RemoteError, RoomError
 from transient_magics.journal import metrics
 from transient_magics.protocol.checks import LONGEST_LINE
 from transient_magics.remote import Allowance, Connection, follow_across, generate_key, transfer
-from transient_magics.remote.lines import Splitter
+from transient_magics.remote.following import Splitter
 
 NAMES = (b"../../../.bashrc", b"/etc/cron.d/evil", b"a/b", b"a\\b", b"a\0b", b"a\nb", b"\xff", b"\x1b[2J", b"x" * 300)
 

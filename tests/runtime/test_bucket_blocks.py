@@ -23,7 +23,7 @@ from tests.road import Road, road
 from tests.runtime.machine_room import until
 from tests.runtime.test_blocks import Chief, taken, write
 from transient_magics.cloud import Reach
-from transient_magics.cloud.storage.bounded import bounded_token
+from transient_magics.cloud.storage import bounded_token
 from transient_magics.errors import TrainingError
 from transient_magics.runtime.files import blocks
 from transient_magics.runtime.files.bucket import Bucket

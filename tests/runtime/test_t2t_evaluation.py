@@ -1,4 +1,4 @@
-"""An evaluation finds what Tensor2Tensor finds of the same checkpoint (benchmarks/bench_t2t_evaluation.py)."""
+"""An evaluation finds what Tensor2Tensor finds of the same checkpoint (tests/runtime/t2t_evaluation.py)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,9 @@ from tests.runtime import programs
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
-PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-import bench_t2t_evaluation
-bench_t2t_evaluation.main()
-"""
-
 
 def test_metrics_and_means_of_checkpoints_are_tensor2tensors() -> None:
-    said = programs.run(PROGRAM, programs.PROJECT / "benchmarks", "--quick")
+    said = programs.run("tests.runtime.t2t_evaluation", "--quick")
     figures = {name: float(value) for name, value in re.findall(r"^(.+?)  +(\d+\.\d+)", said, re.MULTILINE)}
     for model in ("transformer", "resnet"):
         assert figures[f"{model}: metrics"] >= 4

@@ -136,8 +136,8 @@ and where in their code. `python -m tests.runtime.try_models` tries them all ane
 Data, losses, schedules, optimizers and metrics are Tensor2Tensor's own code. What is done otherwise:
 
 - **Order of the examples**: files come in an order, and each from a place, that is drawn whenever a worker begins
-  (`benchmarks/bench_order.py`). It stands in for `batch_shuffle_size=512`, the default, which would have 512 batches
-  read before the first step; a value that is given, in `--hparams` or by an hparams set, is kept.
+  (`tests/runtime/records_seen.py`). It stands in for `batch_shuffle_size=512`, the default, which would read 512
+  batches before the first step; a value that is given, in `--hparams` or by an hparams set, is kept.
 - **Learning rate**: Tensor2Tensor divides it by the square root of the declared number of asynchronous workers; here it
   is the number of those present (`--lr-policy`). A model's own `optimize` chooses loss, rate, hparams and variables.
 - **Synchronous steps**: the losses of a step are averaged by their number of targets, also those that count none
@@ -145,7 +145,7 @@ Data, losses, schedules, optimizers and metrics are Tensor2Tensor's own code. Wh
 - **float16**: a step whose gradients are not finite is not applied, as there, but counts as a step.
 - **Evaluation**: the loss is the mean over examples, and not over batches, which may be of different sizes; a model
   that computes none (resnet) gets its negative log perplexity. The loop is ours, the metrics are the same
-  (`benchmarks/bench_t2t_evaluation.py`). Hooks of Tensor2Tensor's trainer (BLEU of whole files, decoding) do not run.
+  (`tests/runtime/t2t_evaluation.py`). Hooks of Tensor2Tensor's trainer (BLEU of whole files, decoding) do not run.
 - **`run.decode`**: greedy unless `beam_size` is given; `t2t_decoder` takes 4, with `alpha=0.6`.
 - **`run.export`**: takes examples as the problem's generator makes them, and answers `scores` or `logits`.
 - **Seeds**: a seed that the cell sets has no effect on initial values; there is none to declare.

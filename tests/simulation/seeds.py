@@ -2,7 +2,7 @@
 
 A seed is one history only as long as the simulation draws the same numbers in the same order. What was found is
 therefore held by a test of the unit, too; where the simulation changes, a seed that finds it again is put here (take
-the mending away, run `benchmarks/bench_faults.py`).
+the mending away, run `benchmarks/bench_simulation.py`).
 """
 
 SEQUENCES = {

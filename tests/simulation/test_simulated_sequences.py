@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.seeds import SEQUENCES
 from tests.simulation.story import sequence
 
-FIRST_SEEDS = 32  # benchmarks/bench_faults.py runs ten thousand
+FIRST_SEEDS = 32  # benchmarks/bench_simulation.py runs ten thousand
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 8))])

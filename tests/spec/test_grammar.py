@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.catalog import ACCELERATORS, ZONES
-from transient_magics.errors import DeclarationError
+from transient_magics.errors import DeclarationError, unknown
 from transient_magics.spec import WorkerGroup, parse_groups, render_groups
-from transient_magics.spec.grammar import instead
 
 groups = st.lists(
     st.builds(
@@ -89,13 +88,24 @@ def test_nothing_is_no_cluster() -> None:
     [
         ("tuor", ["lake", "tour"], "Did you mean tour?"),
         ("run1", ["run-1", "run-2"], "Did you mean run-1?"),
-        ("run-9", ["run-1", "run-2"], "There are: run-2, run-1."),
-        ("sea", ["lake", "tour"], "There are: tour, lake."),
-        ("sea", [f"run-{number}" for number in range(9)], "There are: run-8, run-7, run-6, run-5, run-4, run-3, ..."),
+        ("run-9", ["run-1", "run-2"], "Known: run-2, run-1."),
+        ("sea", ["lake", "tour"], "Known: tour, lake."),
+        ("sea", [f"run-{number}" for number in range(9)], "Known: run-8, run-7, run-6, run-5, run-4, run-3, ..."),
         ("sea", [], ""),
     ],
 )
 def test_a_name_that_is_not_there_is_refused_with_the_nearest_or_the_latest(
     name: str, names: list[str], told: str
 ) -> None:
-    assert instead(name, names) == told
+    assert (
+        str(unknown("run", name, names, where="lab", numbered=True)) == f"Unknown run '{name}' (lab). {told}".rstrip()
+    )
+
+
+def test_an_unknown_word_is_refused_with_the_closest_or_the_first_of_all() -> None:
+    letters = [*"ponmlkjihgfedcba"]
+    assert str(unknown("GPU", "k8", ["t4", "k80"])) == "Unknown GPU 'k8'. Did you mean k80?"
+    assert unknown("letter", "zero", letters).fix == f"Known: {', '.join('abcdefghijklmn')}, ..."
+    assert str(unknown("zone", "x", [], at="a.csv, line 2", otherwise="Name one.")) == (
+        "a.csv, line 2: unknown zone 'x'. Name one."
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from transient_magics.spec.roles import CONTROLLER_ROLE, ROLES
+from transient_magics.spec.project import CONTROLLER_ROLE, ROLES
 
 from ..network.guard import FROM_A_VM
 from ..rest import calls, wire, wording

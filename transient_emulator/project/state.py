@@ -15,11 +15,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transient_magics.errors import DeclarationError
+from transient_magics.errors import DeclarationError, unknown
 from transient_magics.files import write_atomically
-from transient_magics.spec.grammar import nearest
-from transient_magics.spec.roles import BUCKET_ROLE
-from transient_magics.spec.roles import ROLES as CUSTOM_ROLES
+from transient_magics.spec.project import BUCKET_ROLE
+from transient_magics.spec.project import ROLES as CUSTOM_ROLES
 
 _LOG = logging.getLogger(__name__)
 
@@ -140,7 +139,7 @@ class Project:
                 self._role = ""
             case {"role": str(name), **rest} if not rest:
                 if name and name not in CUSTOM_ROLES:
-                    raise DeclarationError(f"'{name}' is not a custom role", fix=nearest(name, CUSTOM_ROLES))
+                    raise unknown("custom role", name, CUSTOM_ROLES)
                 self._role = name
             case {"mend": list(steps), **rest} if not rest:
                 self._lacks -= _known(steps)
@@ -176,6 +175,6 @@ def _known(steps: Iterable[Any]) -> frozenset[str]:
     for step in steps:
         name = str(step).strip().removeprefix("constraints/")
         if name not in STEPS:
-            raise DeclarationError(f"'{step}' is nothing that a project here can lack", fix=nearest(name, STEPS))
+            raise unknown("step of setting up a project", name, STEPS)
         found.add(name)
     return frozenset(found)

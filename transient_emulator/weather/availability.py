@@ -14,8 +14,7 @@ from typing import Any
 from transient_magics import catalog
 from transient_magics.catalog.traces import Trace, read_traces
 from transient_magics.clock import Clock
-from transient_magics.errors import DeclarationError
-from transient_magics.spec.grammar import nearest
+from transient_magics.errors import DeclarationError, unknown
 
 from ..rest import tables
 from . import chance
@@ -68,9 +67,9 @@ def _read(given: Mapping[str, Any]) -> Replayed:
         raise DeclarationError(f"{len(traces)} traces for {zone}", where=_OPTION, fix="A zone replays one.")
     gpu = gpu or traces[0].gpu
     if zone not in tables.ZONES:
-        raise DeclarationError(f"Unknown zone '{zone}'", where=_OPTION, fix=nearest(zone, tables.ZONES))
+        raise unknown("zone", zone, tables.ZONES, where=_OPTION)
     if gpu not in catalog.ACCELERATORS:
-        raise DeclarationError(f"Unknown GPU '{gpu}'", where=_OPTION, fix=nearest(gpu, catalog.ACCELERATORS))
+        raise unknown("GPU", gpu, catalog.ACCELERATORS, where=_OPTION)
     if gpu != "cpu" and zone not in catalog.zones_with(gpu):
         others = ", ".join(list(catalog.zones_with(gpu))[:3])
         fix = f"Choose from {others}; or write {zone}:GPU=..., another GPU of the zone."

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from transient_magics import catalog
 from transient_magics.catalog.published import HOUR
-from transient_magics.errors import DeclarationError
-from transient_magics.spec.grammar import nearest
+from transient_magics.errors import DeclarationError, unknown
 
 _FORMS = {"lifetime_hours": {"zone", "gpu"}, "at_hours": {"count", "zone", "gpu"}}
 _LARGEST = 1_000_000
@@ -62,7 +61,8 @@ def read(name: str, text: str, zones: Collection[str]) -> Rows:
         raise _wrong(name, first, f"one column must be {' or '.join(_FORMS)}, and there are {', '.join(header)}")
     for column in header:
         if column != form and column not in _FORMS[form]:
-            raise _wrong(name, first, f"'{column}' is no column of a file with {form}", {form, *_FORMS[form]}, column)
+            at = f"{name}, line {first}"
+            raise unknown(f"column of a file with {form}", column, {form, *_FORMS[form]}, at=at)
     if len(set(header)) != len(header):
         raise _wrong(name, first, "a column stands there twice")
     lifetimes: list[LifetimeRow] = []
@@ -74,9 +74,9 @@ def read(name: str, text: str, zones: Collection[str]) -> Rows:
         row = dict(zip(header, cells, strict=True))
         zone, gpu = row.get("zone", ""), row.get("gpu", "")
         if zone and zone not in zones:
-            raise _wrong(name, number, f"unknown zone '{zone}'", zones, zone)
+            raise unknown("zone", zone, zones, at=f"{name}, line {number}")
         if gpu and gpu not in catalog.ACCELERATORS:
-            raise _wrong(name, number, f"unknown GPU '{gpu}'", catalog.ACCELERATORS, gpu)
+            raise unknown("GPU", gpu, catalog.ACCELERATORS, at=f"{name}, line {number}")
         if form == "at_hours":
             count = _number(name, number, "count", row.get("count") or "1")
             if count != int(count) or count < 1:
@@ -105,5 +105,5 @@ def _number(name: str, number: int, column: str, text: str) -> float:
     return value
 
 
-def _wrong(name: str, line: int, why: str, valid: Collection[str] = (), given: str = "") -> DeclarationError:
-    return DeclarationError(f"{name}, line {line}: {why}", fix=nearest(given, valid) if valid else "")
+def _wrong(name: str, line: int, why: str) -> DeclarationError:
+    return DeclarationError(f"{name}, line {line}: {why}")

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from transient_magics.errors import DeclarationError
+from transient_magics.errors import DeclarationError, unknown
 from transient_magics.spec import parse_duration
-from transient_magics.spec.grammar import nearest
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)bit", re.IGNORECASE)
 _BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
@@ -38,7 +37,7 @@ def choice(option: str, *words: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         word = text(value, option)
         if word not in words:
-            raise DeclarationError(f"{option} cannot be '{word}'", fix=nearest(word, words))
+            raise unknown("value", word, words, where=option)
         return word
 
     return read

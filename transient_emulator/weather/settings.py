@@ -14,9 +14,8 @@ from typing import Any
 
 from transient_magics import catalog
 from transient_magics.catalog import published
-from transient_magics.errors import DeclarationError
+from transient_magics.errors import DeclarationError, unknown
 from transient_magics.spec import parse_cpus
-from transient_magics.spec.grammar import nearest
 
 from ..rest import tables, wire
 from . import availability, files, reading, reclaiming
@@ -185,7 +184,7 @@ class Settings:
         values: dict[str, Any] = {}
         for key, value in given.items():
             if key not in _READERS:
-                raise DeclarationError(f"'{key}' is nothing about the weather", fix=nearest(key, _READERS))
+                raise unknown("weather setting", key, _READERS)
             values[key] = getattr(Settings(seed=self.seed), key) if value is None else _READERS[key](value)
         return replace(self, **values)
 
@@ -224,8 +223,7 @@ def _revocations(value: Any) -> Revocations:
         return Revocations("every", reading.duration(text.removeprefix("every="), "--revocations every="))
     if text in ("none", "published"):
         return Revocations(text)
-    fix = nearest(text, ("none", "published", "every=60s"))
-    raise DeclarationError(f"Revocations cannot be '{text}'", where="--revocations", fix=fix)
+    raise unknown("value", text, ("none", "published", "every=60s"), where="--revocations")
 
 
 def _rate_of_compression(value: Any) -> float | None:
@@ -241,10 +239,9 @@ def _stockout(text: str) -> Stockout:
     place, *rest = [part.strip() for part in text.lower().split(",")]
     zone, _, gpu = place.partition(":")
     if zone not in tables.ZONES:
-        fix = nearest(zone, tables.ZONES)
-        raise DeclarationError(f"Unknown zone '{zone}'", where="--stockout", fix=fix)
+        raise unknown("zone", zone, tables.ZONES, where="--stockout")
     if gpu and gpu not in catalog.ACCELERATORS:
-        raise DeclarationError(f"Unknown GPU '{gpu}'", where="--stockout", fix=nearest(gpu, catalog.ACCELERATORS))
+        raise unknown("GPU", gpu, catalog.ACCELERATORS, where="--stockout")
     made = Stockout(zone, gpu)
     for part in rest:
         key, _, given = part.partition("=")
@@ -270,10 +267,9 @@ def _quota(text: str) -> Quota:
         fix = "Write GPU=N, or GPU@REGION=N."
         raise DeclarationError(f"Invalid quota '{text}'", where="--quota", fix=fix)
     if what not in countable:
-        fix = nearest(what, countable)
-        raise DeclarationError(f"There is no quota for '{what}' here", where="--quota", fix=fix)
+        raise unknown("quota", what, countable, where="--quota")
     if region and region not in tables.REGIONS:
-        raise DeclarationError(f"Unknown region '{region}'", where="--quota", fix=nearest(region, tables.REGIONS))
+        raise unknown("region", region, tables.REGIONS, where="--quota")
     return Quota(what, int(limit), region)
 
 
@@ -364,8 +360,7 @@ def _gpu_speed(value: Any) -> str | GpuSpeeds:
     for part in text.split(","):
         gpu, _, times = (each.strip() for each in part.partition("="))
         if gpu not in catalog.ACCELERATORS:
-            what = f"Unknown GPU '{gpu}' (--gpu-speed)"
-            raise DeclarationError(what, fix=nearest(gpu, catalog.ACCELERATORS))
+            raise unknown("GPU", gpu, catalog.ACCELERATORS, where="--gpu-speed")
         found[gpu] = reading.number(times, "--gpu-speed")
         if not 0 < found[gpu] < math.inf:
             raise DeclarationError(f"--gpu-speed takes speeds above 0, not '{part.strip()}'")

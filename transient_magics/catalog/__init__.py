@@ -1,54 +1,63 @@
 """What exists and what it costs: GPUs, machine types, zones, dated prices. Tables and look-ups, no network."""
 
-from .accelerators import ACCELERATORS, Accelerator, accelerator, living_alternative, never_on_demand
-from .egress import egress
-from .extras import (
-    CONTROLLER_DISK_GB,
-    DISK_GB,
-    DISK_TYPE,
-    DISK_TYPES,
-    address_hourly,
-    disk_hourly,
-    disk_speed,
-    local_ssd_gb,
-    local_ssd_hourly,
-    parse_disk,
-    with_extras,
+from .accelerators import (
+    ACCELERATORS,
+    DRIVER,
+    Accelerator,
+    accelerator,
+    living_alternative,
+    never_on_demand,
+    runs_cuda_13,
 )
-from .gpu_stack import DRIVER, runs_cuda_13
 from .machines import (
     MACHINE_TYPES,
     Limit,
     MachineType,
     check_machine,
     check_zone,
+    larger_shapes,
     limits,
     machine_type,
     machines_with,
     parameter_server_machine,
+    server_machine,
+    server_price,
+    shapes,
+    smaller_machine,
+    worker_entry,
+    worker_machines,
 )
 from .price_lists import ICAC19, PriceList, price_list
 from .prices import (
+    CONTROLLER_DISK_GB,
     CONTROLLER_MACHINE,
+    DISK_GB,
+    DISK_TYPE,
+    DISK_TYPES,
     REFRESH,
     SOURCES,
     STALE_DAYS,
     PriceRow,
     VmPrice,
+    address_hourly,
     age_days,
     controller_price,
+    disk_hourly,
+    disk_speed,
     item_price,
     learn,
     learned_seconds_ago,
+    local_ssd_gb,
+    local_ssd_hourly,
     parameter_server_price,
+    parse_disk,
     price_history,
     price_table,
+    with_extras,
     worker_price,
 )
 from .regions import continent, home_first, nearest, region
-from .servers import server_machine, server_price
-from .shapes import larger_shapes, shapes, smaller_machine, worker_entry, worker_machines
-from .transfer import INTERNET, TRANSFER_PRICES, TransferPrice, transfer_price
+from .transfer import INTERNET, TRANSFER_PRICES, TransferPrice, egress, transfer_price
 from .zones import ZONES, default_zone, has_gpu, zones_with
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""GPUs that Compute Engine attaches to VMs, and the machine that we put each of them in.
+"""GPUs that Compute Engine attaches to VMs, the machine of each, and the software that its VM runs.
 
 The machines stay within Compute Engine's limits of vCPUs and memory per GPU (`machines`). `withdrawn` GPUs run on the
 emulator only. Of `spot_only` GPUs Compute Engine sells the machine that we rent as Spot or Flex-start, never on demand,
@@ -6,6 +6,11 @@ though it lists a price for that.
 `relative_step_seconds` is the measured time of one ResNet-32 step (batch 128, one worker, one parameter server),
 CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one. `teraflops` is the peak in single
 precision: the K80's (one of its two chips) and the P100's as CM-DARE took them, the others' by NVIDIA's data sheets.
+
+The software is NVIDIA's driver, TensorFlow's kernels, and the CUDA libraries of `locks/cuda.txt`. TensorFlow's wheel
+has kernels in binary form for some compute capabilities; a binary runs on that one and on later minors of the same
+major. For the rest it has PTX, which the driver compiles if it knows the version that CUDA `TENSORFLOW_CUDA` writes.
+Libraries of CUDA 12.x run on every driver from 525 on. cuDNN 9.11 gave up Pascal and Volta.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..errors import DeclarationError
+from ..errors import unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def accelerator(name: str) -> Accelerator:
     try:
         return ACCELERATORS[name]
     except KeyError:
-        raise DeclarationError(f"Unknown GPU '{name}'", fix=f"Known: {', '.join(ACCELERATORS)}.") from None
+        raise unknown("GPU", name, ACCELERATORS) from None
 
 
 def living_alternative(name: str) -> str:
@@ -92,3 +97,62 @@ def never_on_demand(names: Iterable[str]) -> str:
     return (
         f"{' and '.join(found)}: sold as Spot only; the price on demand is on Google's list, but no VM is had for it."
     )
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A branch of NVIDIA's driver, and where VMs install it from.
+
+    Attributes
+    ----------
+    branch
+        The major version of the driver.
+    cuda
+        The newest CUDA that it runs, and whose PTX it compiles.
+    repository
+        The address of the repository of packages for the VMs' Debian.
+    key, fingerprint
+        The name of the repository's signing key there, and the fingerprint by which a VM accepts it.
+    """
+
+    branch: int
+    cuda: str
+    repository: str
+    key: str
+    fingerprint: str
+
+
+DRIVER = Driver(
+    branch=580,
+    cuda="13.0",
+    repository="https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64",
+    key="3bf863cc.pub",
+    fingerprint="EB693B3035CD5710E231E123A4B469963BF863CC",
+)
+"""The last branch for Pascal and Volta, and the first that runs CUDA 13 (`docs/gpus.md` has the sources)."""
+TENSORFLOW_CUDA = "12.5"
+"""With which CUDA TensorFlow's wheel was built."""
+BINARIES, PTX = ("6.0", "7.0", "8.0", "8.9"), "9.0"
+"""The compute capabilities that TensorFlow's wheel has kernels for."""
+CUDNN = "9.3"
+"""Of the lock. It supports compute capabilities from 5.0 to 9.0."""
+CUDA_13_CAPABILITY = "7.5"
+"""The oldest compute capability that CUDA 13 compiles for, and so PyTorch from 2.11 on."""
+
+
+def kernels(name: str) -> str:
+    """Return the kernels of TensorFlow that a GPU runs: `sm_70` (binary), `compute_90` (PTX), or nothing."""
+    asked = _version(accelerator(name).compute_capability)
+    fitting = [each for each in BINARIES if _version(each)[0] == asked[0] and _version(each) <= asked]
+    if fitting:
+        return f"sm_{fitting[-1].replace('.', '')}"
+    return f"compute_{PTX.replace('.', '')}" if asked >= _version(PTX) else ""
+
+
+def runs_cuda_13(name: str) -> bool:
+    """Return whether programs built for CUDA 13 run on a GPU."""
+    return _version(accelerator(name).compute_capability) >= _version(CUDA_13_CAPABILITY)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))

@@ -1,19 +1,25 @@
-"""Machine types, and which of them may have which GPU.
+"""Machine types of workers and parameter servers: which may have which GPU, and what they cost.
 
 N1 machines are predefined or custom and have GPUs attached within limits; A2, A3 and G2 machines come with theirs.
 Limits per N1 VM: Compute Engine's documentation as kept by SkyPilot (read in 2026).
+
+A parameter server has a machine type of N1, N2 or E2, of which N1 is the oldest. Prices are those of vCPUs and memory,
+of which those of custom machines cost more (prices.py).
+
+A worker has one GPU. It is attached to an N1 machine within Compute Engine's limits, or comes with one of its own
+family; workers without one may have what parameter servers have.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
 
-from ..errors import DeclarationError
-from .accelerators import ACCELERATORS, accelerator
-from .prices import CONTROLLER_MACHINE
+from ..errors import DeclarationError, unknown
+from .accelerators import ACCELERATORS, Accelerator, accelerator
+from .prices import CONTROLLER_MACHINE, VmPrice, parts_price, priced
 from .regions import region
 from .zones import has_gpu, zones_with
 
@@ -72,9 +78,7 @@ def machine_type(name: str) -> MachineType:
     if found := MACHINE_TYPES.get(name):
         return found
     if not (match := _CUSTOM.fullmatch(name)):
-        close = difflib.get_close_matches(name, MACHINE_TYPES, n=1)
-        fix = f"Did you mean {close[0]}?" if close else "For example: n1-standard-8, n1-custom-6-20480."
-        raise DeclarationError(f"Unknown machine type '{name}'", fix=fix)
+        raise unknown("machine type", name, MACHINE_TYPES, otherwise="For example: n1-standard-8, n1-custom-6-20480.")
     vcpus, gigabytes = int(match["vcpus"]), int(match["megabytes"]) / 1024
     if vcpus > 96 or (vcpus != 1 and vcpus % 2) or vcpus < 1:
         raise DeclarationError(
@@ -173,3 +177,139 @@ def _fits(machine: MachineType, limit: Limit) -> bool:
 def _either(choices: Iterable[object]) -> str:
     *some, last = map(str, choices)
     return f"{', '.join(some)} or {last}" if some else last
+
+
+_FAMILIES = "n1-standard, n1-highmem, n1-highcpu, n2-standard, n2-highmem, n2-highcpu, e2-standard"
+_N2_SIZES = (2, 4, 8, 16, 32, 48, 64, 80)
+_GB = {"n2-standard": 4, "n2-highmem": 8, "n2-highcpu": 1, "e2-standard": 4}
+_SIZES = {"n2-standard": _N2_SIZES, "n2-highmem": _N2_SIZES, "n2-highcpu": _N2_SIZES, "e2-standard": (2, 4, 8, 16, 32)}
+_N2_CUSTOM = re.compile(r"n2-custom-(\d{1,3})-(\d{1,7})")
+
+
+def server_machine(name: str, whose: str = "A parameter server", where: str = "--ps-machine") -> MachineType:
+    """The machine type of a parameter server, or of who else has none with a GPU: `whose`, and which option says so.
+
+    Raises DeclarationError where there is none, or no price of it.
+    """
+    family, _, size = name.rpartition("-")
+    if family in _GB and size.isdecimal() and int(size) in _SIZES[family]:
+        return MachineType(name, int(size), int(size) * _GB[family])
+    if found := _N2_CUSTOM.fullmatch(name):
+        vcpus, megabytes = int(found[1]), int(found[2])
+        if vcpus % 2 == 0 and 2 <= vcpus <= 80 and megabytes % 256 == 0 and 0.5 <= megabytes / 1024 / vcpus <= 8:
+            return MachineType(name, vcpus, megabytes / 1024)
+        what = f"{name}: a custom N2 machine has an even number of vCPUs up to 80, with 0.5 to 8 GB each by 256 MB"
+        raise DeclarationError(what, where=where, fix=f"For example: n2-custom-{max(2, vcpus // 2 * 2)}-16384.")
+    if name.startswith(("n1-", "custom-")):
+        return machine_type(name)
+    fix = (
+        f"Those with a known price: {_FAMILIES} with their sizes (e2-standard-4), n1-custom-4-16384, n2-custom-4-16384."
+    )
+    raise DeclarationError(f"{whose} cannot have the machine '{name}'", where=where, fix=fix)
+
+
+def server_price(name: str, place: str) -> VmPrice:
+    """The newest list price of a parameter server with this machine in a zone or region. Raises DeclarationError."""
+    machine = server_machine(name)
+    family = name.partition("-")[0].replace("custom", "n1")
+    return parts_price(family, machine.vcpus, machine.memory_gb, place, custom="custom-" in name)
+
+
+OPTION = "--machine-type"
+
+
+def worker_entry(gpu: str, machine: str = "", zone: str = "") -> Accelerator:
+    """The catalog's entry of a GPU, in this machine (empty: in its own).
+
+    Raises DeclarationError where Compute Engine has no such machine, or it may not have one GPU of this kind in this
+    zone (empty: in any).
+    """
+    entry = accelerator(gpu)
+    if not machine or machine == entry.machine_type:
+        return entry
+    if gpu == "cpu" and not machine.startswith(("n1-", "custom-")):
+        found = server_machine(machine, whose="A worker without a GPU", where=OPTION)
+    else:
+        found = _checked(machine, gpu, zone)
+    return replace(entry, machine_type=found.name, vcpus=found.vcpus, memory_gb=found.memory_gb)
+
+
+def worker_machine_price(gpu: str, machine: str, place: str) -> VmPrice:
+    """The newest list price of a worker VM with this GPU in this machine, in a zone or region. DeclarationError."""
+    return priced(worker_entry(gpu, machine), place)
+
+
+def _checked(machine: str, gpu: str, zone: str) -> MachineType:
+    try:
+        return check_machine(machine, gpu, 1, zone)
+    except DeclarationError as error:
+        # More GPUs, which would allow it, are no remedy here.
+        fix = f"Those that it may have: {', '.join(shapes(gpu))}." if machine in MACHINE_TYPES else error.fix
+        raise DeclarationError(error.what, where=OPTION, fix=fix) from None
+
+
+@cache
+def shapes(gpu: str) -> tuple[str, ...]:
+    """The predefined machines that a worker with this GPU may have, by their vCPUs and memory; the catalog's is one."""
+    entry = accelerator(gpu)
+    if entry.bundled:
+        found = [each for each in machines_with(gpu) if each.gpu_count == 1]
+    else:
+        most = limits(gpu).get(1)
+        n1 = [each for each in MACHINE_TYPES.values() if each.name.startswith("n1-")]
+        found = [each for each in n1 if not most or (each.vcpus <= most.vcpus and each.memory_gb <= most.memory_gb)]
+    return tuple(each.name for each in sorted(found, key=lambda each: (each.vcpus, each.memory_gb)))
+
+
+def smaller_machine(gpu: str, rented: str, wanted: str) -> tuple[Accelerator, float]:
+    """What a worker with this GPU is as a `wanted` machine, that was `rented` as another, and which part it has then of
+    those vCPUs.
+
+    Raises DeclarationError where it is larger, of another family, or may not have the GPU.
+    """
+    before, found = worker_entry(gpu, rented), worker_entry(gpu, wanted.strip().lower())
+    fits = [each for each in shapes(gpu) if each != rented and _is_no_larger(worker_entry(gpu, each), before)]
+    fix = f"Smaller ones: {', '.join(fits)}." if fits else f"There is no smaller one with {gpu.upper()}."
+    if _family(found.machine_type) != _family(before.machine_type):
+        what = f"{found.machine_type} is of another family than {rented}, as which the worker was rented"
+        raise DeclarationError(what, where=OPTION, fix=fix)
+    if not _is_no_larger(found, before):
+        what = f"{found.machine_type} is larger than {rented}, as which the worker was rented"
+        raise DeclarationError(what, where=OPTION, fix=fix)
+    return found, found.vcpus / before.vcpus
+
+
+def _is_no_larger(machine: Accelerator, than: Accelerator) -> bool:
+    family = _family(machine.machine_type) == _family(than.machine_type)
+    return family and machine.vcpus <= than.vcpus and machine.memory_gb <= than.memory_gb
+
+
+def _family(name: str) -> str:
+    return name.partition("-")[0].replace("custom", "n1")
+
+
+def larger_shapes(gpu: str) -> tuple[str, ...]:
+    """Those with more vCPUs than the catalog's machine and no less memory, of each number of vCPUs the one with the
+    least."""
+    entry, found = accelerator(gpu), dict[int, str]()
+    for name in shapes(gpu):
+        machine = MACHINE_TYPES[name]
+        if machine.vcpus > entry.vcpus and machine.memory_gb >= entry.memory_gb:
+            found.setdefault(machine.vcpus, name)
+    return tuple(found.values())
+
+
+def worker_machines(text: str, kinds: Collection[str]) -> dict[str, str]:
+    """By GPU the machine of its workers, of those that are not the catalog's: `n1-standard-16`, of workers of all
+    `kinds`, or `t4=n1-standard-16,v100=n1-standard-12`. Raises DeclarationError."""
+    found: dict[str, str] = {}
+    for part in filter(None, (each.strip().lower() for each in text.split(","))):
+        before, equals, name = (each.strip() for each in part.rpartition("="))
+        if equals and before not in kinds:
+            what = f"No workers with {before.upper() or 'nothing'} are declared"
+            raise DeclarationError(what, where=OPTION, fix=f"There are {', '.join(dict.fromkeys(kinds))}.")
+        for gpu in [before] if equals else dict.fromkeys(kinds):
+            if gpu in found:
+                raise DeclarationError(f"Two machines are named for {gpu.upper()}", where=OPTION)
+            found[gpu] = worker_entry(gpu, name).machine_type
+    return {gpu: name for gpu, name in found.items() if name != accelerator(gpu).machine_type}

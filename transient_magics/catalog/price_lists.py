@@ -12,10 +12,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from .accelerators import accelerator
-from .extras import CONTROLLER_DISK_GB, DISK_GB, DISK_TYPE, with_extras
-from .prices import VmPrice, controller_price, parameter_server_price
-from .servers import server_price
-from .shapes import worker_machine_price
+from .machines import server_price, worker_machine_price
+from .prices import (
+    CONTROLLER_DISK_GB,
+    DISK_GB,
+    DISK_TYPE,
+    VmPrice,
+    controller_price,
+    parameter_server_price,
+    with_extras,
+)
 from .zones import default_zone
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from ..client import Bag, Cluster, Job, Run, Stalls, Study, text
+from ..client import Bag, Cluster, Job, Run, Stalls, Study, WorkList, text
 from ..client.planning.deadlines import on_demand_words
-from ..journal import Bill, ClusterState, bill
+from ..journal import Bill, ClusterState, Event, bill
 
 
 class Sentence(str):
@@ -27,65 +27,35 @@ class Deleted:
 
 
 @dataclass(frozen=True)
-class Launched:
-    """A run that was declared when its cluster's journal had come to the event `since`."""
+class Begun:
+    """Work that was declared when its cluster's journal had come to the event `since`."""
 
-    run: Run
+    work: Run | Study | Job | Bag | Stalls
     since: int
 
     def __str__(self) -> str:
-        said = f"{self.run.name} is declared on {self.run.cluster.name}."
-        return " ".join(filter(None, (said, self.promised)))
+        declared = f"{self.work.name} is declared on {self.work.cluster.name}."
+        return " ".join(filter(None, (declared, self.promised)))
 
     @property
     def promised(self) -> str:
-        """What is said before it begins of a run that has to be done in time."""
-        run = self.run.declared
-        said = text.declared_words(run, time.time()), on_demand_words(self.run.cluster, run)
-        return " ".join(filter(None, said))
+        """What is known before the start of a run with a deadline; empty for other work."""
+        if not isinstance(self.work, Run):
+            return ""
+        run = self.work.declared
+        sentences = text.declared_words(run, time.time()), on_demand_words(self.work.cluster, run)
+        return " ".join(filter(None, sentences))
 
 
-@dataclass(frozen=True)
-class Begun:
-    """A study that was declared when its cluster's journal had come to the event `since`."""
+class EventLine(Sentence):
+    """An event of a journal, in words."""
 
-    study: Study
-    since: int
+    def __new__(cls, event: Event) -> Self:
+        line = super().__new__(cls, text.event_line(event, dated=True))
+        line.event = event
+        return line
 
-    def __str__(self) -> str:
-        return f"{self.study.name} is declared on {self.study.cluster.name}."
-
-
-@dataclass(frozen=True)
-class Started:
-    """A job that was declared."""
-
-    job: Job
-
-    def __str__(self) -> str:
-        return f"{self.job.name} is declared on {self.job.cluster.name}."
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A bag that was declared when its cluster's journal had come to the event `since`."""
-
-    bag: Bag
-    since: int
-
-    def __str__(self) -> str:
-        return f"{self.bag.name} is declared on {self.bag.cluster.name}."
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A measure of stalls that was declared when its cluster's journal had come to the event `since`."""
-
-    stalls: Stalls
-    since: int
-
-    def __str__(self) -> str:
-        return f"{self.stalls.name} is declared on {self.stalls.cluster.name}."
+    event: Event
 
 
 class Listing(Sequence[Cluster]):
@@ -109,6 +79,11 @@ class Listing(Sequence[Cluster]):
         return "\n".join([*self.unattended, text.listing(self._states()), *self.unreadable])
 
     @property
+    def data(self) -> list[dict[str, Any]]:
+        """A dict for each cluster, whose values JSON can express."""
+        return [_cluster_data(*each) for each in self._states()]
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         """One dict per cluster, as it is now."""
         return [text.listing_row(*each) for each in self._states()]
@@ -126,12 +101,56 @@ class Snapshot:
     `unattended`: a sentence where no controller was running.
     """
 
-    def __init__(self, state: ClusterState, forecast: str = "", unattended: str = "") -> None:
+    def __init__(self, cluster: Cluster, state: ClusterState, forecast: str = "", unattended: str = "") -> None:
+        self.cluster = cluster
         self.state = state
         self.unattended = unattended
         self.at = time.time()
         self.forecast = forecast
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """The values, which JSON can express."""
+        state = self.state
+        vms = [
+            {
+                "name": vm.name,
+                "role": vm.role,
+                "zone": vm.zone,
+                "machine_type": vm.machine_type,
+                "gpu": None if vm.accelerator in ("", "cpu") else vm.accelerator,
+                "state": vm.state,
+                "hourly": vm.hourly,
+            }
+            for vm in state.living
+        ]
+        work = WorkList([self.cluster]).data
+        return {
+            **_cluster_data(state.name, state, bill(state, self.at)),
+            "reason": state.reason,
+            "trouble": state.trouble,
+            "ends_at": state.spec.ends_at if state.spec else None,
+            "revocations": state.revocations,
+            "vms": vms,
+            "work": work,
+        }
+
     def __repr__(self) -> str:
         status = text.status(self.state, bill(self.state, self.at), self.at, self.forecast)
         return f"{self.unattended}\n{status}" if self.unattended else status
+
+
+def _cluster_data(name: str, state: ClusterState, so_far: Bill) -> dict[str, Any]:
+    """Return what lists and states of clusters have in JSON: times in seconds since 1970, money in US dollars."""
+    spec = state.spec
+    return {
+        "name": name,
+        "phase": "starting" if state.phase == "unknown" else state.phase,
+        "workers": spec.spec if spec else None,
+        "project": spec.project if spec else None,
+        "declared_at": state.declared_at,
+        "vms_ready": sum(vm.state == "ready" for vm in state.living),
+        "vms_living": len(state.living),
+        "cost": so_far.total,
+        "hourly": so_far.hourly,
+    }

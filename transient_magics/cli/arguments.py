@@ -9,14 +9,14 @@ or reads more than the catalog.
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from ..errors import DeclarationError
-from ..spec.grammar import nearest
+from ..errors import DeclarationError, unknown
 from . import options
 from .help import Help, Overview, help_of
 from .option import Option
@@ -41,6 +41,7 @@ class Command:
     values: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
     wait: bool = False
+    json: bool = False
     output: str | None = None
 
 
@@ -69,8 +70,7 @@ def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = Fal
         if not words or words[0] in ("-h", "--help"):
             return _read(verb, ["-h"], called)
         if words[0] not in options.IMAGE_VERBS:
-            what = f"{called} has no sub-command '{words[0]}'"
-            raise DeclarationError(what, fix=nearest(words[0], options.IMAGE_VERBS))
+            raise unknown("sub-command", words[0], options.IMAGE_VERBS, where=called)
         return _read(f"image {words[0]}", words[1:], f"{called} {words[0]}")
     return _read(verb, words, called, file=file)
 
@@ -90,8 +90,7 @@ def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
     if verb == "emulator":
         raise DeclarationError("The emulator is a command of the terminal only", fix="Type: transient emulator -h")
     if verb not in options.PROGRAM_VERBS:
-        what = f"Unknown command '{words[0]}'"
-        raise DeclarationError(what, fix=nearest(typed, [*options.PROGRAM_VERBS, *options.ALIASES]))
+        raise unknown("command", typed, [*options.PROGRAM_VERBS, *options.ALIASES])
     file = verb in FROM_FILES and not notebook
     called = f"transient {typed}"
     if notebook and verb not in _TERMINAL_ONLY:
@@ -181,7 +180,7 @@ def _group_text(group: Any) -> str:
         )
     if odd := set(group) - {"gpu", "count", "zone"}:
         key = sorted(odd)[0]
-        raise DeclarationError(f"A [[group]] has no '{key}'", fix=nearest(key, ("gpu", "count", "zone")))
+        raise unknown("key", key, ("gpu", "count", "zone"), where="[[group]]")
     zone = f"@{group['zone']}" if group.get("zone") else ""
     return f"{group['gpu']}x{group.get('count', 1)}{zone}"
 
@@ -192,11 +191,11 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
     if "-h" in words or "--help" in words:
         return Command("help", {"help": help_of(parser, declared)})
     try:
-        namespace, unknown = parser.parse_known_intermixed_args(_joined(words, declared))
+        namespace, others = parser.parse_known_intermixed_args(_joined(words, declared))
     except argparse.ArgumentError as error:  # what argparse raises instead of calling error() in a few places
         parser.error(str(error))
-    if unknown:
-        _refuse_unknown(unknown, declared, called)
+    if others:
+        _refuse_unknown(others, declared, called)
     values = {key: value for key, value in vars(namespace).items() if value is not None and value != []}
     for option in declared:
         if option.required and option.name not in values:
@@ -205,7 +204,7 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
             raise DeclarationError(f"{called} needs {' and '.join(missing)}", fix=f"For example: {example}")
     if check := options.CHECKS.get(verb):
         check(values, called)
-    common = {name: values.pop(name) for name in ("dry_run", "wait", "output") if name in values}
+    common = {name: values.pop(name) for name in ("dry_run", "wait", "json", "output") if name in values}
     return Command(verb, values, **common)
 
 
@@ -254,16 +253,17 @@ def _joined(words: Sequence[str], declared: Iterable[Option]) -> list[str]:
     return joined
 
 
-def _refuse_unknown(unknown: Sequence[str], declared: Iterable[Option], called: str) -> NoReturn:
+def _refuse_unknown(words: Sequence[str], declared: Iterable[Option], called: str) -> NoReturn:
     flags = [flag for option in declared for flag in option.spellings if flag.startswith("--")]
-    for word in unknown:
+    for word in words:
         if word.startswith("-"):
             name = word.partition("=")[0]
-            fix = _whose(name, called) or (nearest(name, flags) if flags else _beside(name, called))
-            raise DeclarationError(f"{called} has no option '{name}'", fix=fix)
+            if elsewhere := _whose(name, called):
+                raise unknown("option", name, (), where=called, otherwise=elsewhere)
+            raise unknown("option", name, flags, where=called, otherwise="" if flags else _beside(name, called))
     quoted = any(option.name == "command" for option in declared)
     fix = 'Put the whole command in quotes, as "python train.py".' if quoted else "-h shows what it takes."
-    raise DeclarationError(f"'{unknown[0]}' is one word too many for {called}", fix=fix)
+    raise DeclarationError(f"'{words[0]}' is one word too many for {called}", fix=fix)
 
 
 def _whose(flag: str, called: str) -> str:
@@ -289,12 +289,10 @@ def _beside(flag: str, called: str) -> str:
 
 
 def _refuse_mistyped_verb(words: Sequence[str], called: str) -> None:
-    import difflib
-
     from ..catalog import ACCELERATORS
 
     first = words[0].lower() if words else ""
     if not first.isalpha() or first in ACCELERATORS:
         return
-    if close := difflib.get_close_matches(first, options.CLUSTER_VERBS, n=1, cutoff=0.7):
-        raise DeclarationError(f"{called} has no sub-command '{first}'", fix=f"Did you mean {close[0]}?")
+    if difflib.get_close_matches(first, options.CLUSTER_VERBS, n=1, cutoff=0.7):  # else it may be a mistyped SPEC
+        raise unknown("sub-command", first, options.CLUSTER_VERBS, where=called)

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, unknown
 from ..protocol.cache import Cache
 from ..protocol.literals import Value, parse_value
 from ..protocol.machines import preparation_or_none
 from ..protocol.measures.objective import Objective, Patience
 from ..spec import parse_duration, parse_interval, parse_name
-from ..spec.grammar import nearest
 from ..spec.units import parse_deadline
 
 
@@ -34,7 +33,8 @@ class Option:
     group : str
         The title under which a help lists it.
     completes : str
-        What completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `image`, `path`, or nothing.
+        What completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `work`, `image`, `path`, or
+        nothing.
     """
 
     name: str
@@ -116,7 +116,7 @@ def one_of(option: str, words: Iterable[str]) -> dict[str, Any]:
     def read(text: str) -> str:
         word = text.strip().lower()
         if word not in allowed:
-            raise DeclarationError(f"{option} cannot be '{text}'", fix=nearest(word, allowed))
+            raise unknown("value", text, allowed, where=option)
         return word
 
     return {"read": read, "choices": allowed, "metavar": "|".join(allowed)}
@@ -205,7 +205,7 @@ def zones(text: str, option: str = "--zone") -> tuple[str, ...]:
     zones = tuple(each.strip().lower() for each in text.split(",") if each.strip())
     for zone in zones:
         if zone not in ZONES:
-            raise DeclarationError(f"Unknown zone '{zone}'", where=option, fix=nearest(zone, ZONES))
+            raise unknown("zone", zone, ZONES, where=option)
     return zones
 
 
@@ -224,7 +224,7 @@ def gpus(text: str) -> tuple[str, ...]:
     gpus = tuple(each.strip().lower() for each in text.split(",") if each.strip())
     for gpu in gpus:
         if gpu not in ACCELERATORS:
-            raise DeclarationError(f"Unknown GPU '{gpu}'", where="--gpus", fix=nearest(gpu, ACCELERATORS))
+            raise unknown("GPU", gpu, ACCELERATORS, where="--gpus")
     return tuple(dict.fromkeys(gpus))
 
 
@@ -389,8 +389,7 @@ def event_kind(text: str) -> str:
     from ..journal import events
 
     if (kind := text.strip().lower()) not in events.kinds():
-        close = nearest(kind, events.kinds())
-        raise DeclarationError(f"Unknown kind of event '{text}'", where="--kind", fix=close)
+        raise unknown("kind of event", kind, events.kinds(), where="--kind")
     return kind
 
 
@@ -488,5 +487,5 @@ def known_region(text: str) -> str:
 
     regions = {region(zone) for zone in ZONES}
     if (place := text.strip().lower()) not in regions:
-        raise DeclarationError(f"Unknown region '{text}'", where="--region", fix=nearest(place, regions))
+        raise unknown("region", place, regions, where="--region")
     return place

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from .. import places
 from ..client import text
 from ..client.following.watch import watch
-from ..errors import CellError, DeclarationError, TransientError
+from ..errors import CellError, DeclarationError, TransientError, unknown
 from ..protocol.checks import all_plain
 from . import arguments, options, verbs
 from .answers import Begun
@@ -77,13 +77,8 @@ def _run(words: list[str]) -> int:
         return emulator.main(rest)
     verb = options.ALIASES.get(first, first)
     if verb not in arguments.verbs("transient"):
-        import difflib
-
-        close = difflib.get_close_matches(first, [*arguments.verbs("transient"), *_BESIDE, *options.ALIASES], n=1)
-        raise DeclarationError(
-            f"transient has no sub-command '{first}'",
-            fix=f"Did you mean {close[0]}?" if close else "See transient -h.",
-        )
+        known = [*arguments.verbs("transient"), *_BESIDE, *options.ALIASES]
+        raise unknown("command", first, known, otherwise="See transient -h.")
     command = arguments.parse(verb, rest, called=f"transient {first}", file=verb in arguments.FROM_FILES)
     return _obey(command)
 
@@ -131,60 +126,31 @@ def _of_file(command: Command) -> tuple[Command, str, Path]:
     return replace(command, values=values), source, path.resolve().parent
 
 
-def _study(command: Command) -> None:
-    command, source, folder = _of_file(command)
-    begun = verbs.study(command, source, folder=folder)
-    print(begun)
-    if command.wait and isinstance(begun, Begun):
-        study, since = begun.study, begun.since
-        for part in study.parts:
-            _show_until(part.cluster, lambda state, part=part: state.over or part.is_over(state), since)
-            since = 0
-        study.wait(timeout=5.0)
-        print(study)
+def _begin(command: Command) -> None:
+    """Declare work. With --wait, show its events until it is over, and of a job its output."""
+    from ..client import Job
 
-
-def _job(command: Command) -> None:
-    if not command.values.get("command"):
+    source, folder = "", None
+    if command.verb in arguments.FROM_FILES:
+        command, source, folder = _of_file(command)
+    elif command.verb == "job" and not command.values.get("command"):
         raise DeclarationError("transient job needs a command", fix='For example: transient job "python train.py"')
-    started = verbs.job(command)
-    print(started, flush=True)
-    if command.wait:
-        for said in started.job.stream():
-            print(said, end="", flush=True)
-        print(f"{started.job.name}: {text.job_words(started.job.wait(timeout=5.0))}.")
-
-
-def _bag(command: Command) -> None:
-    command, source, folder = _of_file(command)
-    opened = verbs.bag(command, source, folder=folder)
-    print(opened, flush=True)
-    if command.wait:
-        bag = opened.bag
-        _show_until(bag.cluster, lambda state: state.over or bag.is_over(state), opened.since)
-        bag.wait(timeout=5.0)
-        print(f"{bag} It cost {text.money(bag.cost().total)}.")
-
-
-def _stalls(command: Command) -> None:
-    measured = verbs.stalls(command)
-    print(measured, flush=True)
-    if command.wait:
-        found = measured.stalls
-        _show_until(found.cluster, found.is_over, measured.since)
-        print(found.wait(timeout=5.0))
-
-
-def _train(command: Command) -> None:
-    command, source, folder = _of_file(command)
-    launched = verbs.train(command, source, folder=folder)
-    print(launched)
-    if command.wait:
-        run = launched.run
-        _show_until(run.cluster, lambda state: state.over or run.state.over, launched.since)
-        result = run.wait(timeout=5.0)
-        print(f"{run.name}: {text.run_words(run.state)}. It cost {text.money(result.cost)}.")
-        print(f"Its results are in {run.directory}.")
+    begun = verbs.begin(command, source, folder=folder)
+    print(begun, flush=True)
+    if not command.wait or not isinstance(begun, Begun):
+        return
+    work = begun.work
+    if isinstance(work, Job):
+        for output in work.stream():
+            print(output, end="", flush=True)
+    else:
+        since = begun.since
+        for part in work.parts:
+            _show_until(part.cluster, part.is_over, since)
+            since = 0  # the other clusters of a study are new
+    work.wait(timeout=5.0)
+    print(f"{work} It cost {text.money(work.cost().total)}.")
+    print(f"Its results are in {work.directory}.")
 
 
 def _attach(command: Command) -> None:
@@ -223,11 +189,7 @@ def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: 
 
 _FACES: dict[str, Callable[[Command], int | None]] = {
     "declare": _declare,
-    "train": _train,
-    "study": _study,
-    "job": _job,
-    "bag": _bag,
-    "stalls": _stalls,
+    **dict.fromkeys(("train", "study", "job", "bag", "stalls"), _begin),
     "attach": _attach,
     "image build": _build,
     "doctor": _doctor,

@@ -7,6 +7,7 @@ VMs and runs: how to show an answer, and how to wait, is for the face that asked
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,24 +19,32 @@ from ..client.following.reviving import present
 from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
-from ..journal import Bill
+from ..journal import Bill, encode
 from ..protocol.cluster_commands import GiveUp
 from ..protocol.study import parse_space
-from .answers import Begun, Deleted, Launched, Listing, Measured, Opened, Sentence, Snapshot, Started
+from .answers import Begun, Deleted, EventLine, Listing, Sentence, Snapshot
 from .arguments import Command
 
 if TYPE_CHECKING:
-    from ..client import Build, Cluster, Diagnosis, Preview, StudyPreview, Weather
+    from ..client import Build, Cluster, Diagnosis, Preview, StudyPreview, Weather, WorkList
     from ..protocol.share import Share
 
 
 def act(command: Command) -> Any:
     """Do what `command` says, and answer. Raises TransientError.
 
-    `train`, `study`, `job` and `bag` need their code, and `doctor` somebody to tell what it does (`doctor`).
+    Work is declared by `begin`, which takes its code; `doctor` shows its steps while it runs.
     """
     values = dict(command.values)
-    return ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
+    answer = ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
+    return _as_json(answer) if command.json else answer
+
+
+def _as_json(answer: Any) -> Sentence | Iterator[Sentence]:
+    """Return an answer as JSON: events a line each, all else as one value."""
+    if isinstance(answer, Iterator):
+        return (Sentence(encode(line.event).decode().rstrip()) for line in answer if isinstance(line, EventLine))
+    return Sentence(json.dumps(answer.data, indent=1))
 
 
 def declare(*, dry_run: bool = False, **values: Any) -> Cluster | Preview:
@@ -44,79 +53,64 @@ def declare(*, dry_run: bool = False, **values: Any) -> Cluster | Preview:
     return foreseen(client.preview(declaration)) if dry_run else client.declare(declaration)
 
 
-def train(
+def begin(
     command: Command,
-    source: str,
-    *,
-    line_offset: int = 0,
-    notebook: Collection[str] = (),
-    folder: Path | None = None,
-) -> Launched:
-    """Check the code in `source` and declare a run of it.
-
-    Of a cell: `notebook`, names that only the notebook knows, and `line_offset`, how many of its lines stand above
-    the code. Of a file: the `folder` in which it lies.
-    """
-    values = dict(command.values)
-    values["include"] = included(values.get("include", ()))
-    _check(source, values, (), line_offset, notebook, folder)
-    chosen = client.cluster(values.pop("cluster", None))
-    since = chosen.state.seq
-    return Launched(client.train(source=source, line_offset=line_offset, cluster=chosen, **values), since)
-
-
-def study(
-    command: Command,
-    source: str,
+    source: str = "",
     *,
     line_offset: int = 0,
     notebook: Collection[str] = (),
     folder: Path | None = None,
 ) -> Begun | StudyPreview:
-    """The same of a study, all of whose runs train that code; or show what it would train where."""
+    """Check the code in `source` and declare a run, study, job, bag or measurement of stalls with it.
+
+    Parameters
+    ----------
+    command
+        The verb is the kind of the work; with `dry_run` a study is only shown.
+    source
+        The code; of a job with a command and of a measurement of a run empty.
+    line_offset
+        The number of lines above the code in its cell.
+    notebook
+        Names that only the notebook has.
+    folder
+        The folder in which the file with the code is.
+    """
     values = dict(command.values)
-    values["include"] = included(values.get("include", ()))
-    tried = [each.name for each in parse_space(values["over"])] if values.get("over") else []
-    _check(source, values, tried, line_offset, notebook, folder)
-    before = {each.identity: each.state.seq for each in client.clusters()}
-    answer = client.declare_study(source=source, line_offset=line_offset, dry_run=command.dry_run, **values)
-    return Begun(answer, before.get(answer.cluster.identity, 0)) if isinstance(answer, client.Study) else answer
+    if command.verb != "stalls" or source:
+        values["include"] = included(values.get("include", ()), folder if command.verb == "bag" else None)
+    before = {cluster.identity: cluster.state.seq for cluster in client.clusters()}
+    match command.verb:
+        case "train":
+            _check(source, values, (), line_offset, notebook, folder)
+            work = client.train(source=source, line_offset=line_offset, **values)
+        case "study":
+            over = values.get("over")
+            tried = [dimension.name for dimension in parse_space(over)] if over else []
+            _check(source, values, tried, line_offset, notebook, folder)
+            work = client.declare_study(source=source, line_offset=line_offset, dry_run=command.dry_run, **values)
+        case "job":
+            _check_job(values, source, line_offset)
+            work = client.declare_job(values.pop("command", ""), source=source, **values)
+        case "bag":
+            work = client.declare_bag(source=source, line_offset=line_offset, notebook=notebook, **values)
+        case _:
+            if source:
+                _check(source, values, (), line_offset, notebook, None)
+            work = client.declare_stalls(source=source, line_offset=line_offset or 1, **values)
+    if isinstance(work, client.StudyPreview):
+        return work
+    return Begun(work, before.get(work.cluster.identity, 0))
 
 
-def job(command: Command, source: str = "", *, line_offset: int = 0) -> Started:
-    """Declare a job: of its command, or of the code in `source`, above which a cell has so many lines."""
-    values = dict(command.values)
-    values["include"] = included(values.get("include", ()))
+def _check_job(values: Mapping[str, Any], source: str, line_offset: int) -> None:
+    """Check the syntax of a job's code, or of the included Python files that its command names."""
     command_words = values.get("command", "").split()
     if not command_words:
         cell.check_syntax(source, line_offset)
     for path in map(Path, values["include"]):
         if path.suffix == ".py" and path.name in command_words:
             cell.check_syntax(path.read_text(encoding="utf-8", errors="replace"), file=path.name)
-    chosen = client.cluster(values.pop("cluster", None))
-    return Started(client.declare_job(values.pop("command", ""), source=source, cluster=chosen, **values))
-
-
-def bag(
-    command: Command, source: str, *, line_offset: int = 0, notebook: Collection[str] = (), folder: Path | None = None
-) -> Opened:
-    """Declare a bag of the function in `source`."""
-    values = dict(command.values)
-    values["include"] = included(values.get("include", ()), folder)
-    chosen = client.cluster(values.pop("cluster", None))
-    since = chosen.state.seq
-    found = client.declare_bag(source=source, line_offset=line_offset, notebook=notebook, cluster=chosen, **values)
-    return Opened(found, since)
-
-
-def stalls(command: Command, source: str = "", *, line_offset: int = 0, notebook: Collection[str] = ()) -> Measured:
-    """Declare a measure of stalls: of a run, of a model of Tensor2Tensor, or of what the code in `source` defines."""
-    values = dict(command.values)
-    if source:
-        values["include"] = included(values.get("include", ()))
-        _check(source, values, (), line_offset, notebook, None)
-    found = client.declare_stalls(source=source, line_offset=line_offset or 1, **values)
-    return Measured(found, found.cluster.state.seq)
 
 
 def _check(
@@ -155,7 +149,7 @@ def _status(name: str | None = None) -> Snapshot:
     unattended = " ".join(client.revive([cluster]))
     run = foreground.run(state)
     forecast = forecast_line(cluster.run(run.name)) if run and not run.over else ""
-    return Snapshot(state, forecast, unattended)
+    return Snapshot(cluster, state, forecast, unattended)
 
 
 def _cost(name: str | None = None) -> Bill:
@@ -189,23 +183,19 @@ def _agree(name: str, run: str = "") -> Sentence:
     return Sentence(f"{run} gets the workers that were proposed.")
 
 
-def _stop(name: str, run: str) -> Sentence:
-    if run in client.cluster(name).state.studies:
-        client.cluster(name).study(run).stop()
-        return Sentence(f"{run} asks for no further trial, and those that train end with a last checkpoint.")
-    if run in client.cluster(name).state.jobs:
-        client.cluster(name).job(run).stop()
-        return Sentence(f"{run} ends as soon as what it keeps is here.")
-    if run in client.cluster(name).state.bags:
-        client.cluster(name).bag(run).stop()
-        return Sentence(f"{run} begins no further job.")
-    chosen = client.cluster(name).run(run)
-    before = chosen.cluster.state
-    chosen.stop()
-    if chosen.name in [each.name for each in before.queue]:
-        return Sentence(f"{run} does not wait any more.")
-    over = before.runs[run].over
-    return Sentence(f"{run} was over already." if over else f"{run} ends as soon as its last checkpoint is here.")
+def _stop(cluster: str, name: str) -> Sentence:
+    work = client.cluster(cluster).find(name)
+    if work.is_over():
+        return Sentence(f"{name} is over already.")
+    phase = work.phase
+    work.stop()
+    if phase == "declared":
+        return Sentence(f"{name} leaves the queue.")
+    return Sentence(f"{name} is stopping: {work.at_stop}.")
+
+
+def _work(name: str | None = None) -> WorkList:
+    return client.work(name)
 
 
 def _logs(name: str, worker: str, lines: int = 200) -> Sentence:
@@ -219,7 +209,7 @@ def _events(name: str | None = None, kind: str | None = None, follow: bool = Fal
     yield from map(Sentence, client.revive([cluster]))
     event = None
     for event in watch(cluster, kind) if follow else before:
-        yield Sentence(text.event_line(event, dated=True))
+        yield EventLine(event)
     if event is None:
         yield Sentence("No events.")
 
@@ -290,6 +280,7 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "move": _move,
     "agree": _agree,
     "stop": _stop,
+    "work": _work,
     "logs": _logs,
     "events": _events,
     "delete": _delete,

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
-from ..errors import CellError, DeclarationError
+from ..errors import CellError, DeclarationError, unknown
 from ..protocol.names import is_path
 from ..runtime.training.t2t import hyperparameters
 from ..spec import check_package
@@ -80,9 +80,7 @@ def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> N
     known = hyperparameters.known()
     for name in names if known else ():
         if name not in known and not re.search(rf"\b{re.escape(name)}\b", source):
-            near = difflib.get_close_matches(name, known, 3)
-            what = f"Tensor2Tensor has no hyper-parameter '{name}'"
-            raise DeclarationError(what, where=where, fix=f"Did you mean {' or '.join(near)}?" if near else "")
+            raise unknown("hyper-parameter of Tensor2Tensor", name, known, where=where)
 
 
 def check_syntax(source: str, line_offset: int = 0, file: str = "") -> None:

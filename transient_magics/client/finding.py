@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import emulator, places
-from ..errors import ClusterError, DeclarationError, UnknownWorkError
+from ..errors import ClusterError, DeclarationError, UnknownWorkError, unknown
 from ..journal import ClusterState
 from ..kinds import KINDS
 from ..protocol import layout
 from ..spec import parse_name
-from ..spec.grammar import instead
 from . import commands, folders
 from .handles import Bag, Cluster, Job, Run, Study, WorkList, current
 from .programs import ask
@@ -35,8 +34,8 @@ def cluster(name: str | None = None) -> Cluster:
     name = parse_name(name, "the cluster's name")
     if not (places.cluster(name) / layout.SPEC).exists():
         names = [each.name for each in clusters()]
-        fix = instead(name, names) if names else "None is there now. Declare one: %transient_cluster k80x4"
-        raise ClusterError(f"There is no cluster {name}", fix=fix)
+        fix = "" if names else "None is there now. Declare one: %transient_cluster k80x4"
+        raise unknown("cluster", name, names, otherwise=fix, numbered=True, error=ClusterError)
     return Cluster(name)
 
 
@@ -162,7 +161,7 @@ def _holder(kind: str, name: str | None, cluster: Cluster | str | None) -> Clust
     if name is None:
         raise UnknownWorkError(f"There is no {KINDS[kind]} yet")
     names = [known for other in clusters(all=True) for known in _names_of(kind, other.state)]
-    raise UnknownWorkError(f"There is no {KINDS[kind]} {name}", fix=instead(name, names))
+    raise unknown(str(KINDS[kind]), name, names, numbered=True, error=UnknownWorkError)
 
 
 def _names_of(kind: str, state: ClusterState) -> list[str]:

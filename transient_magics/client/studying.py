@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from .. import places
-from ..errors import ClusterError, DeclarationError, NameTakenError, TransientError
+from ..errors import ClusterError, DeclarationError, NameTakenError, TransientError, install_extra
 from ..protocol import layout
 from ..protocol.study import Dimension, StudySpec, count_points, parse_space
 from ..spec import parse_name
 from ..spec.namespace import refusal
-from ..trials.optuna_study import missing
+from ..trials import missing
 from . import commands
 from .cell import check_hyperparameters
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
@@ -131,8 +131,8 @@ def declare_study(
     except ValueError as error:
         raise of_option(error) from None
     if package := missing(spec):
-        fix = "pip install 'transient-magics[sweep]'" if package == "optuna" else f"pip install {package}"
-        raise DeclarationError(f"{package} is not installed", where="this study needs it", fix=f"{fix}.")
+        fix = install_extra("sweep") if package == "optuna" else f"Run: pip install {package}"
+        raise DeclarationError(f"{package} is not installed", where="this study needs it", fix=fix)
     if dry_run:
         return StudyPreview(spec, tuple(found), source)
     each_tries = max(1, count_points(space))

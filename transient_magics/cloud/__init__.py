@@ -13,8 +13,7 @@ from .engine import ComputeEngine, preload
 from .examination.examine import Finding
 from .firewall import rules
 from .images import BASE_LABEL, FOR_LABEL, GPU_LABEL, LOCK_LABEL, Image
-from .storage.bounded import BoundedToken, Reach, bounded_token
-from .storage.objects import CloudStorage, Stored
+from .storage import BoundedToken, CloudStorage, Reach, Stored, bounded_token
 from .values import STOPPED, Vm, VmRequest, request_id
 
 __all__ = [

@@ -24,22 +24,19 @@ import stamina
 
 from ..catalog import PriceRow
 from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError
-from .advice import CapacityAdvice, Shape
+from .advice import CapacityAdvice, Shape, zones_with
 from .bulk import BulkInsert
 from .calling import clients
 from .calling.calls import PLAIN, Calls, limit, until
-from .calling.principal import principal
-from .calling.signing_in import SignedIn, signed_in
+from .calling.login import SignedIn, principal, signed_in
 from .examination.examine import Examination, Finding, bad
 from .firewall import Firewall
 from .images import Images
-from .offers import zones_with
 from .power import Power
-from .scopes import scopes
 from .skus import list_prices
 from .translation import instance_of, labelled, moment_of, vm_of
 from .values import LEAVING, Life, Vm, VmRequest
-from .witness import Witness
+from .witness import Witness, scopes
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1

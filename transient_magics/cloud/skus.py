@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..catalog import ACCELERATORS, CONTROLLER_MACHINE, PriceRow
-from .calling.asking import charged, content_of
+from .calling.calls import charged, content_of
 
 if TYPE_CHECKING:
     from .calling.calls import Calls

@@ -1,19 +1,24 @@
 """What Compute Engine itself says of VMs that it was asked for: their ends, what was done to them, what is left.
 
 For reading back what was declared, and for looking for leftovers; nothing is changed here.
+
+Aggregated lists are read zone by zone: what an incomplete list does not have may still exist. Where a zone cannot be
+reached, Compute Engine may answer without it, and says so in the list ("unreachables", or a warning in the place of the
+zone's resources).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UnreachableError
 from .calling.calls import PLAIN, Calls
-from .scopes import scopes
 from .translation import labelled
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
+
 
 _LATEST = 200
 
@@ -105,3 +110,28 @@ def _operation(found: compute_v1.Operation) -> dict[str, Any]:
         "said": found.status_message,
         "errors": [each.code for each in found.error.errors],
     }
+
+
+_MISSING = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
+
+
+def scopes(pages: Iterable[Any], where: str, within: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
+    """The scopes of all pages, as `zones/ZONE`, and what each has.
+
+    Raises UnreachableError where something may be missing: in a zone of `within`, or in any zone if that is None.
+    """
+    for page in pages:
+        items: dict[str, Any] = dict(page.items)
+        missing = [_last(each) for each in page.unreachables]
+        missing += [_last(scope) for scope, listed in items.items() if listed.warning.code in _MISSING]
+        if page.warning.code in _MISSING:  # it may name the zones
+            missing += [_last(each.value) for each in page.warning.data if each.key == "scope"] or missing or [""]
+        for zone in missing:
+            if not zone or within is None or zone in within:
+                what = f"Compute Engine does not tell what is in {f'zone {zone}' if zone else 'every zone'} now"
+                raise UnreachableError(what, where=where, fix="Try again in a moment.")
+        yield from items.items()
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import ClusterError, RemoteError
+from ..errors import ClusterError, RemoteError, unknown
 from ..files import write_atomically
 from ..journal import ClusterState, Journal, encode, events, metrics, now, read, replay
 from ..journal.declared import agree, agree_to_move, agreed, differences, resized, was_governed
@@ -473,10 +473,8 @@ class Controller:
         await self._until_in_charge()
         vm = self._state.vms.get(name)
         if vm is None or not vm.living:
-            living = ", ".join(each.name for each in self._state.living if each.role == WORKER)
-            raise ClusterError(
-                f"{self._declared.name} has no VM {name} now", fix=f"There are: {living}." if living else ""
-            )
+            names = [living.name for living in self._state.living if living.role == WORKER]
+            raise unknown("VM", name, names, where=self._declared.name, numbered=True, error=ClusterError)
         if vm.provisioning_model == "standard":
             raise ClusterError(f"{name} is on demand and cannot be revoked")
         if not vm.running_at:

@@ -144,7 +144,7 @@ def _speeds(paths: Iterable[Path]) -> dict[str, float]:
 
 def _risks(state: ClusterState) -> dict[str, float]:
     """The probability of each transient worker to be revoked within the next hour of the cluster's clock."""
-    from ..planner.lifetimes.risk import best_known, risk
+    from ..planner.lifetimes.study import best_known, risk
 
     spec = state.spec
     if spec is None or spec.provisioning_model == "standard":

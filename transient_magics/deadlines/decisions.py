@@ -13,6 +13,16 @@
   was waited away does not come back: then no spell without capacity is waited for longer than its part (`patience`),
   and they work until a Spot worker does, which starts beside them; one start is to be won for that.
 - Money wins over time: on demand is not taken where what is left to spend does not pay for the rest of the work.
+
+Where there is no room for both, Spot workers and VMs on demand take over from each other. Slack is the time that is
+left beyond what the work takes on demand. What is waited away of it does not come back: those who work by themselves
+win none. Each time Spot capacity goes, some slack goes too: by waiting, and by the start of what works next. It is
+spread evenly over the times that are still to come, so that all of it is used in the mean. As many spells without
+capacity are over soon, each is waited for at first; as those that last are likely to go on, none is waited for to its
+end unless there is slack for all of them.
+
+Then VMs on demand work until a Spot worker does, which starts beside them, so that no slack goes. To ask for it is how
+capacity is seen: a request that is refused costs nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .pricing import spot, worth_of
 from .seen import ON_DEMAND, SPOT, Net, Seen, Workers, counts, seconds_of
-from .takeover import beside, is_early
 from .words import given_up, held, kept, priced, taken_over, to_be_measured, unmeasured, unpaid
 
 _DEARER = 1.5  # a step on demand than by the cheapest number of workers: so much may more speed cost
@@ -175,3 +183,72 @@ def _after_drop(seen: Seen) -> float:
         return math.inf
     room = (seen.deadline - seen.end - seen.began) * fastest / seen.train_steps - 1
     return fastest * max(1 - _DROP, min(1 / (1 + room - _SPARE), 1.0))
+
+
+_CALM = 2.0  # times as long as a spell lasts already, or a start, it may last before VMs on demand go for its sake
+
+
+def patience(seen: Seen, net: Net, slack: float) -> float:
+    """Seconds that a spell without capacity is waited for at most; `slack` in seconds, a start on demand taken off."""
+    work, market = seconds_of(seen.steps, net.speed), seen.market
+    spare = max(slack - seen.begin, 0.0)  # VMs on demand start once more in the end
+    # A spell takes a start and `mean` seconds of slack. Between two, Spot workers work, and those on demand for what
+    # is left of the spell: work / (lasts - start + lacks - mean) of them are to come, and one at least.
+    cycle = max(market.lasts - seen.start, 0.0) + market.lacks
+    mean = min((spare * cycle - seen.start * work) / max(spare + work, 1e-9), spare - seen.start)
+    return market.patience(max(mean, 0.0))
+
+
+def is_early(seen: Seen, net: Net, slack: float) -> bool:
+    """Whether VMs on demand work though there is time to wait: no Spot worker does, and none is waited for any more."""
+    if any(terms == SPOT for _, terms in seen.working):
+        return False
+    waits = patience(seen, net, slack)
+    if any(terms == ON_DEMAND for _, terms in seen.workers):
+        return seen.market.open or waits <= _CALM * max(seen.market.age, seen.begin)
+    return not seen.market.open and waits <= seen.market.age
+
+
+def beside(seen: Seen, worth: float, base: Workers, *, seeks: bool) -> Workers:
+    """The Spot workers beside `base`, which takes all places: those that work until it does, then one that is to take
+    over from it, if any is (`seeks`)."""
+    here = {key: count for key, count in seen.working.items() if key[1] == SPOT}
+    begun = sum(count for (_, terms), count in seen.working.items() if terms == ON_DEMAND) >= sum(base.values())
+    if here and not begun:
+        return here
+    return spot(seen, worth, {}, 1) if seeks else {}
+
+
+_MOST = 10.0  # times its price: what a step is worth at most where money or a market sells none on demand
+
+
+def worth_of(seen: Seen, net: Net | None, left: float, to_make: int) -> tuple[float, float, str]:
+    """What a step is worth now, and for what the cheapest Spot workers make one, with which GPU."""
+    dearer = 1 / max(1 - seen.start / seen.life, 0.1)
+    price, gpu = min(
+        ((seen.kept + count * kind.spot * dearer) / seen.speeds.mean({kind.gpu: count}), kind.gpu)
+        for kind in seen.kinds
+        for count in range(1, seen.most + 1)
+    )
+    most = max(seen.speeds.mean({kind.gpu: seen.most}) for kind in seen.kinds)
+    lacks = seen.market.lacking(to_make / (most * max(left, 1.0)), max(left, 1.0))
+    without = net.price if net else min(seen.money / max(seen.steps, 1), _MOST * price)
+    worth = price + lacks * max(without - price, 0.0)
+    return worth, price, gpu
+
+
+def spot(seen: Seen, worth: float, base: Workers, most: int) -> dict[tuple[str, str], int]:
+    """At `most` so many Spot workers beside `base` that make steps for less than they are worth, the cheapest first."""
+    found: dict[tuple[str, str], int] = {}
+    saved = min(seen.start / seen.life, 0.9)
+    for _ in range(most):
+        all_, best = counts({**found, **base}), (float("inf"), "")
+        for kind in seen.kinds:
+            more = seen.speeds.mean({**all_, kind.gpu: all_.get(kind.gpu, 0) + 1}) - seen.speeds.mean(all_)
+            there = found.get((kind.gpu, SPOT), 0) < seen.workers.get((kind.gpu, SPOT), 0)
+            per = kind.spot * (1 - saved if there else 1 / (1 - saved)) / max(more, 1e-12)
+            best = min(best, (per, kind.gpu))
+        if best[0] > worth * (1 + 1e-9):
+            break
+        found[best[1], SPOT] = found.get((best[1], SPOT), 0) + 1
+    return found

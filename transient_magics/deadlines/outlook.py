@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..journal.deadlines import DeadlineState
 from .decisions import Verdict, decide
-from .market import LASTS, PRIOR_SPELLS, Market
-from .seen import ON_DEMAND, SPOT, Seen, counts, seconds_of
+from .seen import LASTS, ON_DEMAND, PRIOR_SPELLS, SPOT, Market, Seen, counts, seconds_of
 from .world import Capacity, Vm, World
 
 COURSES = 200

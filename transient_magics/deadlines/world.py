@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from ..journal.deadlines import DeadlineState
 from ..protocol.machines import render_machines
 from .decisions import Verdict, decide
-from .market import LACKS, LASTS, PRIOR_SPELLS, Market
-from .seen import ON_DEMAND, PERIOD, SPOT, Kind, Seen, Workers, counts
+from .seen import LACKS, LASTS, ON_DEMAND, PERIOD, PRIOR_SPELLS, SPOT, Kind, Market, Seen, Workers, counts
 from .speeds import Speeds
 
 Capacity = Callable[[float], int]

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from ..clock import Clock
-from ..errors import NameTakenError, UnknownWorkError
+from ..errors import NameTakenError, UnknownWorkError, unknown
 from ..kinds import KINDS
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
 from ..protocol.share import WHOLE, Share
 from ..spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec
-from ..spec.grammar import instead
 from ..spec.namespace import refusal
 from ..spec.places import places, slot_of
 from . import events as e
@@ -443,7 +442,7 @@ class ClusterState:
         """Raise UnknownWorkError where the cluster never had work of this kind and name."""
         there = self.of_kind(kind)
         if name not in there:
-            raise UnknownWorkError(f"{self.name} has no {KINDS[kind]} {name}", fix=instead(name, [*there]))
+            raise unknown(str(KINDS[kind]), name, there, where=self.name, numbered=True, error=UnknownWorkError)
 
     def taken(self, kind: str, name: str, *, owner: str | None = None) -> str:
         """Return why new work of this kind cannot have `name`, in one sentence; empty where it can.

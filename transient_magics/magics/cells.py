@@ -40,7 +40,7 @@ class TransientMagics(Magics):
         %transient_cluster SPEC [options]           for example: c = %transient_cluster k80x4
         %transient_cluster                          a panel in which a cluster is put together
         %%transient_cluster [options]               the same as TOML in the cell's body
-        %transient_cluster list|status|attach|resize|relocate|revoke|move|agree|stop|logs|events|delete|sweep ...
+        %transient_cluster list|status|attach|resize|relocate|revoke|move|agree|logs|events|delete|sweep ...
 
         `%transient_cluster -h` lists the options, `%transient_cluster SUB-COMMAND -h` those of a sub-command.
         """
@@ -141,6 +141,22 @@ class TransientMagics(Magics):
         command = arguments.parse("stalls", self._words(line), called=called)
         offset = (self._lines_above(cell) or 1 + continued) if cell else 0
         return self._obey(command, cell or "", offset)
+
+    @line_magic
+    def transient_work(self, line: str) -> Any:
+        """List all work: runs, studies, jobs, bags, Dask clusters and measurements of stalls.
+
+        %transient_work [CLUSTER]                   for example: %transient_work k80x4
+        """
+        return self._obey(arguments.parse("work", self._words(line), called="%transient_work"))
+
+    @line_magic
+    def transient_stop(self, line: str) -> Any:
+        """End a piece of work of any kind. Its results so far remain.
+
+        %transient_stop CLUSTER NAME                for example: %transient_stop k80x4 job-1
+        """
+        return self._obey(arguments.parse("stop", self._words(line), called="%transient_stop"))
 
     @line_magic
     def transient_weather(self, line: str) -> Any:

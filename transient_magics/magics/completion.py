@@ -15,15 +15,16 @@ from .. import places
 from ..catalog import ACCELERATORS, ZONES, region, zones_with
 from ..cli import arguments, options
 from ..cli.option import Option
+from ..kinds import KINDS
 from ..protocol import layout
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|weather|deflate|inflate|measure|lifetimes|plan|image|doctor|help)|train|sweep|job|bag)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|work|stop|weather|deflate|inflate|measure|lifetimes|plan|image|doctor|help)|train|sweep|job|bag)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
 
-_SAID = ("stalls", "weather", "deflate", "inflate", "measure", "lifetimes", "plan", "doctor")
+_SAID = ("stalls", "work", "stop", "weather", "deflate", "inflate", "measure", "lifetimes", "plan", "doctor")
 _LINES = {f"transient_{verb}": verb for verb in _SAID} | {
     "sweep": "study",
     "transient_sweep": "study",
@@ -137,6 +138,8 @@ def _values(option: Option, words: list[str], before: str) -> list[str]:
             return [*_runs(), *option.choices]
         case "run":
             return _runs()
+        case "work":
+            return _work(words[0]) if words else []
     return list(option.choices)
 
 
@@ -155,6 +158,11 @@ def _runs() -> list[str]:
 def _clusters() -> list[str]:
     found = sorted(places.clusters().glob(f"[a-z]*/{layout.SPEC}"), key=lambda path: path.stat().st_mtime, reverse=True)
     return [path.parent.name for path in found]
+
+
+def _work(cluster: str) -> list[str]:
+    folders = [places.cluster(cluster) / kind.folder for kind in KINDS.values()]
+    return sorted({path.name for folder in folders for path in folder.glob("[a-z]*")})
 
 
 def _workers(cluster: str) -> list[str]:

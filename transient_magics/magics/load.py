@@ -25,17 +25,17 @@ _LONG = (
 )  # fmt: skip
 _NAMES = (*_LONG, *_SHORT)
 _LINE_NAMES = (
-    "transient_weather", "transient_deflate", "transient_inflate", "transient_measure", "transient_lifetimes",
+    "transient_work", "transient_stop", "transient_weather", "transient_deflate", "transient_inflate",
+    "transient_measure", "transient_lifetimes",
     "transient_image", "transient_doctor", "transient_help",
 )  # fmt: skip
 
 _PANELS = {  # shown as a panel
     ("client.handles.cluster", "Cluster"): "panels.show_handle",
-    ("client.handles.run", "Run"): "panels.show_handle",
-    ("client.handles.study", "Study"): "panels.show_study",
-    ("client.handles.job", "Job"): "panels.show_job",
-    ("client.handles.bag", "Bag"): "panels.show_bag",
-    ("client.handles.stalls", "Stalls"): "panels.show_stalls",
+    **{
+        (f"client.handles.{name.lower()}", name): "panels.show_handle"
+        for name in ("Run", "Study", "Job", "Bag", "Dask", "Stalls")
+    },
     ("planner.search", "Search"): "panels.show_search",
 }
 _HTML = {

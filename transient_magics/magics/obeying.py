@@ -7,6 +7,7 @@ IPython shows (`answers` and `panels` have its HTML).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import clear_output, display
@@ -15,11 +16,13 @@ from .. import panels, places
 from ..cli import verbs
 from ..cli.answers import Begun, Deleted, Sentence
 from ..cli.arguments import Command
-from ..client import Bag, Cluster, Job, Run, Stalls, Study
+from ..client import Cluster, Job
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
-    from ..client import Build, Diagnosis, Preview, StudyPreview
+    from ..client import Bag, Build, Diagnosis, Preview, Run, Stalls, Study, StudyPreview
+
+    AnyWork = Run | Study | Job | Bag | Stalls
     from .cells import TransientMagics
 
 
@@ -33,16 +36,8 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
                 return None
             case "declare":
                 return _declare(magics, command)
-            case "train":
-                return _train(magics, command, code, offset)
-            case "study":
-                return _study(magics, command, code, offset)
-            case "job":
-                return _job(magics, command, code, offset)
-            case "bag":
-                return _bag(magics, command, code, offset)
-            case "stalls":
-                return _stalls(magics, command, code, offset)
+            case "train" | "study" | "job" | "bag" | "stalls":
+                return _begin(magics, command, code, offset)
             case "attach":
                 return _attach(magics, command)
             case "image build":
@@ -75,67 +70,28 @@ def _declare(magics: TransientMagics, command: Command) -> Cluster | Preview:
     return answer
 
 
-def _train(magics: TransientMagics, command: Command, code: str, offset: int) -> Run:
-    launched = verbs.train(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
-    run = launched.run
-    _hold(magics, command, run)
-    if launched.promised:
-        print(launched.promised, flush=True)
-    panels.show_run(run)
-    if command.wait:
-        stop = f"{command.output}.stop()" if command.output else f"transient_magics.run({run.name!r}).stop()"
-        _wait(run.wait, f"{run.name} on {run.cluster.name}", fix=f"{stop} ends it.")
-    return run
-
-
-def _study(magics: TransientMagics, command: Command, code: str, offset: int) -> Study | StudyPreview:
-    begun = verbs.study(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
+def _begin(magics: TransientMagics, command: Command, code: str, offset: int) -> AnyWork | StudyPreview:
+    """Declare work and show its panel. With --wait, wait for it; of a job the output is printed instead."""
+    begun = verbs.begin(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
     if not isinstance(begun, Begun):
         return begun
-    study = begun.study
-    _hold(magics, command, study)
-    panels.show_study(study)
+    work = begun.work
+    _hold(magics, command, work)
+    if begun.promised:
+        print(begun.promised, flush=True)
+    if not command.wait or not isinstance(work, Job):
+        panels.show_handle(work)
     if command.wait:
-        stop = f"{command.output}.stop()" if command.output else f"transient_magics.study({study.name!r}).stop()"
-        _wait(study.wait, f"{study.name} on {study.cluster.name}", fix=f"{stop} ends it.")
-    return study
+        wait = partial(_print_output, work) if isinstance(work, Job) else work.wait
+        stop = f"%transient_stop {work.cluster.name} {work.name} ends it."
+        _wait(wait, f"{work.name} on {work.cluster.name}", fix=stop)
+    return work
 
 
-def _job(magics: TransientMagics, command: Command, code: str, offset: int) -> Job:
-    job = verbs.job(command, code, line_offset=offset).job
-    _hold(magics, command, job)
-    if not command.wait:
-        panels.show_job(job)
-        return job
-
-    def stream() -> None:
-        for said in job.stream():
-            print(said, end="", flush=True)
-        job.wait(timeout=5.0)
-
-    stop = f"{command.output}.stop()" if command.output else f"transient_magics.job({job.name!r}).stop()"
-    _wait(stream, f"{job.name} on {job.cluster.name}", fix=f"{stop} ends it.")
-    return job
-
-
-def _bag(magics: TransientMagics, command: Command, code: str, offset: int) -> Bag:
-    bag = verbs.bag(command, code, line_offset=offset, notebook=_shell(magics).user_ns).bag
-    _hold(magics, command, bag)
-    panels.show_bag(bag)
-    if command.wait:
-        stop = f"{command.output}.stop()" if command.output else f"transient_magics.bag({bag.name!r}).stop()"
-        _wait(bag.wait, f"{bag.name} on {bag.cluster.name}", fix=f"{stop} ends it.")
-    return bag
-
-
-def _stalls(magics: TransientMagics, command: Command, code: str, offset: int) -> Stalls:
-    stalls = verbs.stalls(command, code, line_offset=offset, notebook=_shell(magics).user_ns).stalls
-    _hold(magics, command, stalls)
-    panels.show_stalls(stalls)
-    if command.wait:
-        stop = f"{command.output}.stop()" if command.output else f"transient_magics.stalls({stalls.name!r}).stop()"
-        _wait(stalls.wait, f"{stalls.name} on {stalls.cluster.name}", fix=f"{stop} ends it.")
-    return stalls
+def _print_output(job: Job) -> None:
+    for output in job.stream():
+        print(output, end="", flush=True)
+    job.wait(timeout=5.0)
 
 
 def _attach(magics: TransientMagics, command: Command) -> Cluster:
@@ -174,7 +130,7 @@ def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
     return found
 
 
-def _hold(magics: TransientMagics, command: Command, handle: Cluster | Run | Study | Job | Bag | Stalls) -> None:
+def _hold(magics: TransientMagics, command: Command, handle: Cluster | AnyWork) -> None:
     magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
     _bind(magics, command, handle)
 

@@ -4,17 +4,17 @@
 put together. The front end is in `widgets/`.
 """
 
-from .bag import bag_panel_html, bag_plot_html, show_bag
+from .bag import bag_panel_html, bag_plot_html
 from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
-from .job import show_job
 from .lifetimes import lifetimes_html
 from .plan import bag_plan_html, plan_html, search_html, show_search
-from .show import bundle, has_front_end, show, show_handle, show_run, status
+from .show import bundle, has_front_end, show, status
 from .snapshot.view import view
-from .stalls import show_stalls, stalls_html
-from .study import show_study, study_panel_html, study_plot_html, study_table_html
+from .stalls import stalls_html
+from .study import study_panel_html, study_plot_html, study_table_html
 from .twin.panel import html
+from .work import show_handle
 
 __all__ = [
     "bag_panel_html",
@@ -30,14 +30,9 @@ __all__ = [
     "runs_html",
     "search_html",
     "show",
-    "show_bag",
     "show_declare",
     "show_handle",
-    "show_job",
-    "show_run",
     "show_search",
-    "show_stalls",
-    "show_study",
     "stalls_html",
     "status",
     "study_panel_html",

@@ -1,31 +1,18 @@
-"""A bag that is shown by itself: the panel of its cluster where that shows it, else its picture; its plot."""
+"""A bag as text and as a picture; its plot."""
 
 from __future__ import annotations
 
 import time
 
-from ..client import Bag, foreground, text
+from ..client import Bag, text
 from ..client.handles.bag import Plot
 from ..journal import costs
-from .show import current_shell, has_front_end, show
 from .snapshot.bags import bag_view
 from .twin.bags import bag_html
 from .twin.markup import FONT
 from .twin.sections import section_html
 
 _WIDE = f"{FONT};max-width:1040px"
-
-
-def show_bag(bag: Bag) -> None:
-    """Show the panel of the bag's cluster in the cell that runs now; where that shows another bag, a picture."""
-    state = bag.cluster.state
-    shell = current_shell()
-    if not has_front_end(shell):
-        print(bag_text(bag))
-    elif bag.name not in state.bags or any(each.name == bag.name for each in foreground.bags(state)):
-        show(bag.cluster)
-    else:
-        shell.display_pub.publish(data={"text/plain": bag_text(bag), "text/html": bag_panel_html(bag)})
 
 
 def bag_text(bag: Bag) -> str:

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from .. import client
 from ..client import Cluster, Declaration
-from ..errors import DeclarationError, TransientError
+from ..errors import TransientError, unknown
 from .offer import FIRST, declaration, menu, offer, offer_text
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_instead, show_live
 from .twin.panel import offer_html
@@ -29,9 +29,10 @@ def declare(declared: Declaration | str | None = None, **options: Any) -> Cluste
     Raises DeclarationError or ClusterError.
     """
     if isinstance(declared, str):
-        unknown = next((name for name in options if name not in Declaration.__dataclass_fields__), "")
-        if unknown:
-            raise DeclarationError(f"A cluster has no option '{unknown}'", fix="help(transient_magics.Declaration)")
+        fields = Declaration.__dataclass_fields__
+        if other := next((name for name in options if name not in fields), ""):
+            fix = "Type help(transient_magics.Declaration)."
+            raise unknown("option of a cluster", other, fields, otherwise=fix)
         declared = Declaration(declared, **options)
     if declared is not None:
         return client.declare(declared)

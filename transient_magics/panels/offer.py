@@ -17,8 +17,8 @@ from ..client.planning.servers import foreseen
 from ..errors import DeclarationError
 
 MAGIC = "%transient_cluster"
-FIRST: Mapping[str, Any] = {"groups": [{"gpu": "k80", "count": "4", "zone": ""}]}
-"""What is chosen when the panel opens: the line of the README."""
+FIRST: Mapping[str, Any] = {"groups": [{"gpu": "l4", "count": "4", "zone": ""}]}
+"""What is chosen when the panel opens."""
 _OPTIONS = {
     "name": "--name", "ps": "--ps", "model": "--provisioning-model", "hours": "--max-hours", "cost": "--max-cost",
     "project": "--project", "purpose": "--for", "machine": "--machine-type", "disk": "--disk", "ps_zone": "--ps-zone",
@@ -30,7 +30,7 @@ _HOUR = 3600.0
 
 
 def menu() -> dict[str, Any]:
-    """What there is to choose from: GPUs with their zones, all zones, provisioning models, what a cluster is for."""
+    """Return the choices: GPUs that Google sells with their zones, all zones, provisioning models, purposes."""
     gpus = [
         {
             "name": name,
@@ -38,6 +38,7 @@ def menu() -> dict[str, Any]:
             "zones": list(zones_with(name)),
         }
         for name, entry in ACCELERATORS.items()
+        if not entry.withdrawn
     ]
     models, purposes = ([{"name": name, "label": label} for name, label in each.items()]
                         for each in (_MODELS, _PURPOSES))  # fmt: skip

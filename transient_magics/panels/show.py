@@ -112,19 +112,6 @@ def show_live(
     return panel
 
 
-def show_run(run: Run) -> None:
-    """Show the panel of one run in the cell that runs now."""
-    show(run.cluster, run.name)
-
-
-def show_handle(handle: Cluster | Run) -> None:
-    """Show whatever the handle stands for."""
-    if isinstance(handle, Run):
-        show_run(handle)
-    else:
-        show(handle)
-
-
 def bundle(handle: Cluster | Run) -> dict[str, Any]:
     """What a handle looks like now, as a MIME bundle without a live view (to be stored or nested)."""
     cluster, run = (handle.cluster, handle.name) if isinstance(handle, Run) else (handle, None)

@@ -1,31 +1,18 @@
-"""A study that is shown by itself: the panel of its cluster while it goes on, else its picture; its table, its plot."""
+"""A study as text and as a picture; its table, its plot."""
 
 from __future__ import annotations
 
 import time
 
-from ..client import Study, foreground, text
+from ..client import Study, text
 from ..client.handles.study import Plot
 from ..client.results.trials import Configurations
 from ..journal import costs
-from .show import current_shell, has_front_end, show
 from .snapshot.studies import study_view, whole_view
 from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
 from .twin.study import study_html, study_plot
 
 _WIDE = f"{FONT};max-width:1040px"
-
-
-def show_study(study: Study) -> None:
-    """Show the panel of the study's cluster in the cell that runs now; where that shows another study, a picture."""
-    state = study.cluster.state
-    shell = current_shell()
-    if not has_front_end(shell):
-        print(study_text(study))
-    elif study.name not in state.studies or any(each.name == study.name for each in foreground.studies(state)):
-        show(study.cluster)
-    else:
-        shell.display_pub.publish(data={"text/plain": study_text(study), "text/html": study_panel_html(study)})
 
 
 def study_text(study: Study) -> str:

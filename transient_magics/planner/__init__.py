@@ -3,10 +3,10 @@
 Raises PlanError when imported where one of them is missing.
 """
 
-from ..errors import PlanError
+from ..errors import PlanError, install_extra
 
 try:
     import numpy  # noqa: F401
     import scipy  # noqa: F401
 except ModuleNotFoundError as error:
-    raise PlanError(f"Planning needs {error.name}", fix='pip install "transient-magics[planning]"') from None
+    raise PlanError(f"Planning needs {error.name}", fix=install_extra("planning")) from None

@@ -17,10 +17,10 @@ from ..catalog import DISK_TYPE, PriceList, VmPrice, default_zone, parse_disk, p
 from ..catalog.published import LAST_HOUR, WAVES
 from ..catalog.regions import apart
 from ..spec import WorkerGroup, render_groups
-from .lifetimes.beyond import Capped
+from .lifetimes.kaplan_meier import Capped
 from .lifetimes.model import LifetimeModel
 from .simulate import Course, Workers
-from .speeds import distance
+from .speeds import speed
 from .speeds.preparation import kind_of
 from .speeds.speed import (
     capacities,
@@ -143,12 +143,12 @@ class Choice:
     def round_trip(self, group: WorkerGroup) -> float:
         """The estimated seconds to the parameter servers and back; 0 within one region."""
         here, there = region(group.zone or ""), region(self.home_zone)
-        return distance.round_trip(apart(here, there)) if self.servers and here != there else 0.0
+        return speed.round_trip(apart(here, there)) if self.servers and here != there else 0.0
 
     def added_seconds(self, workload: Workload, group: WorkerGroup) -> float:
         """The seconds that a step takes longer for the distance to its servers; 0 within one region."""
         away = self.round_trip(group)
-        return distance.added_seconds(away, workload.bytes_per_step, self.servers) if away else 0.0
+        return speed.added_seconds(away, workload.bytes_per_step, self.servers) if away else 0.0
 
     def far(self) -> list[WorkerGroup]:
         """The groups in another region than their parameter servers: how long their steps take is an estimate."""
@@ -230,7 +230,7 @@ class Choice:
                 Workers(
                     accelerator=group.accelerator, count=group.count,
                     compute_seconds=estimate.seconds, error=estimate.error, kind=estimate.kind,
-                    added_seconds=added, added_error=distance.ADDED_ERROR if added else 0.0,
+                    added_seconds=added, added_error=speed.ADDED_ERROR if added else 0.0,
                     hourly=price.transient if transient else price.on_demand, on_demand_hourly=price.on_demand,
                     price_error=price.drift if transient else 0.0,
                     lifetimes=self._lifetimes(lifetimes(group.accelerator, place)) if transient else None,

@@ -13,14 +13,14 @@ import numpy as np
 from ..catalog import larger_shapes, never_on_demand, region, transfer_price, worker_entry
 from ..errors import PlanError
 from ..spec import WorkerGroup, render_duration, render_money
-from .accuracy import Accuracies, Accuracy
 from .choices import Choice, Lifetimes, immortal
-from .lifetimes.beyond import Continued
+from .efficiency import Accuracies, Accuracy
+from .lifetimes.kaplan_meier import Continued
 from .lifetimes.published import stand_in
-from .ranges.middle import middle
+from .ranges import middle
 from .simulate import Course, Outcome, simulate
 from .speeds.workloads import Workload
-from .stalls.advice import terms_words
+from .stalls.terms import terms_words
 
 if TYPE_CHECKING:
     from .deadlines.cost import DeadlineCost

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..catalog.published import startup
 from ..journal import ClusterState, VmState, known_states
 from ..spec import CONTROLLER
-from ..spec.boot_times import image_of
+from ..spec.image import image_of
 from .simulate import Startup
 
 ENOUGH = 5

@@ -11,8 +11,8 @@ from ..spec import if_capacity_lasts, render_duration, render_table
 from ..spec import render_money as money
 
 if TYPE_CHECKING:
-    from .accuracy import Accuracy
     from .deadlines.cost import DeadlineCost
+    from .efficiency import Accuracy
     from .forecast import Forecast
     from .plan import Plan
     from .search import Search

@@ -6,12 +6,10 @@ frozen is noticed within about four seconds. Nothing reconnects by itself except
 """
 
 from .bundle import bundle, push_bundle
-from .connecting import connect
-from .connection import Connection
+from .connecting import connect, generate_key
+from .connection import Connection, Reader, Writer
 from .dialling import Dialler, Direct, ProxyCommand, Relay
 from .following import Allowance, follow_across, follow_blocks_across
-from .keys import generate_key
-from .streams import Reader, Writer
 from .transfer import MOST_FILES, room
 
 __all__ = [

@@ -7,6 +7,9 @@ key that is not the one Compute Engine told us is never tried again: someone els
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,7 +20,6 @@ import stamina
 from ..errors import ConnectionLostError, HostKeyError, RemoteError
 from .connection import Connection, Watch
 from .dialling import Dialler
-from .keys import read_key
 
 _PASSING = (OSError, asyncssh.ConnectionLost, asyncssh.ServiceNotAvailable)
 _ATTEMPT_SECONDS = 10.0
@@ -143,3 +145,30 @@ def _trusted(host_keys: Sequence[str], name: str) -> list[asyncssh.SSHKey]:
         return [asyncssh.import_public_key(line) for line in host_keys]
     except asyncssh.KeyImportError as error:
         raise HostKeyError(f"The host key of {name}, as told, is not a key: {error}") from error
+
+
+def generate_key(path: Path) -> str:
+    """Make an ed25519 key in `path` (mode 0600) unless there is one, and return the line of its public half."""
+    if not path.exists():
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+        key = asyncssh.generate_private_key("ssh-ed25519", comment="transient")  # pyright: ignore[reportUnknownMemberType]
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(key.export_private_key())
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(fresh, path)  # unlike a rename, never replaces the key that another process just made
+        finally:
+            fresh.unlink()
+    return read_key(path).export_public_key().decode().strip()
+
+
+def read_key(path: Path) -> asyncssh.SSHKey:
+    """The private key in `path`. Raises RemoteError where it cannot be read."""
+    try:
+        return asyncssh.read_private_key(path)
+    except (OSError, asyncssh.KeyImportError) as error:
+        what = f"The key of the cluster cannot be read: {error}"
+        raise RemoteError(what, where=str(path), fix="Delete the cluster and declare it again.") from error

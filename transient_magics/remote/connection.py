@@ -4,6 +4,8 @@ Made by `connect`. It never reconnects; when the VM dies, `closed` is set and ev
 ConnectionLostError. A stock sshd allows ten sessions a connection, and whoever follows a file holds one for long: files
 that are too many for this one are followed on others beside it, which end with it. All paths are relative to the user's
 home on the VM unless they start with a slash.
+
+`Reader` and `Writer` are the ends of a Unix socket on a VM: the streams of asyncssh, with our errors.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import asyncio
 import contextlib
 import posixpath
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +25,6 @@ import asyncssh
 from ..errors import CommandError, ForeignError, RemoteError
 from . import following
 from .failures import explained, lost
-from .streams import Reader, Writer
 from .transfer import Transfer
 
 _Connect = Callable[[str], Awaitable[tuple[asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]]]]
@@ -275,3 +276,45 @@ class Connection:
     async def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""
         return await self._transfer.exists(path)
+
+
+class Reader:
+    """What the other side says. End of file means that it closed; a lost connection is an error."""
+
+    def __init__(self, source: asyncssh.SSHReader[bytes], name: str) -> None:
+        self._source, self._name = source, name
+
+    async def readline(self) -> bytes:
+        """One line with its newline; at the end what is left, then b""."""
+        with explained(self._name, "reading from a socket"):
+            return await self._source.readline()
+
+    async def read(self, most: int = 65536) -> bytes:
+        """What has arrived, `most` bytes at most; b"" at the end."""
+        with explained(self._name, "reading from a socket"):
+            return await self._source.read(most)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while line := await self.readline():
+            yield line
+
+
+class Writer:
+    """What we say to the other side."""
+
+    def __init__(self, target: asyncssh.SSHWriter[bytes], name: str) -> None:
+        self._target, self._name = target, name
+
+    def write(self, data: bytes) -> None:
+        """Send `data`; does not wait."""
+        with explained(self._name, "writing to a socket"):
+            self._target.write(data)
+
+    async def drain(self) -> None:
+        """Wait until the other side has taken enough of what was written."""
+        with explained(self._name, "writing to a socket"):
+            await self._target.drain()
+
+    def close(self) -> None:
+        """Close both directions."""
+        self._target.channel.close()

@@ -6,6 +6,8 @@ losing a line or seeing one twice. Lines of more than 1 MiB are passed over.
 
 Lines come in blocks, and the event loop has a turn after each block: a file of many short lines cannot keep the other
 tasks of the process from running.
+
+A `Splitter` makes whole lines of bytes, in linear time and bounded memory.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import contextlib
 import posixpath
 import random
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,11 +25,12 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from ..errors import CommandError, ForeignError, HostKeyError, RemoteError
+from ..protocol.checks import LONGEST_LINE
 from .failures import explained, lost
-from .lines import Splitter
 
 if TYPE_CHECKING:
     from .connection import Connection
+
 
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
 _FAILURES = 20  # in a row, each within seconds, before following is given up
@@ -187,3 +190,37 @@ async def _watch(process: asyncssh.SSHClientProcess[bytes], another: asyncio.Eve
                 another.set()
                 process.stdin.write_eof()
                 return
+
+
+class Splitter:
+    """Cuts blocks of bytes into lines. A line longer than `longest` bytes is passed over up to its end."""
+
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self.passed_over = 0
+        """How many lines were too long."""
+        self._longest = longest
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def pending(self) -> int:
+        """How many bytes of a line without an end have come."""
+        return self._size
+
+    def feed(self, block: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """The lines that `block` completes: how many bytes with their newlines, and what they say (None: too much)."""
+        begin = 0
+        while (end := block.find(b"\n", begin)) >= 0:
+            self._keep(block[begin:end])
+            size, line = self._size + 1, b"".join(self._parts) if self._size <= self._longest else None
+            self._parts, self._size, begin = [], 0, end + 1
+            self.passed_over += line is None
+            yield size, line
+        self._keep(block[begin:])
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size <= self._longest:
+            self._parts.append(part)
+        else:
+            self._parts.clear()

@@ -21,10 +21,8 @@ from .cluster import (
     price_kind,
 )
 from .grammar import WorkerGroup, parse_groups, render_groups
-from .image import ImageSpec
-from .packages import check_package, without_secrets
-from .project import parse_project
-from .storage import cluster_store, own_bucket, parse_bucket, parse_records, run_store
+from .image import ImageSpec, check_package, without_secrets
+from .project import cluster_store, own_bucket, parse_bucket, parse_project, parse_records, run_store
 from .training import BYTES_EACH_WAY, RunSpec, check_run, make_run, parse_workers
 from .units import (
     if_capacity_lasts,

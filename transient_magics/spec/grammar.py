@@ -6,18 +6,15 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, TransientError, unknown
 
 MOST_WORKERS = 1000
-MOST_NAMES = 6
 _COUNT = re.compile(r"^(?P<accelerator>.*?)x(?P<count>\d*)$")
 _WORD = re.compile(r"[a-z0-9-]+")
-_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +52,6 @@ def render_groups(groups: Iterable[WorkerGroup]) -> str:
     )
 
 
-def nearest(word: str, words: Collection[str]) -> str:
-    """` Did you mean X?` for the closest of `words`, else a short list of them."""
-    if close := difflib.get_close_matches(word, words, n=1, cutoff=0.5):
-        return f"Did you mean {close[0]}?"
-    return "Known: " + ", ".join(sorted(words)[:14]) + ("." if len(words) <= 14 else ", ...")
-
-
-def instead(name: str, names: Sequence[str]) -> str:
-    """What to type for a `name` that is not there: the nearest of `names` (oldest first), else the latest of them.
-
-    A name that differs in its number alone, as run-7 from run-3, was not mistyped: the latest are told then, too.
-    """
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close and _DIGITS.sub("", close[0]) != _DIGITS.sub("", name):
-        return f"Did you mean {close[0]}?"
-    latest, more = list(reversed(names))[:MOST_NAMES], ", ..." if len(names) > MOST_NAMES else "."
-    return f"There are: {', '.join(latest)}{more}" if names else ""
-
-
 def _group(text: str, start: int, piece: str, accelerators: Collection[str], zones: Collection[str]) -> WorkerGroup:
     body, at, zone_text = piece.partition("@")
     machine = "".join(body.lower().split())
@@ -102,17 +80,21 @@ def _group(text: str, start: int, piece: str, accelerators: Collection[str], zon
     if not zone:
         raise _mistake(text, column, "expected a zone after '@'", "For example: k80x4@us-west1-b")
     if (zones and zone not in zones) or not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]", zone):
-        raise _mistake(text, column, f"unknown zone '{zone}'", nearest(zone, zones) if zones else "")
+        raise unknown("zone", zone, zones, at=_at(text, column))
     return WorkerGroup(machine, count, zone)
 
 
-def _unknown_accelerator(text: str, begin: int, machine: str, accelerators: Collection[str]) -> DeclarationError:
+def _unknown_accelerator(text: str, begin: int, machine: str, accelerators: Collection[str]) -> TransientError:
     if odd := _WORD.sub("", machine):
         column = begin + text[begin:].find(odd[0])
         expected = "Write GPUxCOUNT@ZONE, groups joined by '+', for example: k80x2+p100"
         return _mistake(text, column, f"'{odd[0]}' has no meaning in a SPEC", expected)
-    return _mistake(text, begin, f"unknown GPU '{machine}'", nearest(machine, accelerators))
+    return unknown("GPU", machine, accelerators, at=_at(text, begin))
 
 
 def _mistake(text: str, index: int, what: str, fix: str) -> DeclarationError:
-    return DeclarationError(f"SPEC '{text.strip()}', column {index + 1}: {what}", fix=fix)
+    return DeclarationError(f"{_at(text, index)}: {what}", fix=fix)
+
+
+def _at(text: str, index: int) -> str:
+    return f"SPEC '{text.strip()}', column {index + 1}"

@@ -1,10 +1,18 @@
-"""The ID of a Google Cloud project, as it is typed."""
+"""What names a Google Cloud project and its parts: its ID, its buckets, and the custom roles of docs/accounts.md.
+
+`tests/cloud/test_permissions.py` compares the roles with the calls that the package makes
+(`cloud/calling/permissions.py`) and with the page. The emulator enforces them
+(`transient emulator project role NAME`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import time
 
 from ..errors import DeclarationError
+from .cluster import ClusterSpec
 
 _ID = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
 """6 to 30 lower-case letters, digits or hyphens; a letter first, and no hyphen last (Resource Manager,
@@ -24,3 +32,99 @@ def parse_project(text: str, where: str = "--project") -> str:
     if not (_ID.fullmatch(found) or _DOMAIN_SCOPED.fullmatch(found)):
         raise DeclarationError(f"'{text}' is not the ID of a Google Cloud project", where=where, fix=_FIX)
     return found
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")
+_PATH = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")
+
+
+def parse_bucket(text: str, where: str) -> str:
+    """`name` or `name/path` of `NAME`, `gs://NAME` or `gs://NAME/path`. DeclarationError for what cannot be one."""
+    wanted = text.strip().removeprefix("gs://").rstrip("/")
+    name, slash, path = wanted.partition("/")
+    if not _NAME.fullmatch(name) or name.startswith("goog") or "google" in name or ".." in name:
+        fix = "A name has 3 to 63 lower-case letters, digits, dashes, dots: NAME or gs://NAME/FOLDER, or none."
+        raise DeclarationError(f"Invalid bucket name '{text}'", where=where, fix=fix)
+    if slash and (not _PATH.fullmatch(path) or ".." in path.split("/")):
+        what = f"'{path}' is no folder in a bucket"
+        raise DeclarationError(what, where=where, fix="Use letters, digits, dashes and slashes.")
+    return wanted
+
+
+def parse_records(text: str, spec: ClusterSpec | None) -> str:
+    """`gs://name/path` of where a problem's records are. DeclarationError for what is no folder of a bucket.
+
+    The VMs of `spec` will be able to read all of it, so no cluster's results may be in it.
+    """
+    place, where = f"gs://{parse_bucket(text, '--data-dir')}", "--data-dir"
+    fix = "Name a folder of its own for the records: gs://NAME/FOLDER."
+    if place.count("/") < 3:
+        raise DeclarationError(f"'{text}' is a whole bucket, and the VMs could read all of it", where=where, fix=fix)
+    if f"{spec and cluster_store(spec)}/".startswith(f"{place}/"):
+        raise DeclarationError(f"'{text}' is where clusters keep their results", where=where, fix=fix)
+    return place
+
+
+def own_bucket(project: str, region: str) -> str:
+    """The bucket that is made for a project in a region where the user names none. The same answer every time."""
+    plain = re.sub(r"[^a-z0-9-]+", "-", project.lower())
+    name = f"tm-{plain}-{region}"
+    return name if len(name) <= 63 else f"tm-{hashlib.sha256(plain.encode()).hexdigest()[:12]}-{region}"
+
+
+def cluster_store(spec: ClusterSpec) -> str | None:
+    """Where in its bucket a cluster's results are; None for a cluster without a bucket.
+
+    A cluster's name may be used again after it, or by somebody else; its moment of declaration and its id are not.
+    What its VMs may reach follows from this place, so no other cluster's may begin with it.
+    """
+    if spec.bucket is None:
+        return None
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(spec.declared_at))
+    return f"gs://{spec.bucket}/{spec.name}-{moment}-{spec.id or f'{int(spec.declared_at * 1e6) % 10**6:06d}'}"
+
+
+def run_store(spec: ClusterSpec, run: str) -> str | None:
+    """Where in the cluster's bucket a run's checkpoints and results are; None for a cluster without a bucket."""
+    return f"{cluster_store(spec)}/{run}" if spec.bucket else None
+
+
+def _named(collection: str, verbs: str) -> tuple[str, ...]:
+    return tuple(f"{collection}.{verb}" for verb in verbs.split())
+
+
+CONTROLLER_ROLE = "transientController"
+USER_ROLE = "transientUser"
+_CONTROLLER = (
+    *_named(
+        "compute.instances",
+        "create delete get list getGuestAttributes getSerialPortOutput setLabels setMachineType setMetadata "
+        "setScheduling setTags simulateMaintenanceEvent start stop",
+    ),
+    *_named("compute.disks", "create setLabels"),
+    *_named("compute.images", "useReadOnly"),
+    *_named("compute.subnetworks", "use useExternalIp"),
+    *_named("compute.zoneOperations", "get list"),
+    *_named("compute.projects", "get"),
+)
+_USER = (
+    *_CONTROLLER,
+    *_named("compute.instances", "setServiceAccount"),
+    *_named("compute.disks", "list"),
+    *_named("compute.images", "get getFromFamily list"),
+    *_named("compute.networks", "get updatePolicy"),
+    *_named("compute.subnetworks", "get"),
+    *_named("compute.routers", "list"),
+    *_named("compute.firewalls", "create delete get list update"),
+    *_named("compute.globalOperations", "get"),
+    *_named("compute.zones", "get"),
+    *_named("compute.regions", "get"),
+    *_named("compute.machineTypes", "get list"),
+    *_named("compute.acceleratorTypes", "get list"),
+    *_named("storage.buckets", "create get list"),
+    *_named("storage.objects", "create delete get list"),
+)
+ROLES: dict[str, tuple[str, ...]] = {CONTROLLER_ROLE: _CONTROLLER, USER_ROLE: _USER}
+"""The permissions of each role, by its name."""
+BUCKET_ROLE: tuple[str, ...] = _named("storage.objects", "create delete get list update")
+"""What `roles/storage.objectAdmin` on the bucket gives the controller's account beside its role."""

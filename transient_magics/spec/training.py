@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, unknown
 from ..protocol import checks
 from ..protocol.run import RunSpec, choices, contradiction
 
@@ -29,9 +29,10 @@ def check_run(given: Mapping[str, object]) -> None:
 
 def make_run(values: Mapping[str, object]) -> RunSpec:
     """The declaration of a run. Raises DeclarationError for a field that is not as it should be, or unknown."""
-    unknown = next((name for name in values if name not in RunSpec.__dataclass_fields__), "")
-    if unknown:
-        raise DeclarationError(f"A run has no option '{unknown}'", fix="help(transient_magics.train) names them.")
+    other = next((name for name in values if name not in RunSpec.__dataclass_fields__), "")
+    if other:
+        fix = "help(transient_magics.train) names them."
+        raise unknown("option of a run", other, RunSpec.__dataclass_fields__, otherwise=fix)
     try:
         return checks.built(RunSpec, values)
     except ValueError as error:

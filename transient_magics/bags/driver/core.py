@@ -13,9 +13,8 @@ from ...journal.bags.state import BagJobState, BagState
 from ...protocol import checks
 from ...protocol.bag.events import BagStopped
 from ...protocol.checks import Amount
-from ..policy.expectation import Expectations
+from ..policy.expectation import Expectations, Survival
 from ..policy.placing import Free, Waiting, place
-from ..policy.survival import Survival
 from ..surrogate.stopping import LEAST_JUDGED, good_enough
 
 LEAST_TIMED = 3

@@ -65,6 +65,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "bag": bags.bag(),
         "stalls": stalls.stalls(),
         **clusters.verbs(),
+        **clusters.work(),
         "catalog": planning.catalog(),
         **runs.results(),
         "plan": planning.plan(),

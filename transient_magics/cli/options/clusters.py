@@ -34,6 +34,7 @@ from .shared import (
     CLUSTER,
     CLUSTER_NAME,
     COST,
+    JSON,
     MACHINES,
     NETWORK,
     OUTPUT,
@@ -234,8 +235,8 @@ def _network() -> tuple[Option, ...]:
 def verbs() -> dict[str, tuple[Option, ...]]:
     """Return the options of what is done with clusters that exist, by sub-command."""
     return {
-        "list": (flag("--all", "deleted ones too"),),
-        "status": (ANY_CLUSTER,),
+        "list": (flag("--all", "deleted ones too"), JSON),
+        "status": (ANY_CLUSTER, JSON),
         "cost": (ANY_CLUSTER,),
         "attach": (ANY_CLUSTER, PROJECT, OUTPUT),
         "resize": (
@@ -296,7 +297,6 @@ def verbs() -> dict[str, tuple[Option, ...]]:
                 default="the workers that are proposed for release",
             ),
         ),
-        "stop": (CLUSTER_NAME, RUN),
         "logs": (
             CLUSTER_NAME,
             WORKER,
@@ -306,6 +306,7 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             ANY_CLUSTER,
             flag("--kind", "only this kind, such as vm.revoked, or a group of kinds, such as vm", event_kind),
             flag("--follow", "continue until interrupted"),
+            JSON,
         ),
         "delete": (
             word("name", "NAME", "the cluster", completes="cluster", many="?"),
@@ -316,6 +317,21 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             PROJECT,
             flag("--yes", "delete them; without it they are only shown"),
             flag("--all-machines", "also those that you made from other machines, an hour after they were made"),
+        ),
+    }
+
+
+def work() -> dict[str, tuple[Option, ...]]:
+    """Return the options of what is done with work of any kind, by sub-command."""
+    every_cluster = "all that are not deleted"
+    return {
+        "work": (
+            word("name", "CLUSTER", "the cluster", completes="cluster", many="?", default=every_cluster),
+            JSON,
+        ),
+        "stop": (
+            word("cluster", "CLUSTER", "the cluster", completes="cluster"),
+            word("name", "NAME", "the run, study, job, bag, Dask cluster or measurement of stalls", completes="work"),
         ),
     }
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import DeclarationError
-from ...spec.grammar import nearest
+from ...errors import DeclarationError, unknown
 from ..option import (
     Option,
     changes,
@@ -187,7 +186,7 @@ def _machines() -> tuple[Option, ...]:
             "--gpus",
             "GPUs for a search, each alone and two together: k80,p100",
             gpus,
-            default="all whose speed is known",
+            default="all with a known speed that Google sells, at list prices",
             completes="gpu",
             metavar="GPU,GPU",
         ),
@@ -375,4 +374,4 @@ def check_catalog(values: dict[str, Any], called: str) -> None:
     if gpu := values.get("gpu"):
         values["gpu"] = gpu.lower()
         if values["gpu"] not in ACCELERATORS:
-            raise DeclarationError(f"Unknown GPU '{gpu}'", fix=nearest(values["gpu"], ACCELERATORS))
+            raise unknown("GPU", values["gpu"], ACCELERATORS)

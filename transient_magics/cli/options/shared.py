@@ -40,4 +40,5 @@ PROJECT = flag("--project", "the ID of a Google Cloud project", project, default
 PIP_BUILD = flag(
     "--pip-build", "let --pip build packages without a wheel; their code then runs where the controller runs"
 )
+JSON = flag("--json", "print JSON with stable fields, for programs")
 WORKER = word("worker", "WORKER", "one of its VMs, such as worker-1 or ps-0", completes="worker")

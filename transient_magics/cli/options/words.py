@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CLUSTER_VERBS = (
-    "list", "status", "cost", "attach", "resize", "relocate", "revoke", "move", "agree", "stop", "logs", "events",
+    "list", "status", "cost", "attach", "resize", "relocate", "revoke", "move", "agree", "logs", "events",
     "delete", "sweep",
 )  # fmt: skip
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
-    "cluster", "train", "study", "job", "bag", "stalls", "plan", "export", "tensorboard", "weather", "deflate",
-    "inflate", "measure", "lifetimes", "image", "emulator", "catalog", "doctor",
+    "cluster", "train", "study", "job", "bag", "stalls", "work", "stop", "plan", "export", "tensorboard", "weather",
+    "deflate", "inflate", "measure", "lifetimes", "image", "emulator", "catalog", "doctor",
 )  # fmt: skip
 ALIASES = {"sweep": "study"}
 """Other names of sub-commands in a terminal."""
@@ -39,6 +39,8 @@ TIERS = {
         Entry("", "%%job [options]", "Run the cell on VMs"),
         Entry("bag FILE.py [options]", "%%bag [options]",
               "Compute a function at many points, and learn a surrogate of the results"),
+        Entry("work [CLUSTER]", "%transient_work [CLUSTER]", "List all work: kind, name, cluster, phase, cost"),
+        Entry("stop CLUSTER NAME", "%transient_stop CLUSTER NAME", "End a piece of work; its results so far remain"),
         Entry("plan [SPEC] [options]", "%transient_plan [SPEC] [options]",
               "Estimate the time and the cost of a run; without SPEC, find the best clusters"),
         Entry("doctor [options]", "%transient_doctor [options]",
@@ -112,8 +114,11 @@ DESCRIPTIONS = {
     "move": "Start a waiting run next, or before another one that waits. `status` shows their order.",
     "agree": "Accept the workers that are proposed for a run with a deadline (--adapt ask), or release those that are "
     "proposed for release (--give-up ask). `status` shows proposals.",
-    "stop": "End a run now, with a last checkpoint; a run that waits leaves the queue. A study by its name: all of its "
-    "trials. A job: its folder is copied here once more. A bag: it starts no further job.",
+    "work": "List all work: runs, studies, jobs, bags, Dask clusters and measurements of stalls, with their phase and "
+    "cost. Runs of a study and Dask clusters of a bag are parts of these.",
+    "stop": "End a piece of work of any kind; its results so far remain. A run and the trials of a study save a last "
+    "checkpoint. A job receives SIGTERM, and its folder is copied here once more. A bag starts no further job. Work "
+    "that waits leaves the queue.",
     "logs": "Show the last lines that a VM logged.",
     "events": "Show what happened to a cluster, line by line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",

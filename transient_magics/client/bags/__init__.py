@@ -3,9 +3,9 @@
 Raises DeclarationError when imported where NumPy is missing.
 """
 
-from ...errors import DeclarationError
+from ...errors import DeclarationError, install_extra
 
 try:
     import numpy  # noqa: F401
 except ModuleNotFoundError as error:
-    raise DeclarationError(f"Bags need {error.name}", fix='pip install "transient-magics[bags]"') from None
+    raise DeclarationError(f"Bags need {error.name}", fix=install_extra("bags")) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...bags.driver.core import Lifetimes
-from ...bags.policy.survival import Survival
+from ...bags.policy.expectation import Survival
 from ...catalog import region
 from ...catalog.published import LAST_HOUR
 from ...errors import CellError, DeclarationError
@@ -18,7 +18,7 @@ from ...protocol import layout
 from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
 from ...protocol.study import parse_space
 from ...spec import ClusterSpec
-from ...spec.boot_times import usual
+from ...spec.image import usual_boot_seconds
 from .. import cell
 from ..declaring.payload import Payload
 from ..declaring.refusals import of_option
@@ -132,13 +132,13 @@ def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
 def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
     """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast time passes."""
     gpu = spec.groups[0].accelerator
-    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual(spec, gpu) / 3600)
+    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual_boot_seconds(spec, gpu) / 3600)
     lived = emulated() if spec.emulated else foreseen("published")
     model = lived[0](gpu, region(spec.home_zone)) if revoked else None
     if model is None:
         return known
     if spec.provisioning_model == "preemptible":
-        from ...planner.lifetimes.beyond import Capped
+        from ...planner.lifetimes.kaplan_meier import Capped
 
         model = Capped(model, LAST_HOUR)
     return replace(known, survival=Survival.of(model))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
-from ...errors import ClusterError, DeclarationError
+from ...errors import ClusterError, DeclarationError, install_extra
 from ...journal import DaskState
 from ...protocol.dask import versions
 from ..following.identity import Identity
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ..handles import Cluster
     from .vm_client import VmClient
 
-EXTRA = 'pip install "transient-magics[dask]", and restart the kernel.'
 TRUST = (
     "Dask unpickles in this process what the cluster's VMs compute: who controls one of them can run code here. "
     "Use it with code and data that you trust (docs/security)."
@@ -32,7 +31,8 @@ def local_versions() -> dict[str, str]:
     try:
         return versions.versions()
     except PackageNotFoundError as error:
-        raise DeclarationError(f"Dask needs {error.name}, which is not installed here", fix=EXTRA) from None
+        fix = f"{install_extra('dask')}, and restart the kernel."
+        raise DeclarationError(f"Dask needs {error.name}, which is not installed here", fix=fix) from None
 
 
 def open_client(cluster: Cluster) -> VmClient | None:

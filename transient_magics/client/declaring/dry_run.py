@@ -10,7 +10,8 @@ from ... import emulator
 from ...catalog import check_zone, never_on_demand, region, transfer_price
 from ...catalog.published import stand_in_words
 from ...errors import DeclarationError, UnreachableError
-from ...spec import CONTROLLER, JOBS, TRAINING, ClusterSpec, PriceLine, boot_times, render_duration
+from ...spec import CONTROLLER, JOBS, TRAINING, ClusterSpec, PriceLine, render_duration
+from ...spec.image import usual_boot_seconds
 from ...spec.pricing import age_words
 from .. import text
 from ..programs import ask
@@ -143,7 +144,7 @@ def _boots(spec: ClusterSpec) -> str:
     """In how many minutes the VMs of a cluster for jobs boot, beside those that train."""
     kinds = {group.accelerator for group in spec.groups}
     here, there = (
-        max(boot_times.usual(each, kind) for kind in kinds) / 60 for each in (spec, replace(spec, purpose=TRAINING))
+        max(usual_boot_seconds(each, kind) for kind in kinds) / 60 for each in (spec, replace(spec, purpose=TRAINING))
     )
     where = "On Google Cloud its" if spec.emulated else "Its"
     if here == there:

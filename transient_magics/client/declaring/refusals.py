@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative
-from ...errors import DeclarationError
-from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, boot_times, parse_groups, render_duration
-from ...spec.image import FAMILIES
+from ...errors import DeclarationError, unknown
+from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, parse_groups, render_duration
+from ...spec.image import FAMILIES, least_boot_seconds
 from .. import text
 from .declaration import MODELS, Declaration
 
@@ -46,11 +46,9 @@ def refuse_more_workers(cluster: ClusterSpec, workers: int, where: str = "--work
 def refuse(declaration: Declaration, kinds: list[str]) -> None:
     """Raise DeclarationError where options contradict each other or the catalog. `kinds`: the GPUs of its SPEC."""
     if declaration.provisioning_model not in MODELS:
-        what = f"Unknown provisioning model '{declaration.provisioning_model}'"
-        raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
+        raise unknown("provisioning model", declaration.provisioning_model, MODELS, where="--provisioning-model")
     if declaration.purpose not in PURPOSES:
-        what = f"Unknown purpose '{declaration.purpose}'"
-        raise DeclarationError(what, where="--for", fix=f"Choose from {', '.join(PURPOSES)}.")
+        raise unknown("purpose", declaration.purpose, PURPOSES, where="--for")
     if declaration.purpose == JOBS:
         _refuse_for_jobs(declaration)
     elif (declaration.image or "").endswith(f"family/{FAMILIES[JOBS]}"):
@@ -111,7 +109,7 @@ def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None
 def refuse_short(spec: ClusterSpec) -> None:
     """Raise DeclarationError where the limits end the cluster before its VMs have booted."""
     seconds = spec.ends_at - spec.declared_at
-    needed = max(boot_times.least(spec, group.accelerator) for group in spec.groups)
+    needed = max(least_boot_seconds(spec, group.accelerator) for group in spec.groups)
     if seconds < needed:
         option = "--max-hours" if seconds == spec.max_seconds else "--max-cost"
         build = "%transient_image build" + (" --for jobs" if spec.purpose == JOBS else "")

@@ -25,9 +25,9 @@ from .handle import Handle
 if TYPE_CHECKING:
     import pandas
 
-    from ...bags.speedup import Speedup
     from ...bags.surrogate.model import Answer, Surrogate
     from ...bags.surrogate.section import Section
+    from ...bags.surrogate.stopping import Speedup
 
 _LOOKUPS = 100
 _LOOKS, _LOOK_SECONDS = 5, 0.1
@@ -48,6 +48,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
     """A bag of a cluster: a function at many points, and a surrogate of its results."""
 
     kind = "bag"
+    at_stop = "no further job starts"
 
     def results(self) -> pandas.DataFrame:
         """The results so far as a DataFrame, a row for each, in the order in which they came.
@@ -146,7 +147,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
     def speedup(self) -> Speedup:
         """How much sooner answers come by the surrogate than by simulations one after the other, and from how many
         look-ups on it pays. Raises PlanError before there is a surrogate."""
-        from ...bags.speedup import Speedup
+        from ...bags.surrogate.stopping import Speedup
 
         bag = self.state
         taken = [found.seconds for number in bag.state.counted if (found := bag.state.jobs[number].result)]

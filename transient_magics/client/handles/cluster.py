@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from ...errors import ClusterError, DeclarationError, UnknownWorkError
+from ...errors import ClusterError, DeclarationError, TransientError, UnknownWorkError, unknown
 from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...journal.store import restore
@@ -18,7 +18,6 @@ from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, 
 from ...protocol.names import is_name
 from ...protocol.share import Share
 from ...spec import ClusterSpec
-from ...spec.grammar import instead
 from .. import commands
 from ..following.follower import follower
 from ..following.identity import Identity
@@ -420,7 +419,7 @@ class Cluster:
         return displayed(self)
 
 
-def _unknown(cluster: str, what: str, name: str | None, known: Sequence[str]) -> UnknownWorkError:
+def _unknown(cluster: str, what: str, name: str | None, known: Sequence[str]) -> TransientError:
     if name is None:
         return UnknownWorkError(f"{cluster} has no {what} yet")
-    return UnknownWorkError(f"{cluster} has no {what} {name}", fix=instead(name, known))
+    return unknown(what, name, known, where=cluster, numbered=True, error=UnknownWorkError)

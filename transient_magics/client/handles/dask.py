@@ -26,6 +26,7 @@ class Dask(Handle[DaskState, DaskState]):
     """
 
     kind = "dask"
+    at_stop = "its VMs are free for other work"
 
     @property
     def client(self) -> Client:

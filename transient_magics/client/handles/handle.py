@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from ... import markup
-from ...errors import ClusterError, TrainingError, UnknownWorkError
+from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
 from ...journal import ClusterState, Cost, Work, costs, now
 from ...kinds import KINDS
 from ...protocol.cluster_commands import Stop
@@ -42,6 +42,8 @@ class Handle(Generic[State, Outcome]):
     """The kind of the work, such as `job`: a key of `kinds.KINDS`."""
     word: ClassVar[str]
     """What lists of work call it: `kind`, or `stalls` for a run that measures stalls."""
+    at_stop: ClassVar[str]
+    """What happens when work that has begun is stopped, a clause."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -61,7 +63,7 @@ class Handle(Generic[State, Outcome]):
             `name` cannot be the name of any work.
         """
         if not is_name(self.name):
-            raise UnknownWorkError(f"{self.cluster.name} has no {KINDS[self.kind]} {self.name}")
+            raise unknown(str(KINDS[self.kind]), self.name, (), where=self.cluster.name, error=UnknownWorkError)
         return self.cluster.directory / KINDS[self.kind].folder / self.name
 
     @property
@@ -160,6 +162,11 @@ class Handle(Generic[State, Outcome]):
         return costs(self.cluster.state, now()).get(self.name) or Cost(subject=self.name, total=0.0)
 
     @property
+    def parts(self) -> tuple[Self, ...]:
+        """The same work on each of its clusters. Only a study can have several."""
+        return (self,)
+
+    @property
     def phase(self) -> str:
         """The phase of the work: `declared`, `running`, `finished`, `failed` or `stopped`."""
         state = self.cluster.state
@@ -192,20 +199,20 @@ class Handle(Generic[State, Outcome]):
         return cast("Outcome", work)
 
     @property
-    def _words(self) -> str:
-        """What the work does, or how it ended, in words."""
+    def words(self) -> str:
+        """What the work does, or how it ended, in words such as `waits for 2 workers`."""
         state = self.cluster.state
         work = self._state_in(state)
         return text.work_words(work, state) if work is not None else "declared"
 
     def __str__(self) -> str:
-        return f"{self.name}: {self._words}."
+        return f"{self.name}: {self.words}."
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} on {self.cluster.name}: {self._words}>"
+        return f"<{type(self).__name__} {self.name} on {self.cluster.name}: {self.words}>"
 
     def _repr_html_(self) -> str:
         """Return one line with the name, the state and the cost, for notebooks without live panels."""
         name = f"<b>{markup.escape(self.name)}</b> on {markup.escape(self.cluster.name)}"
         cost = f"<span style='{markup.FAINT}'>, {markup.escape(self.cost().words)}</span>"
-        return markup.block(f"{name}: {markup.escape(self._words)}{cost}")
+        return markup.block(f"{name}: {markup.escape(self.words)}{cost}")

@@ -24,6 +24,7 @@ class Job(Handle[JobState, JobState]):
     """A job of a cluster: a command that continues on another VM when its VM is revoked."""
 
     kind = "job"
+    at_stop = "its command receives SIGTERM, and the folder that it keeps is copied here"
 
     def output(self, lines: int | None = None) -> Log:
         """What its command has said so far, of all attempts one after the other: of several VMs that of rank 0, and

@@ -108,6 +108,7 @@ class Run(Handle[RunState, Result]):
     """A run of a cluster: the training of one model."""
 
     kind = "run"
+    at_stop = "it saves a last checkpoint"
 
     @property
     def place(self) -> tuple[str, str | None] | None:

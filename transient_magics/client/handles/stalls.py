@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...errors import ClusterError, DeclarationError
+from ...errors import ClusterError, unknown
 from ...journal import ClusterState, Cost, RunState
 from ..folders import KnownRun
 from ..following.follower import follower
@@ -25,6 +25,7 @@ class Stalls(Handle["RunState", "Report"]):
 
     kind = "run"
     word = "stalls"
+    at_stop = "its measures so far remain"
 
     @property
     def run(self) -> Run:
@@ -80,8 +81,7 @@ class Stalls(Handle["RunState", "Report"]):
             raise ClusterError(f"{self.name} has not taken all measures once", fix="Wait for it: stalls.wait()")
         named = [each for each in bars if vm in ("", each.label)]
         if not named:
-            known = ", ".join(each.label for each in bars)
-            raise DeclarationError(f"No '{vm}' was measured", where="vm", fix=f"There are: {known}.")
+            raise unknown("measured VM", vm, [bar.label for bar in bars], where="vm")
         chosen = max(named, key=lambda each: len(each.stalls.workers))
         return what_if(chosen.stalls, Change(cache, cores, disk, link, gpu, batch, ps))
 

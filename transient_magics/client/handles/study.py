@@ -87,6 +87,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     """A study: trials that differ in their parameters, on one cluster, or on several one after the other."""
 
     kind = "study"
+    at_stop = "its trials save a last checkpoint, and no further trial starts"
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         super().__init__(name, cluster)

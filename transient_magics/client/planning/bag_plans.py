@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...catalog import ACCELERATORS, ZONES, region
-from ...errors import DeclarationError, PlanError
+from ...errors import DeclarationError, PlanError, unknown
 from ...protocol.bag.spec import MOST_JOBS
 from ...spec import (
     JOBS,
@@ -70,7 +70,7 @@ class BagRow:
         if what not in ("hours", "dollars", "failed") or not 0 < level < 1:
             raise PlanError("An interval is of hours, dollars or failed, with a level between 0 and 1",
                             fix='For example: row.interval("dollars", 0.9)')  # fmt: skip
-        from ...planner.ranges.middle import middle
+        from ...planner.ranges import middle
 
         return middle(getattr(self.courses, what), level)
 
@@ -152,7 +152,7 @@ def bag_plan(
         raise DeclarationError("A bag is planned with lifetimes, not with a number of revocations",
                                where="--revocations", fix="Choose published, own, none or a CSV file.")  # fmt: skip
     if policy not in (None, *POLICIES):
-        raise DeclarationError(f"Unknown policy '{policy}'", where="--policy", fix="Choose reuse or memoryless.")
+        raise unknown("policy", str(policy), POLICIES, where="--policy")
     if not 0 <= spare <= 1:
         raise DeclarationError("--spare is a share from 0 to 1", fix="For example: --spare 0.1.")
     times = parse_job_time(job_time)
@@ -200,7 +200,7 @@ def _bag(
     """The bag on such VMs, what one of them costs an hour on demand, and what lifetimes and prices rest on."""
     from ...bags.policy.simulate import Bag
     from ...catalog.published import LAST_HOUR, startup
-    from ...planner.lifetimes.beyond import Capped
+    from ...planner.lifetimes.kaplan_meier import Capped
     from ...planner.lifetimes.published import stand_in
 
     gpu = group.accelerator

@@ -19,8 +19,7 @@ from .learning import alike, learn, record, source, store_of
 from .revocations import emulated, foreseen
 
 if TYPE_CHECKING:
-    from ...planner.expected import Behind
-    from ...planner.forecast import Forecast
+    from ...planner.forecast import Behind, Forecast
     from ...planner.measured import Record
     from ...planner.store import ModelStore
     from ..handles import Cluster, Run
@@ -68,7 +67,7 @@ def _stand_ins(state: ClusterState) -> str:
 def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record) -> Behind | None:
     """Where the run is slower, with the workers that it has had for long enough, than its like were."""
     from ...planner.choices import Choice
-    from ...planner.expected import behind
+    from ...planner.forecast import behind
 
     spec, latest = run.state.spec, seen.observations[-1] if seen.observations else None
     if not spec.alarm_below or latest is None or latest.seconds < spec.alarm_after:

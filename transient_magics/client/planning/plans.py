@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ...catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone, parse_disk, worker_machines
-from ...catalog.capacity import DAYS, GOOGLE_H100_2025, drawn
-from ...catalog.traces import Trace, read_traces
-from ...errors import DeclarationError, PlanError
+from ...catalog.traces import DAYS, GOOGLE_H100_2025, Trace, drawn, read_traces
+from ...errors import DeclarationError, PlanError, unknown
 from ...spec import Source, WorkerGroup, parse_groups
-from ...spec.grammar import nearest
 from ...spec.units import parse_deadline
 from ..cell import listed
 from ..declaring import MODELS, refuse_far, refuse_on_demand
@@ -83,7 +81,7 @@ def plan(
     seed: int = 0,
 ) -> Plan | Search | BagPlan:
     """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog, of
-    one GPU or of two (of `gpus`, else of all whose speed is known).
+    one GPU or of two (of `gpus`, else of all with a known speed that Google sells, at list prices).
 
     `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
     name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs, or
@@ -116,7 +114,7 @@ def plan(
     include = listed(include)
     if jobs is not None or job_time is not None:
         raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
-    from ...planner.accuracy import Accuracies
+    from ...planner.efficiency import Accuracies
     from ...planner.plan import make_plan
     from ...planner.search import search
     from ...planner.startups import own_starts
@@ -195,10 +193,11 @@ def _asked(workload: Workload, what_if: Mapping[str, float]) -> Any:
     """Raises DeclarationError for what is no change, or where no stalls were measured that it would change."""
     from ...planner.stalls.what_if import Change
 
-    if unknown := sorted({*what_if} - {*WHAT_IF}):
-        other = "Cores, disks and servers are those of --machine-type, --disk and --ps."
-        raise DeclarationError(f"Unknown change '{unknown[0]}'", where="--what-if",
-                               fix=f"Choose from {', '.join(WHAT_IF)}. {other}")  # fmt: skip
+    if others := sorted({*what_if} - {*WHAT_IF}):
+        fix = (
+            f"Choose from {', '.join(WHAT_IF)}. Cores, disks and servers are those of --machine-type, --disk and --ps."
+        )
+        raise unknown("change", others[0], WHAT_IF, where="--what-if", otherwise=fix)
     if not workload.stalls:
         raise DeclarationError(f"No stalls of {workload.name} were measured", where="--what-if",
                                fix="Measure them first: %transient_stalls RUN.")  # fmt: skip
@@ -247,8 +246,7 @@ def _workload(
     if name and (found := published(name)):
         return found, {}, ""
     if name and "/" in name:
-        raise DeclarationError(f"Unknown published workload '{name}'", where="--workload",
-                               fix=nearest(name.lower(), list(PUBLISHED)))  # fmt: skip
+        raise unknown("published workload", name.lower(), PUBLISHED, where="--workload")
     if not name and not named["model"] and not code:
         raise DeclarationError("A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}.")
     runs = known_runs()
@@ -302,8 +300,9 @@ def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str,
     settings; where it was measured."""
     found = next((run for run in reversed(runs) if run.state.name == name), None)
     if found is None:
-        raise DeclarationError(f"There is no run {name}, and no published workload of that name", where="--workload",
-                               fix="For example: icac19/resnet-32.")  # fmt: skip
+        names = [run.state.name for run in runs]
+        fix = "For example: icac19/resnet-32."
+        raise unknown("run or published workload", name, names, where="--workload", otherwise=fix, numbered=True)
     if is_synchronous(found):
         raise PlanError(f"{name} took its steps together (--mode sync), which does not tell how fast each worker is",
                         fix="Name an asynchronous run; the plan itself may be of --mode sync.")  # fmt: skip
@@ -373,8 +372,7 @@ def _steps(
 
 def _model(name: str) -> str:
     if name not in MODELS:
-        raise DeclarationError(f"Unknown provisioning model '{name}'", where="--provisioning-model",
-                               fix=f"Choose from {', '.join(MODELS)}.")  # fmt: skip
+        raise unknown("provisioning model", name, MODELS, where="--provisioning-model")
     return name
 
 

@@ -52,7 +52,7 @@ class Expectations:
         if workload is None or not at_once:
             return None
         from ...planner.choices import Choice
-        from ...planner.ranges.middle import middle
+        from ...planner.ranges import middle
 
         found = parse_machines(machines) if machines else {cluster.groups[0].accelerator: workers}
         groups = tuple(WorkerGroup(gpu, count, cluster.home_zone) for gpu, count in found.items())

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...catalog.capacity import GOOGLE_H100_2025, drawn
-from ...catalog.traces import Trace, read_traces
-from ...errors import DeclarationError
-from ...spec.grammar import nearest
+from ...catalog.traces import GOOGLE_H100_2025, Trace, drawn, read_traces
+from ...errors import DeclarationError, unknown
 
 _OPTION = "--availability"
 
@@ -55,8 +53,7 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
         return name, traces
     found = [trace for trace in traces if wanted in (trace.name, trace.zone)]
     if not found:
-        names = [trace.name for trace in traces]
-        raise DeclarationError(f"{name} has no trace '{wanted}'", where=_OPTION, fix=nearest(wanted, names))
+        raise unknown("trace", wanted, [trace.name for trace in traces], at=name, where=_OPTION)
     return name, found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ClusterError, TransientError, joined
+from ...errors import ClusterError, TransientError, joined, unknown
 from ...journal import VmState
 from ...protocol.cluster_commands import ChangeMachine
 from ...protocol.share import WHOLE, Share
@@ -93,9 +93,8 @@ def _all_running(cluster: Cluster) -> list[VmState]:
 def _running(cluster: Cluster, name: str) -> VmState:
     vm = cluster.state.vms.get(name)
     if vm is None or not vm.living or not vm.vm_id:
-        living = ", ".join(each.name for each in cluster.state.living if each.vm_id)
-        fix = f"There are: {living}." if living else ""
-        raise ClusterError(f"{cluster.name} has no VM {name} that runs", fix=fix)
+        running = [each.name for each in cluster.state.living if each.vm_id]
+        raise unknown("running VM", name, running, where=cluster.name, numbered=True, error=ClusterError)
     if vm.change:
         raise ClusterError(f"{name} is just becoming {vm.change.machine_type}", fix="Try again when it is ready.")
     return vm

@@ -17,7 +17,7 @@ from typing import Any
 
 from ... import places
 from ...catalog import check_zone, default_zone
-from ...errors import CloudError, ClusterError
+from ...errors import CloudError, ClusterError, unknown
 from ...journal import Event, events, read
 from ...journal.lock import starting
 from ...protocol import layout
@@ -204,8 +204,8 @@ def delete_image(name: str, project: str | None = None) -> str:
         raise ClusterError(f"The image {name} is being built", fix="Wait until it is there.")
     answer = ask("images", "Deleting the image", "delete", "--name", name, *([project] if project else []))
     if not known and not answer["deleted"]:
-        fix = f"There are: {', '.join(answer['names'])}." if answer["names"] else "There is none at all."
-        raise CloudError(f"There is no image {name} that was baked here", where=project or "the emulator", fix=fix)
+        fix = "" if answer["names"] else "None was baked here."
+        raise unknown("image", name, answer["names"], where=project or "the emulator", otherwise=fix, error=CloudError)
     if known:
         shutil.rmtree(known.directory, ignore_errors=True)
     return f"The image {name} is deleted." if answer["deleted"] else f"The build of {name} that failed is forgotten."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ClusterError
 from ...journal import ClusterState, StudyState, TrialState
-from ...trials.optuna_study import STATES, distributions, for_optuna
+from ...trials import STATES, distributions, for_optuna
 from .comparison import evaluated
 from .trials import runs_of, value_of
 

@@ -11,10 +11,8 @@ from ...catalog import disk_speed
 from ...journal import ClusterState, RunState
 from ...planner.speeds.preparation import kind_of, vcpus_of
 from ...planner.stalls import parts as measured
-from ...planner.stalls.advice import advice, milliseconds
-from ...planner.stalls.parts import Estimate, Part, Stalls, by_kind
-from ...planner.stalls.placement import Apart, apart
-from ...planner.stalls.terms import Place, Terms
+from ...planner.stalls.parts import Apart, Estimate, Part, Stalls, apart, by_kind
+from ...planner.stalls.terms import Place, Terms, advice, milliseconds
 from .. import text
 from .disturbances import disturbances
 

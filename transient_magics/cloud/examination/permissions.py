@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...errors import CloudError
-from ..calling.asking import RESOURCE_MANAGER, STORAGE, ask
-from ..calling.calls import Calls
+from ..calling.calls import RESOURCE_MANAGER, STORAGE, Calls, ask
 from ..calling.permissions import (
     EXTERNAL_ADDRESS,
     OWN_IMAGE,

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from ...errors import CloudError, ConsumerError, GoneError
 from ...protocol import checks
-from ..calling.asking import ORGANIZATION_POLICY, RESOURCE_MANAGER, ask
-from ..calling.calls import Calls
+from ..calling.calls import ORGANIZATION_POLICY, RESOURCE_MANAGER, Calls, ask
 from ..calling.mending import lift, lift_managed
 from ..translation import IMAGE
 from ..values import VmRequest

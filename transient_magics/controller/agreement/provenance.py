@@ -24,7 +24,7 @@ from ...protocol.dask.spec import DaskSpec
 from ...protocol.events import FACT
 from ...protocol.literals import same
 from ...spec import ClusterSpec, price_kind
-from ...trials.points import point
+from ...trials import point
 from ..decisions.restarting import asked
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ...errors import ClusterError, ForeignError
+from ...errors import ClusterError, ForeignError, install_extra
 from ...files import write_atomically
 from ...journal import now, read
 from ...journal.bags import events
@@ -63,7 +63,7 @@ class Bags(Works[BagSpec]):
         if not can_read():
             raise ClusterError(
                 f"The controller of {self.directory.name} has no NumPy, which reads what a bag returns",
-                fix='pip install "transient-magics[bags]"',
+                fix=install_extra("bags"),
             )
 
     def declared(self, name: str, spec: BagSpec) -> events.BagDeclared:

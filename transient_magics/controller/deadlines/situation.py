@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ...catalog import accelerator
-from ...deadlines.market import LASTS, PRIOR_SPELLS, Market, believed
-from ...deadlines.seen import ON_DEMAND, SPOT, Kind, Seen, Workers, zones_for
+from ...deadlines.seen import LASTS, ON_DEMAND, PRIOR_SPELLS, SPOT, Kind, Market, Seen, Workers, believed, zones_for
 from ...deadlines.speeds import Speeds
 from ...journal import ClusterState, RunState, VmState
 from ...journal.cost import charged, total
-from ...spec import WORKER, ClusterSpec, boot_times
+from ...spec import WORKER, ClusterSpec
+from ...spec.image import usual_boot_seconds
 
 _LATE = 2.326  # deviations: one start in a hundred takes longer
 _ROUGH = 0.1  # of a mean start: how far starts differ at least
@@ -82,7 +82,7 @@ def _start(
     on_their_way = [now - max(vm.answered_at, run.started_at) for vm in vms
                     if vm.state == "ready" and run.started_at and vm.name not in run.workers]  # fmt: skip
     joined = [*(run.deadline.joins if run.deadline else ()), *(each for each in on_their_way if each > _JOIN)]
-    boot = statistics.fmean(booted) if booted else _UNSEEN * boot_times.usual(spec, gpu) / rate
+    boot = statistics.fmean(booted) if booted else _UNSEEN * usual_boot_seconds(spec, gpu) / rate
     join = statistics.fmean(joined) if joined else _JOIN
     varies = max(statistics.pstdev(booted) if booted else 0.0, _ROUGH * boot)
     longest = boot + _LATE * varies + max([*joined, join])

@@ -29,7 +29,8 @@ from ...deadlines.seen import zones_for
 from ...journal import ClusterState, Relocation, VmState, boot_key
 from ...journal.cost import total
 from ...protocol.machines import CPU
-from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, boot_times, render_duration
+from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, render_duration
+from ...spec.image import least_boot_seconds
 from . import moving
 from .capacity import Capacity
 from .given_up import empty, to_go
@@ -328,7 +329,7 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
             yield DeleteVm(vm.name, "no longer declared")
         elif vm.name in useless:
             yield useless[vm.name]
-        elif vm.name in given_up and spec.replace and left >= boot_times.least(spec, vm.accelerator):
+        elif vm.name in given_up and spec.replace and left >= least_boot_seconds(spec, vm.accelerator):
             yield DeleteVm(vm.name, given_up[vm.name])
 
 
@@ -389,7 +390,7 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         fits = [vm for vm in before.get((place.role, place.slot), ()) if place.fits(vm)]
         if any(vm.living and vm.state != "leaving" for vm in fits):
             continue
-        if left < boot_times.least(spec, place.accelerator):
+        if left < least_boot_seconds(spec, place.accelerator):
             continue
         if boot_key(place.role, place.accelerator) in state.given_up:
             continue

@@ -22,7 +22,8 @@ from ...catalog import region
 from ...errors import ClusterError
 from ...journal import ClusterState, Relocation, VmState
 from ...journal.cost import total
-from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, boot_times, render_duration, render_money
+from ...spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, render_duration, render_money
+from ...spec.image import boot_patience
 from .capacity import STOCKOUT
 
 CAPACITY_SECONDS = 180.0
@@ -154,7 +155,7 @@ def _staying(state: ClusterState, new: ClusterSpec) -> list[VmState]:
 def patience(spec: ClusterSpec) -> float:
     """Seconds after which a move to `spec` is given up: for so long both clusters may have to be paid."""
     kinds = ["", *(group.accelerator for group in spec.groups)]
-    return max(boot_times.patience(spec, kind) for kind in kinds) + _HAND_OVER_SECONDS
+    return max(boot_patience(spec, kind) for kind in kinds) + _HAND_OVER_SECONDS
 
 
 def step(

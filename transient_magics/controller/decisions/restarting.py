@@ -11,10 +11,11 @@ from typing import Literal
 
 from ...catalog import DISK_GB, disk_hourly, smaller_machine
 from ...cloud import STOPPED, Vm
-from ...errors import ClusterError, DeclarationError
+from ...errors import ClusterError, DeclarationError, unknown
 from ...journal import ClusterState, VmState, events
 from ...protocol.share import LEAST
-from ...spec import PARAMETER_SERVER, WORKER, boot_times
+from ...spec import PARAMETER_SERVER, WORKER
+from ...spec.image import least_boot_seconds
 from ...spec.places import places
 from ...spec.pricing import lines_of
 
@@ -37,13 +38,13 @@ def asked(state: ClusterState, name: str, machine_type: str, now: float) -> even
     """
     vm, spec = state.vms.get(name), state.spec
     assert spec
-    workers = ", ".join(each.name for each in state.serving if each.role == WORKER and each.state == "ready")
-    there = f"There are: {workers}." if workers else "Wait until one is ready."
+    workers = [each.name for each in state.serving if each.role == WORKER and each.state == "ready"]
+    there = f"Take a worker: {', '.join(workers)}." if workers else "Wait until one is ready."
     if vm is None or not vm.living:
-        raise ClusterError(f"{spec.name} has no VM {name} now", fix=there)
+        raise unknown("VM", name, workers, where=spec.name, otherwise=there, numbered=True, error=ClusterError)
     if vm.role == PARAMETER_SERVER:
         what = f"{name} keeps the variables that every worker needs, and is not stopped"
-        raise ClusterError(what, fix=f"Take a worker. {there}" if workers else "Take a worker.")
+        raise ClusterError(what, fix=there)
     if vm.role != WORKER:
         raise ClusterError(f"{name} is no worker, and is not stopped", fix=there)
     wanted = machine_type.strip().lower() or vm.rented_as
@@ -55,7 +56,7 @@ def asked(state: ClusterState, name: str, machine_type: str, now: float) -> even
         (state.leases[each] for each in places(vm.slot) if state.leases.get(each) not in _runs(state)), ""
     ):
         raise ClusterError(f"{name} works for {other}, which would be interrupted", fix=f"Wait until {other} is over.")
-    if state.seconds_left(now) < boot_times.least(spec, vm.accelerator):
+    if state.seconds_left(now) < least_boot_seconds(spec, vm.accelerator):
         raise ClusterError(f"{name} would not answer again before the end of {spec.name}")
     kind = vm.accelerator or "cpu"
     entry, part = smaller_machine(kind, vm.rented_as, wanted)

@@ -1,49 +1,53 @@
-"""Archives of the folder that a job keeps, as they come to the job's folder here.
+"""What a job leaves: the folder that it keeps, as an archive, and what its command printed.
 
-An archive counts once all of it is here, on disk, with the digest that was told, and nothing but plain files in it;
-until then the one before does.
+An archive counts once all of it is here; until then the one before does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import ForeignError, RoomError
+from ...errors import ForeignError
+from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
-from ...protocol.job import MOST_KEPT_BYTES
-from ...remote import room
+from ...protocol import layout
 from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
+from ..artifacts import MOST_ARCHIVE, MOST_OUTPUT, Artifact, look_for_room
 
 Get = Callable[[Path], Awaitable[bool]]
-MOST_BYTES = MOST_KEPT_BYTES + 64 * 2**20
-"""Of an archive: what is kept, and the names of its files."""
+MOST_BYTES = MOST_ARCHIVE
 
 
-async def bring(folder: Path, told: JobPacked | JobKept, get: Get) -> bool:
-    """Have the archive that was told of in the folder of its job; False where `get`, which writes it to a path, finds
-    none.
+def archive(told: JobPacked | JobKept) -> Artifact:
+    """The archive that was told of: of plain files, with the digest that was told."""
+    file = f"{layout.JOBS}/{told.job}/{layout.KEPT}/{layout.archive(told.number)}"
+    return Artifact(f"folder of {told.job}", (file,), MOST_ARCHIVE, told.digest, told.bytes, look_through)
 
-    Raises ForeignError or ValueError where it is not what was told, and RoomError where this machine has no room.
-    """
-    target = path_of(folder, told.number)
-    arrived = target.with_name(f".{target.name}")
-    try:
-        if not await fetch(arrived, told, get):
-            return False
-        arrived.replace(target)
-    finally:
-        arrived.unlink(missing_ok=True)
-    return True
+
+def output(job: str, attempt: int, rank: int) -> Artifact:
+    """What the command printed in an attempt on the VM of that rank. It grows while the attempt goes on."""
+    file = f"{layout.JOBS}/{job}/{layout.OUTPUT}/{layout.output(attempt, rank)}"
+    return Artifact(f"output of {job}", (file,), MOST_OUTPUT, version=attempt)
+
+
+def left(job: JobState) -> Iterator[Artifact]:
+    """All that a job has left so far: what it printed in attempts that are over, and its newest archive."""
+    over = job.attempt if job.over or not job.vms else job.attempt - 1
+    for attempt in range(1, over + 1):
+        for rank in range(job.spec.workers):
+            yield output(job.name, attempt, rank)
+    if job.kept:
+        yield archive(job.kept)
 
 
 async def fetch(arrived: Path, told: JobPacked | JobKept, get: Get) -> bool:
     """Bring the archive that was told of to the path `arrived`, where it does not count yet. As `bring`."""
     arrived.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _check_room(arrived.parent, told.bytes)
+    look_for_room(arrived.parent, told.bytes)
     if not await get(arrived):
         return False
     await asyncio.to_thread(_look_at, arrived, told.digest)
@@ -71,24 +75,18 @@ async def combine(
         return about
     assert kept is not None
     below = path_of(folder, before)
-    _check_room(target.parent, below.stat().st_size + arrived.stat().st_size)
+    look_for_room(target.parent, below.stat().st_size + arrived.stat().st_size)
     newer = told.saved > kept.saved
     both = await asyncio.to_thread(overlay, below, arrived, target, newer=newer)
     saved = max(told.saved, kept.saved)
     return replace(about, files=both.files, bytes=both.bytes, digest=both.digest, saved=saved)
 
 
-def _check_room(folder: Path, needed: int) -> None:
-    if needed > room(folder):
-        what = f"this machine's disk has no room for {needed:,} bytes more"
-        raise RoomError(what, where=str(folder), fix="Free some of it.")
-
-
 def forget_older(folder: Path, number: int) -> None:
-    """Delete those from before that number."""
-    for each in numbers(folder):
-        if each < number:
-            path_of(folder, each).unlink(missing_ok=True)
+    """Delete the archives in the folder of a job that are older than that number."""
+    for older in numbers(folder):
+        if older < number:
+            path_of(folder, older).unlink(missing_ok=True)
 
 
 def _look_at(path: Path, digest: str) -> None:

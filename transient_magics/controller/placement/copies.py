@@ -14,16 +14,11 @@ from ...cloud import CloudStorage
 from ...errors import CloudError, GoneError
 from ...protocol import layout
 from ...runtime.files.manifest import split
+from ..artifacts import IN_BUCKET
 
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 60.0
-_PLACES = (layout.JOBS, layout.BAGS)
-_COPIED = (
-    f"{layout.JOBS}/*/{layout.KEPT}/*.tar", f"{layout.JOBS}/*/{layout.OUTPUT}/*.log",
-    f"{layout.BAGS}/*/{layout.RESULTS}/*", f"{layout.BAGS}/*/{layout.SURROGATE}",
-    f"{layout.BAGS}/*/{layout.SURROGATE_ARRAYS}",
-)  # fmt: skip
 
 
 class Copies:
@@ -67,9 +62,6 @@ class Copies:
             return False
         return True
 
-    async def checkpoints(self, run: str, target: Path) -> None:
-        """None of those are here that no bucket took."""
-
 
 async def keep_copies(copies: Copies, directory: Path) -> str:
     """Renew them once; what was in the way, in a sentence, or nothing. The next time has to do then: work goes on."""
@@ -82,7 +74,7 @@ async def keep_copies(copies: Copies, directory: Path) -> str:
 
 
 def _found(directory: Path) -> Iterator[tuple[str, tuple[int, int]]]:
-    for path in sorted(path for pattern in _COPIED for path in directory.glob(pattern)):
+    for path in sorted(path for pattern in IN_BUCKET for path in directory.glob(pattern)):
         if not path.name.startswith("."):
             try:
                 known = path.stat()

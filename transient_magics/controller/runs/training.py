@@ -25,7 +25,7 @@ from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, S
 from ...protocol.vm_events import from_chief
 from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
-from ...spec.boot_times import has_gpu
+from ...spec.image import has_gpu
 from ..foreign import Refusals
 from ..packages import gather
 from ..place import here

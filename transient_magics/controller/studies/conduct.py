@@ -20,8 +20,7 @@ from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...spec import run_store
-from ...trials.optuna_study import Twin, missing
-from ...trials.points import point, random_point
+from ...trials import Twin, missing, point, random_point
 from ..record import Recorder
 from ..tasks import Tasks
 from ..vms.link import Link

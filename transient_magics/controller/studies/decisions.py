@@ -17,7 +17,7 @@ from ...journal import ClusterState, RunState, StudyState, TrialState
 from ...journal.cost import charged
 from ...protocol.machines import parse_machines
 from ...spec import render_duration, render_money
-from ...trials.points import point
+from ...trials import point
 from ..decisions.ledger import has_place, has_room
 
 FIRST = 3

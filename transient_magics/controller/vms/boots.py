@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...cloud import ComputeEngine
 from ...errors import CloudError
 from ...journal import MOST_FAILED_BOOTS, VmState, events
-from ...spec.boot_times import patience
+from ...spec.image import boot_patience
 from ..record import Recorder
 from ..tasks import Tasks
 from .access import Access
@@ -89,7 +89,7 @@ class Boots:
     async def _follow(self, name: str) -> None:
         # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
         gpu = self._recorder.state.vms[name].accelerator
-        heard, longest = time.monotonic(), patience(self._recorder.spec, gpu)
+        heard, longest = time.monotonic(), boot_patience(self._recorder.spec, gpu)
         while True:
             await asyncio.sleep(_EVERY)
             vm = self._recorder.state.vms[name]

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 from pathlib import Path
 
-from ...errors import ClusterError
+from ...errors import ClusterError, unknown
 from ...journal import ClusterState
 from ...protocol import layout
 from ..place import here
@@ -29,8 +29,8 @@ async def last_lines(
     if link is None:
         if vm in state.vms:
             raise ClusterError(f"{vm} is not connected now")
-        living = ", ".join(each.name for each in state.living)
-        raise ClusterError(f"{directory.name} has no VM {vm}", fix=f"There are: {living}." if living else "")
+        names = [known.name for known in state.living]
+        raise unknown("VM", vm, names, where=directory.name, numbered=True, error=ClusterError)
     latest = state.active_run or state.run
     chosen = run or (latest.name if latest else None)
     path = layout.log_on_vm(chosen, vm) if chosen else f"{layout.ON_VM}/{layout.AGENT_LOG}"

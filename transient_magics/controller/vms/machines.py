@@ -13,7 +13,7 @@ from ...catalog import CONTROLLER_DISK_GB, DISK_GB, DISK_TYPE, accelerator
 from ...cloud import VmRequest, request_id, rules
 from ...journal import events
 from ...spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
-from ...spec.boot_times import has_gpu, image_of
+from ...spec.image import has_gpu, image_of
 from ..decisions.core import RequestVm
 from .owner import MACHINE_LABEL, OWNER_LABEL, user
 from .startup import CONTROLLER_USER, USER, account_script, controller_script, startup_script

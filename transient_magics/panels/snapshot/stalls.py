@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...errors import DeclarationError
+from ...errors import DeclarationError, unknown
 from .contract import StallAnswer, StallBar, StallPart, Stalls, sound
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ def wanted(asked: object) -> dict[str, float]:
         raise DeclarationError("A change has names and numbers")
     found = dict[str, float]()
     for name, value in asked.items():
-        if name not in CHANGES or isinstance(value, bool) or not isinstance(value, int | float):
-            raise DeclarationError(f"{name!r} is nothing that can be changed", fix=f"There are: {', '.join(CHANGES)}.")
+        if name not in CHANGES:
+            raise unknown("change", str(name), CHANGES)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DeclarationError(f"{name} takes a number, not {value!r:.80}")
         found[str(name)] = float(value)
     return found
 

@@ -1,1 +1,1 @@
-"""Work that must be done by a deadline, on VMs that come and go: when to wait, when to pay on demand."""
+"""What a deadline costs, simulated on markets of Spot VMs."""

@@ -17,8 +17,7 @@ from functools import partial
 import numpy as np
 
 from ...catalog import never_on_demand
-from ...catalog.capacity import REQUESTED, numbers_while_any
-from ...catalog.traces import Trace
+from ...catalog.traces import REQUESTED, Trace, numbers_while_any
 from ...deadlines.seen import SPOT, Kind
 from ...deadlines.speeds import Speeds
 from ...deadlines.world import Capacity, World
@@ -29,8 +28,7 @@ from ...spec import render_duration
 from ..choices import Choice
 from ..simulate import Course
 from ..speeds.workloads import Workload
-from .chains import published
-from .market import GRID
+from .market import GRID, published
 
 _LOWER, _LATE = 1.645, 2.326  # deviations: of a speed that 5 % are below, of a start that 1 % take longer than
 _DECISIONS = 100  # until a deadline: what a controller does each second is done so often

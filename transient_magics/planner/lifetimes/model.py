@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -34,3 +35,20 @@ def drawn(
 ) -> NDArray[np.float64]:
     """Total lifetimes in hours of VMs that have reached `age`, drawn by chance."""
     return model.quantile(1 - random.random(shape), age)
+
+
+def from_table(
+    share: NDArray[np.float64],
+    age: float | NDArray[np.float64],
+    ages: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    survival: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Total lifetimes in hours that `share` of those who reached `age` exceed; infinite where no share is so low.
+
+    `ages` rise and `shares` fall, from (0, 1) on; between them survival is straight. `survival` tells the share at
+    any age.
+    """
+    reached = np.asarray(age, float)
+    found = np.interp(-share * survival(reached), -shares, ages, right=np.inf)
+    return np.maximum(found, np.nextafter(reached, np.inf))

@@ -18,8 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import LifetimeModel
-from .sampling import from_table
+from .model import LifetimeModel, from_table
 
 _ROWS = 4001
 _EARLY_OVER = 30.0  # time constants, after which nothing of e^-t is left

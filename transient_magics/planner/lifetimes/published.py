@@ -24,8 +24,7 @@ from ...catalog.published import (
     stand_in_words,
     tables,
 )
-from .beyond import Capped, Continued, continued
-from .kaplan_meier import KaplanMeier
+from .kaplan_meier import Capped, Continued, KaplanMeier, continued
 from .model import LifetimeModel
 from .observations import Observations
 from .resampling import BLOCKS, Resampled

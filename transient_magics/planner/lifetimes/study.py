@@ -1,21 +1,31 @@
-"""All that observed lifetimes tell about the VMs in question: survival as seen, formulas, hazard, and a change."""
+"""All that observed lifetimes tell about the VMs in question: survival as seen, formulas, hazard, and a change.
+
+Formulas are fitted by maximum likelihood: a revocation at a known age counts with the density there, one that is known
+by the hour with the probability of that hour, and a VM that was not revoked with the probability of living at least so
+long. A preemptible VM that reached 24 hours was not revoked but ended by contract, which tells nothing about
+revocations: it counts as one that lived at least so long, whatever the formula, so that formulas with a wall and
+without can be compared. Beside it, for comparison with what others published, least squares on the distribution of the
+revoked alone (`as_published`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
 
-from ...errors import DeclarationError, PlanError
-from ...spec.grammar import nearest
-from .beyond import continued
+from ...errors import DeclarationError, PlanError, unknown
 from .change import Change, compare
-from .fitting import FORMULAS, Fit, fit, formulas
-from .kaplan_meier import KaplanMeier
+from .kaplan_meier import Capped, KaplanMeier, continued
 from .model import LifetimeModel
-from .observations import CAP_HOURS, CAPPED_BY, LEAST_EVENTS, enough
+from .observations import CAP_HOURS, CAPPED_BY, LEAST_EVENTS, Observations, enough
+from .parametric import Bathtub, EarlyThenSteady, ParametricModel, Weibull
+from .published import published_lifetimes
 from .sources import Question, Source, found
 
 _EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 12.0, 18.0, 24.0, 48.0, 96.0, 192.0, 384.0, 768.0)
@@ -75,7 +85,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
     sensible = formulas(capped=question.capped)
     for name in chosen:
         if name not in FORMULAS:
-            raise DeclarationError(f"Unknown formula '{name}'", where="--fit", fix=nearest(name, FORMULAS))
+            raise unknown("formula", name, FORMULAS, where="--fit")
     if walled := [name for name in chosen if name not in sensible]:
         what = f"The {walled[0]} has a wall at 24 hours, and Spot VMs have no such limit"
         raise DeclarationError(what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible.")
@@ -103,3 +113,174 @@ def _change(told: Source, question: Question) -> Change | None:
     if known.events < LEAST_EVENTS:
         return None
     return compare(KaplanMeier(known), question.counted(told.latest))
+
+
+_IMPOSSIBLE = 1e12
+_AGAIN = 2
+_FARTHEST = 30.0  # of the search's numbers, which are logarithms or log-odds
+_Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A formula with the parameters that make the observations most likely.
+
+    `aic`: Akaike's criterion, smaller is better (1974, doi 10.1109/TAC.1974.1100705). `distance`: the largest
+    difference to the observed survival (Kolmogorov and Smirnov's statistic, against Kaplan-Meier).
+    """
+
+    model: LifetimeModel
+    parameters: Mapping[str, float]
+    log_likelihood: float
+    distance: float
+
+    @property
+    def name(self) -> str:
+        """What people call the formula."""
+        return self.model.name
+
+    @property
+    def aic(self) -> float:
+        return 2 * len(self.parameters) - 2 * self.log_likelihood
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How the search's free numbers become a model, and where it starts: mean hours are given."""
+
+    build: Callable[[_Vector], ParametricModel]
+    starts: Callable[[float], Sequence[Sequence[float]]]
+    wall: bool = False
+
+
+def _bathtub(free: _Vector) -> Bathtub:
+    share = special.expit(free[:4])
+    a, b, tau1, tau2 = (float(least + (most - least) * x) for x, (least, most) in zip(share, _BOUNDS, strict=True))
+    return Bathtub(a, b, tau1, tau2, float(np.exp(free[4])) if len(free) > 4 else 0.0, CAPPED_BY)
+
+
+_BOUNDS = ((0.0, 1.0), (20.0, 28.0), (0.01, 20.0), (0.05, 5.0))
+"""Of A, b, tau1 and tau2: without them the wall may be put to other uses than standing near 24 hours."""
+_TUBS = [[-0.5, b, tau1, tau2] for b, tau2 in ((0.2, -2.0), (0.4, -4.0)) for tau1 in (-3.0, -1.5)]
+
+
+_FAMILIES: Mapping[str, _Family] = {
+    "exponential": _Family(lambda free: Weibull(float(np.exp(free[0]))), lambda mean: [[np.log(mean)]]),
+    "weibull": _Family(
+        lambda free: Weibull(float(np.exp(free[0])), float(np.exp(free[1]))),
+        lambda mean: [[np.log(mean), -0.1], [np.log(mean), -0.8]],
+    ),
+    "early": _Family(
+        lambda free: EarlyThenSteady(*map(float, (special.expit(free[0]), np.exp(free[1]), np.exp(free[2])))),
+        lambda mean: [[share, tau, -np.log(2 * mean)] for share in (-1.5, 0.0) for tau in (-1.0, 1.0)],
+    ),
+    "bathtub4": _Family(_bathtub, lambda mean: _TUBS, wall=True),
+    "bathtub5": _Family(_bathtub, lambda mean: [[*tub, np.log(0.1 / mean)] for tub in _TUBS], wall=True),
+}
+FORMULAS = tuple(_FAMILIES)
+"""Names of what can be fitted; those with a wall only to preemptible VMs."""
+
+
+def formulas(*, capped: bool) -> tuple[str, ...]:
+    """Those that make sense of VMs that end at 24 hours (`capped`), or of VMs that do not."""
+    return tuple(name for name, family in _FAMILIES.items() if capped or not family.wall)
+
+
+def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
+    """The most likely parameters of a formula. `capped`: of preemptible VMs, none of which lives beyond 25 hours; what
+    ended them from 24 hours on is not fitted.
+
+    Raises PlanError where the formula cannot describe the observations at all.
+    """
+    family = _FAMILIES[formula]
+    observed = observed.without_cap() if capped else observed
+
+    def loss(free: _Vector) -> float:
+        if np.abs(free).max() > _FARTHEST:
+            return _IMPOSSIBLE
+        with np.errstate(all="ignore"):
+            value = -log_likelihood(family.build(free), observed)
+        return value if np.isfinite(value) else _IMPOSSIBLE
+
+    mean = max(observed.watched_hours / max(observed.events, 1), 1e-3)
+    options = {"maxiter": 3000, "maxfev": 3000, "xatol": 1e-5, "fatol": 1e-6}
+
+    def search(start: Sequence[float] | _Vector) -> optimize.OptimizeResult:
+        return optimize.minimize(loss, np.array(start, float), method="Nelder-Mead", options=options)
+
+    best = min((search(start) for start in family.starts(mean)), key=lambda each: each.fun)
+    for _ in range(_AGAIN):  # a simplex that has collapsed at an edge is spread out anew
+        best = search(best.x)
+    if best.fun >= _IMPOSSIBLE:
+        raise PlanError(f"No {formula} lifetime fits these observations", fix="Use the observed survival: --fit km.")
+    formula_model = family.build(best.x)
+    model = Capped(formula_model, CAPPED_BY) if capped and not family.wall else formula_model
+    return Fit(model, formula_model.parameters, -float(best.fun), distance(model, KaplanMeier(observed)))
+
+
+def log_likelihood(model: ParametricModel, observed: Observations) -> float:
+    """How likely the observations are under the model; minus infinite where it rules one of them out."""
+    exact, seen = observed.exact, observed.seen
+    lived = model.survival(observed.lower)
+    chance = np.where(
+        exact,
+        model.density(observed.lower),
+        lived - np.where(seen, model.survival(np.where(seen, observed.upper, 0)), 0),
+    )
+    # A density where nothing is left to die is none: the bathtub's formula does not stop at 1.
+    possible = (chance > 0) & ((lived > 0) | ~exact)
+    if not possible.all():
+        return -np.inf
+    return float(np.log(chance) @ observed.count)
+
+
+def distance(model: LifetimeModel, observed: KaplanMeier) -> float:
+    """The largest difference between a model's survival and the observed, at the ages where that changes: to the share
+    that lived longer, and, where ages are exact, to the one just before."""
+    ages, shares = observed.steps
+    expected = model.survival(ages)
+    before = shares if observed.observed.grouped else np.append(1.0, shares[:-1])
+    inside = (ages > 0) & (ages < observed.end)
+    gaps = np.maximum(np.abs(expected - shares), np.abs(expected - before))[inside]
+    return float(gaps.max(initial=0.0))
+
+
+def as_published(revoked_hours: _Vector) -> tuple[Bathtub, float]:
+    """Least squares of the four-parameter bathtub on the distribution of the revoked alone, as in HPDC 2020; and R².
+
+    VMs that were not revoked are left out, so that VMs seem to die earlier than they do: to compare, not to plan with.
+    """
+    hours = np.sort(np.asarray(revoked_hours, float))
+    share = np.linspace(0, 1, len(hours))
+
+    def ended(age: _Vector, a: float, b: float, tau1: float, tau2: float) -> _Vector:
+        return Bathtub(a, b, tau1, tau2).ended(age)
+
+    found, _ = optimize.curve_fit(
+        ended, hours, share, p0=(0.4, 24.0, 1.0, 0.8), bounds=list(zip(*_BOUNDS, strict=True)), method="dogbox",
+        maxfev=20000,
+    )  # fmt: skip
+    residual = share - ended(hours, *found)
+    return Bathtub(*map(float, found)), 1 - float(residual @ residual) / float(((share - share.mean()) ** 2).sum())
+
+
+def risk(model: LifetimeModel, age: float, hours: float = 1.0) -> float:
+    """The probability that a VM which has reached `age` (in hours) is revoked within the next `hours`; 1 where none
+    lives on."""
+    now, then = map(float, model.survival(np.array([age, age + hours])))
+    return 1 - then / now if now > 0 else 1.0
+
+
+def best_known(provisioning_model: str, *, emulated: bool) -> Callable[[str, str], LifetimeModel]:
+    """What is known of the lifetimes of VMs with a GPU in a region: from the user's own VMs where they are enough, else
+    as published."""
+
+    @cache
+    def lifetimes(gpu: str, region: str) -> LifetimeModel:
+        question = Question(gpu, region, provisioning_model)
+        try:
+            return study(question, "emulated" if emulated else "own", ("exponential",)).model
+        except PlanError:
+            return published_lifetimes(gpu, region)
+
+    return lifetimes

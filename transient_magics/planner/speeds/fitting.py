@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...catalog import ACCELERATORS, accelerator
-from ..ranges.differences import BETWEEN_ERROR, BETWEEN_FREEDOM, BLOCK_SECONDS, student
+from ..ranges import BETWEEN_ERROR, BETWEEN_FREEDOM, BLOCK_SECONDS, student
 from .preparation import gpu_of
 from .speed import SCALING, SERVICE_ERROR, SHARPNESS, capacity, cluster_speed, worker_speed
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 
 from ...errors import DeclarationError
 from ...protocol.measures.stalls import Measure
-from ..ranges.differences import next_run_error
+from ..ranges import next_run_error
 from .parts import Estimate, Repeat, Stalls
 
 WHAT_IF_ERROR = 0.1

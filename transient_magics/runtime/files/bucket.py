@@ -64,7 +64,7 @@ class Bucket:
         with self._explaining(""):
             project = "emulated-project" if emulated or token else None
             self._client = storage.Client(project, _brought(token) if token else None)
-        # No requests of its own accord, as in `cloud/storage/objects.py`.
+        # No requests of its own accord, as in `cloud/storage.py`.
         self._client._bucket_metadata_cache = None  # pyright: ignore[reportAttributeAccessIssue]
         self._session, self._endpoint = _way(self._client)
         self._bucket = self._client.bucket(name)

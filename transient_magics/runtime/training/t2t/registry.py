@@ -8,7 +8,6 @@ nearest neighbours.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ....errors import DeclarationError
+from ....errors import DeclarationError, TransientError, unknown
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import has_gpu
@@ -125,12 +124,7 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
         known = hparams.values()
         for name in typed:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 3)
-                raise DeclarationError(
-                    f"the hparams set {spec.hparams_set} has no {name!r}",
-                    where="--hparams",
-                    fix=f"Near: {', '.join(near)}." if near else "",
-                )
+                raise unknown(f"hyper-parameter of {spec.hparams_set}", name, known, where="--hparams")
         try:
             hparams.parse(spec.hparams)
         except (ValueError, TypeError) as error:
@@ -156,11 +150,9 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
     return hparams
 
 
-def _unknown(kind: str, name: str, store: Iterable[str]) -> DeclarationError:
+def _unknown(kind: str, name: str, store: Iterable[str]) -> TransientError:
     names = sorted({*store, *(known for held, known in index() if held == kind)})
-    near = difflib.get_close_matches(name, names, 3, 0.5)
-    fix = f"Did you mean {' or '.join(near)}?" if near else "The cell can register it."
-    return DeclarationError(f"no {_WORDS[kind]} is registered as {name!r}", fix=fix)
+    return unknown(_WORDS[kind], name, names, otherwise="The cell can register it.")
 
 
 def _import_all(modules: Iterable[str]) -> None:

@@ -1,3 +1,0 @@
-"""Cloud Storage: objects in buckets, and tokens that open one place in one of them."""
-
-from __future__ import annotations

@@ -1,0 +1,176 @@
+"""Results of work: what each piece of work leaves elsewhere, and how it comes into the cluster's folder here.
+
+A kind of work lists what it leaves as `Artifact`s. They come from the VM that made them, from the VM of the controller,
+or from the cluster's bucket. None of these is trusted: an artifact takes its names here once all of its files are on
+this machine's disk, none larger than its bound, with the digest that was told, and its check has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import ForeignError, RoomError
+from ..protocol import layout
+from ..protocol.bag.events import MOST_ARRAY_BYTES
+from ..protocol.checks import LONGEST_LINE
+from ..protocol.job import MOST_KEPT_BYTES
+from ..protocol.measures.trace import MOST_BYTES
+from ..remote import Connection, room
+
+MOST_ARCHIVE = MOST_KEPT_BYTES + 64 * 2**20
+"""Bytes of the folder that a job keeps, with the names of its files."""
+MOST_OUTPUT = 24 * 2**20
+"""Bytes of what a command prints on one VM."""
+MOST_ARRAYS = MOST_ARRAY_BYTES
+"""Bytes of the arrays that a job of a bag returns."""
+MOST_SURROGATE = 64 * 2**20
+"""Bytes of each file of a surrogate."""
+MOST_METRICS = 4 * 2**30
+"""Bytes of the metrics of a run, of which a worker writes some 17 MB a day, and of its events."""
+MOST_COUNTS = LONGEST_LINE
+"""Bytes of what was counted of a model, and of the declaration of a run."""
+MOST_TRACE = MOST_BYTES
+"""Bytes of the trace of a step."""
+
+IN_BUCKET = (
+    f"{layout.JOBS}/*/{layout.KEPT}/*.tar",
+    f"{layout.JOBS}/*/{layout.OUTPUT}/*.log",
+    f"{layout.BAGS}/*/{layout.RESULTS}/*",
+    f"{layout.BAGS}/*/{layout.SURROGATE}",
+    f"{layout.BAGS}/*/{layout.SURROGATE_ARRAYS}",
+)
+"""The artifacts that the controller on a VM copies into the cluster's bucket. Runs have places of their own there."""
+
+
+def accept(*files: Path) -> None:
+    """Take files whatever they hold: they are only read as text, or checked by their reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Files that count together, by their names in the cluster's folder."""
+
+    what: str
+    """What it is, for messages. Of artifacts with the same text one comes after the other."""
+    files: tuple[str, ...]
+    most: int
+    """Bytes of each file, at most."""
+    digest: str = ""
+    """The SHA-256 that was told of the only file; empty where none was."""
+    size: int = 0
+    """The bytes that were told, for which there has to be room before they come; 0 where nothing was told."""
+    check: Callable[..., object] = accept
+    """Called with the paths of the files that arrived, in a thread. It may rewrite them. Raises ValueError."""
+    version: int | None = None
+    """Of files that are replaced by others of the same names: which ones these are. None: files here are the ones."""
+
+
+class Source(Protocol):
+    """A place elsewhere that has the cluster's folder, or a part of it."""
+
+    async def get(self, name: str, target: Path, *, most: int) -> bool:
+        """Fetch the file of that name in the folder as `target`; False where there is none."""
+        ...
+
+
+class VmFolder:
+    """The cluster's folder on a VM, where it is `folder`.
+
+    Of a VM that has the folder of one piece of work alone, `below` is the name of that one in the cluster's folder.
+    """
+
+    def __init__(self, connection: Callable[[], Awaitable[Connection]], folder: str, below: str = "") -> None:
+        self._connection, self._folder, self._below = connection, folder, below
+
+    async def get(self, name: str, target: Path, *, most: int) -> bool:
+        """As `Source` says. Raises RemoteError, ForeignError or OSError."""
+        connection, there = await self._connection(), self.path(name)
+        if not await connection.exists(there):
+            return False
+        await connection.get(there, target, most=most)
+        return True
+
+    def path(self, name: str) -> str:
+        """The path on the VM of a file of that name in the cluster's folder."""
+        return f"{self._folder}/{name.removeprefix(self._below).removeprefix('/')}"
+
+
+async def bring(artifact: Artifact, directory: Path, source: Source) -> bool:
+    """Bring an artifact into the cluster's folder.
+
+    Parameters
+    ----------
+    artifact
+        What to bring.
+    directory
+        The cluster's folder on this machine.
+    source
+        Where it is.
+
+    Returns
+    -------
+    bool
+        False where the source does not have all of its files.
+
+    Raises
+    ------
+    ForeignError
+        It is not what was told of it, or its check failed.
+    RoomError
+        The disk here has no room for it.
+    RemoteError, OSError
+        The source or the disk here failed. It may work later.
+    """
+    async with fetched(artifact, directory, source) as arrived:
+        for path, name in zip(arrived, artifact.files, strict=False):
+            path.replace(directory / name)
+        return bool(arrived)
+
+
+@asynccontextmanager
+async def fetched(
+    artifact: Artifact, directory: Path, source: Source, mark: str = ""
+) -> AsyncGenerator[tuple[Path, ...], None]:
+    """Fetch the files of an artifact beside their places, and give their paths, none where the source lacks one.
+
+    `mark` tells them from those that arrive for the same places simultaneously. Files that the block leaves where they
+    are get deleted. Raises as `bring`.
+    """
+    targets = [directory / name for name in artifact.files]
+    arrived = tuple(target.with_name(f".{target.name}{mark}.part") for target in targets)
+    try:
+        for name, path in zip(artifact.files, arrived, strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            look_for_room(path.parent, artifact.size)
+            if not await source.get(name, path, most=artifact.most):
+                yield ()
+                return
+        await asyncio.to_thread(_look_at, artifact, arrived)
+        yield arrived
+    finally:
+        for path in arrived:
+            path.unlink(missing_ok=True)
+
+
+def look_for_room(folder: Path, needed: int) -> None:
+    """Raise RoomError where the disk of a folder has no room for so many bytes more."""
+    if needed > room(folder):
+        what = f"this machine's disk has no room for {needed:,} bytes more"
+        raise RoomError(what, where=str(folder), fix="Free some of it.")
+
+
+def _look_at(artifact: Artifact, arrived: tuple[Path, ...]) -> None:
+    if artifact.digest:
+        with arrived[0].open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != artifact.digest:
+                raise ForeignError("it is not what was told of it")
+    try:
+        artifact.check(*arrived)
+    except (ValueError, RecursionError) as error:
+        raise ForeignError(str(error)) from error

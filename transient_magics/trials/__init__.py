@@ -1,1 +1,0 @@
-"""Which points a study tries, and which trials it need not finish."""
