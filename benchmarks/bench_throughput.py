@@ -497,7 +497,7 @@ def shrunk_turn(cluster: Cluster, kind: tuple[str, str], parts: Sequence[float],
         cluster.deflate(SHRINKS, cpu=part)
         time.sleep(SETTLES[batching])
         found[part] = examples_rate(run, seconds)
-    cluster.inflate(SHRINKS)
+    cluster.deflate(SHRINKS, restore=True)
     time.sleep(SETTLES[batching])
     whole.append(examples_rate(run, seconds))
     run.stop()

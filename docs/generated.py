@@ -33,7 +33,7 @@ _PAGES = {
     "plan": ("plan",),
     "doctor": ("doctor", "catalog", *(f"image {verb}" for verb in options.IMAGE_VERBS)),
     "weather": ("weather",),
-    "deflate": ("deflate", "inflate"),
+    "deflate": ("deflate",),
     "stalls": ("stalls",),
     "measure": ("measure",),
     "lifetimes": ("lifetimes",),
@@ -72,7 +72,6 @@ _LINES = {
             "plan",
             "weather",
             "deflate",
-            "inflate",
             "stalls",
             "measure",
             "lifetimes",
@@ -164,7 +163,7 @@ def _option(option: Option) -> Iterator[str]:
     if option.default:
         text += f" Default: {option.default}"
         text += "" if text.endswith(".") else "."
-    yield from ("", "```{option} " + spelled, _cell(text), "```")
+    yield from ("", "```{option} " + spelled, *map(_cell, text.splitlines()), "```")
 
 
 def _events() -> Iterator[str]:

@@ -18,8 +18,6 @@ from .errors import HomeError
 
 _VARIABLE = "TRANSIENT_MAGICS_HOME"
 _EMULATOR_VARIABLE = "TRANSIENT_MAGICS_EMULATOR"
-RECORD_VARIABLE = "TRANSIENT_MAGICS_RECORD"
-"""Names the file in which the doctor's programs note what they ask of Google's services."""
 _ELSEWHERE = "set XDG_RUNTIME_DIR to a directory of your own"
 
 

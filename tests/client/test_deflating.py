@@ -31,12 +31,12 @@ def test_a_vm_that_is_just_becoming_another_machine_is_left_out(monkeypatch: pyt
 
     monkeypatch.setattr(deflation, "emulator_of", lambda *_: "")
     monkeypatch.setattr(deflation, "ask", ask)
-    assert deflation.reclaim(cluster, 1.0, "proportional").keys() == {"worker-0"}
-    assert {vm.name for vm, _ in deflation.inflate(cluster, None)} == {"ps-0", "worker-0"}
+    assert [str(change) for change in deflation.deflate(cluster, reclaim=1.0)] == ["worker-0 has 50% of its CPU."]
+    assert {change.vm for change in deflation.deflate(cluster, restore=True)} == {"ps-0", "worker-0"}
     assert asked == [{"worker-0"}, {"ps-0", "worker-0"}]
-    for act in (lambda: deflation.deflate(cluster, NAME), lambda: list(deflation.inflate(cluster, NAME))):
+    for how in ({"cpu": 0.5}, {"restore": True}):
         with pytest.raises(ClusterError, match=r"worker-1 is just becoming n1-standard-2\. Try again when it is ready"):
-            act()
+            list(deflation.deflate(cluster, worker=NAME, **how))
 
 
 def smaller(name: str) -> list[Event]:
@@ -64,7 +64,7 @@ def test_a_worker_that_is_refused_keeps_none_of_the_others_from_what_they_were(m
     monkeypatch.setattr(verbs.client, "cluster", lambda _: cluster)
     said: list[str] = []
     with pytest.raises(ClusterError, match=r"^worker-0 works for job-1.*Wait\. worker-2 works for job-1.*Wait\.$"):
-        said.extend(map(str, verbs.act(arguments.parse("inflate", ["one"]))))
+        said.extend(map(str, verbs.act(arguments.parse("deflate", ["one", "--restore"]))))
     assert said == [
         "ps-0 has all of its CPU and network.",
         "worker-1 leaves what it does, is stopped, made n1-standard-8 and started again.",

@@ -71,7 +71,7 @@ def test_the_overview_has_the_core_first_and_then_research(notebook: bool) -> No
     core, research = text.partition("Research:")[::2]
     for command in ("cluster", "train", "sweep", "job", "bag", "plan", "doctor", "cluster cost"):
         assert f"  {command} " in core.replace("%%", "").replace("%transient_", "").replace("%", "")
-    for command in ("weather", "deflate", "inflate", "stalls", "measure", "lifetimes"):
+    for command in ("weather", "deflate", "stalls", "measure", "lifetimes"):
         assert f"{command} " in research
     assert ["Research"] in cells(Overview(notebook)._repr_html_())
     shown = {line.split()[0] for line in text.splitlines() if line.startswith("  ")}

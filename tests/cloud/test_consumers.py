@@ -12,7 +12,7 @@ from scripted_api import PROJECT, ZONE, Api, instance, refusal
 
 from transient_magics.cloud import CloudStorage, ComputeEngine, VmRequest
 from transient_magics.cloud.calling.login import SignedIn
-from transient_magics.controller.programs.checkup import Checkup
+from transient_magics.controller.programs.doctor import quota_project_answer
 from transient_magics.errors import (
     AccessError,
     CloudError,
@@ -21,7 +21,6 @@ from transient_magics.errors import (
     QuotaError,
     RateLimitError,
 )
-from transient_magics.spec import ClusterSpec
 
 WORKER = f"zones/{ZONE}/instances/c1-worker-1"
 RIGHTS = f"v1/projects/{PROJECT}:testIamPermissions"
@@ -183,15 +182,14 @@ async def test_who_may_not_charge_the_project_charges_the_logins_then_none(
 async def test_the_doctor_says_which_quota_project_the_login_names(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
-    checkup = Checkup(ClusterSpec(name="c", groups=(), zones=(ZONE,), prices={}, project=PROJECT))
     with mounted(api.url, tmp_path, monkeypatch, quota_project=named):
         async with ComputeEngine(PROJECT, patience=3) as engine:
             found = await engine.signed_in()
-            lines = await checkup._credentials(engine)
     assert isinstance(found, SignedIn)
     assert found.quota_project == named
-    (line,) = [each for each in lines if each.subject == "quota project"]
-    assert (line.verdict == "note") == (named == QUOTA_PROJECT)
-    assert named in line.said
+    answer = quota_project_answer(found, PROJECT)
+    assert answer
+    assert (answer.result == "note") == (named == QUOTA_PROJECT)
+    assert named in answer.found
     if named == QUOTA_PROJECT:
-        assert line.mend == f"gcloud auth application-default set-quota-project {PROJECT}"
+        assert answer.fix == f"gcloud auth application-default set-quota-project {PROJECT}"

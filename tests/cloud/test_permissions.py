@@ -128,9 +128,9 @@ def test_every_call_of_compute_engine_has_its_permissions_in_the_table_and_no_ro
 
 def test_the_walk_sees_a_call_without_a_row() -> None:
     source = (
-        "async def f(self):\n    asked = self._calls.clients.disks\n    await call(lambda: asked.resize(1, **PLAIN))"
+        "async def f(self):\n    asked = self._calls.clients.images\n    await call(lambda: asked.resize(1, **PLAIN))"
     )
-    assert Uses(ast.parse(source)).found == {"disks.resize"}
+    assert Uses(ast.parse(source)).found == {"images.resize"}
     hidden = "async def f(x):\n    await call(lambda: x.resize(1, **PLAIN))"
     assert Uses(ast.parse(hidden)).unresolved == {"x.resize"}
 

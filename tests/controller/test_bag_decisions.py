@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,8 +16,8 @@ from typing import Any, cast
 import pytest
 
 from tests.panels.stories import declaration
-from transient_magics.controller import on_vm
-from transient_magics.controller.bags import conduct
+from transient_magics.controller import artifacts, on_vm
+from transient_magics.controller.bags import arrivals, conduct
 from transient_magics.controller.bags.conduct import Bags, _Follower
 from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
 from transient_magics.controller.dask.conduct import Dasks
@@ -178,6 +179,9 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
                 yield [(number, json.dumps({**each.to_dict(), "time": now + number}).encode())]
             raise ForeignError("that was all")
 
+        async def exists(self, path: str) -> bool:
+            return True
+
         async def get(self, path: str, local: Path, *, most: int) -> None:
             brought.append(path.rpartition("/")[2])
             local.write_bytes(b"")
@@ -201,7 +205,11 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
     monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.0)
     (tmp_path / "bags" / "bag-1").mkdir(parents=True)
     taken, tries = list[tuple[bytes, bytes]](), list[str]()
-    monkeypatch.setattr(conduct, "take_surrogate", lambda folder, *both: taken.append(both))
+
+    def taking(packed: Path, header: Path) -> None:
+        taken.append((header.read_bytes(), packed.read_bytes()))
+
+    monkeypatch.setattr(arrivals, "check_surrogate", taking)
     learnt = {**b.BagLearnt(bag="bag-1", batch=0, results=1, model="gp").to_dict(), "time": time.time_ns()}
 
     class Connection:
@@ -209,6 +217,9 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
             if not offset:
                 yield [(1, json.dumps(learnt).encode())]
             raise ForeignError("that was all")
+
+        async def exists(self, path: str) -> bool:
+            return True
 
         async def get(self, path: str, local: Path, *, most: int) -> None:
             tries.append(path)
@@ -231,13 +242,36 @@ async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, noted = [0, 0, 2**40], list[str]()
-    monkeypatch.setattr(conduct, "room", lambda folder: left.pop(0))
+    monkeypatch.setattr(artifacts, "room", lambda folder: left.pop(0))
+    monkeypatch.setattr(arrivals, "check_arrays", lambda path: None)
     monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.0)
-    recorder = SimpleNamespace(note=lambda source, what: noted.append(what))
-    bags = Bags(tmp_path, cast("Any", recorder), lambda vm: None, cast("Any", None))
-    await _Follower(bags, "bag-1", "bag-1-1", "ps-0")._room(tmp_path)
+    told = b.BagResult(
+        bag="bag-1", job=1, attempt=1, returned={"y": 1.0}, seconds=1.0, arrays="1.npz",
+        digest=hashlib.sha256(b"arrays").hexdigest(),
+    )  # fmt: skip
+
+    class Connection:
+        async def follow_blocks(self, path: str, offset: int = 0, *, allowance: object) -> AsyncIterator[Block]:
+            yield [(1, json.dumps({**told.to_dict(), "time": time.time_ns()}).encode())]
+            raise ForeignError("that was all")
+
+        async def exists(self, path: str) -> bool:
+            return True
+
+        async def get(self, path: str, local: Path, *, most: int) -> None:
+            local.write_bytes(b"arrays")
+
+    async def connection() -> Connection:
+        return Connection()
+
+    state = state_of(*dask(1), *COMPUTED[:5])
+    recorder = SimpleNamespace(state=state, record=lambda event: True, note=lambda source, what: noted.append(what))
+    link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(end=lambda *told: None)
+    bags = Bags(tmp_path, cast("Any", recorder), lambda vm: cast("Any", link), cast("Any", dasks))
+    await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert ["no room" in each for each in noted] == [True, True, False], "and it is said as long as it is so"
     assert not left
+    assert (tmp_path / layout.BAGS / "bag-1" / layout.RESULTS / "1.npz").read_bytes() == b"arrays"
 
 
 @pytest.fixture
@@ -298,13 +332,15 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
 ) -> None:
     monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(conduct, "_SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(conduct, "take_arrays", lambda fresh, target, digest: fresh.replace(target))
+    monkeypatch.setattr(arrivals, "check_arrays", lambda path: None)
     free = 0
-    monkeypatch.setattr(conduct, "room", lambda folder: free)
+    monkeypatch.setattr(artifacts, "room", lambda folder: free)
     results = tmp_path / "bags" / "bag-1" / "results"
     results.parent.mkdir(parents=True)
     told = [
-        replace(each, arrays=f"{each.job}.npz", digest="0" * 64) if isinstance(each, b.BagResult) else each
+        replace(each, arrays=f"{each.job}.npz", digest=hashlib.sha256(b"arrays").hexdigest())
+        if isinstance(each, b.BagResult)
+        else each
         for each in COMPUTED[: -1 if stopped else None]
     ]
 
@@ -313,6 +349,9 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
             for number, each in enumerate(told[offset:], offset + 1):
                 yield [(number, json.dumps({**each.to_dict(), "time": time.time_ns()}).encode())]
             await asyncio.get_running_loop().create_future()
+
+        async def exists(self, path: str) -> bool:
+            return True
 
         async def get(self, path: str, local: Path, *, most: int) -> None:
             local.write_bytes(b"arrays")

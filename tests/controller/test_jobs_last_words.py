@@ -20,8 +20,8 @@ from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.controller import artifacts
 from transient_magics.controller.jobs import conduct
+from transient_magics.controller.jobs.archives import CUT, add_tail
 from transient_magics.controller.jobs.conduct import Jobs
-from transient_magics.controller.jobs.last_words import CUT, add_tail
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link

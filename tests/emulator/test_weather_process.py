@@ -227,7 +227,7 @@ def test_vms_start_as_measured() -> None:
         ({"credentials": "lost"}, "Credentials cannot be 'lost' (--credentials)"),
         ({"seed": -1}, "--seed takes a whole number from 0 on, not '-1'"),
         ({"seed": "²"}, "--seed takes a whole number from 0 on, not '²'"),
-        ({"waves": "all"}, "--waves takes a number, not 'all'"),
+        ({"waves": "all"}, "--set waves takes a number, not 'all'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_sentence(given: dict[str, Any], said: str) -> None:

@@ -52,7 +52,7 @@ def test_a_vm_that_shrinks_trains_on_with_fewer_examples_and_can_be_lost_like_an
     assert SHRUNK in patient.workers()
 
     inflated = patient.mark()
-    assert said(f"inflate shrinks {SHRUNK}") == f"{SHRUNK} has all of its CPU and network."
+    assert said(f"deflate shrinks {SHRUNK} --restore") == f"{SHRUNK} has all of its CPU and network."
     patient.event(inflated, events.VmInflated, vm=SHRUNK)
 
     assert "Every worker waits for ps-0" in said("deflate shrinks ps-0 --cpu 90%")

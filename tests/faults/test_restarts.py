@@ -97,7 +97,7 @@ def test_a_killed_controllers_successor_goes_on_and_tries_a_start_without_capaci
     cluster.weather(stockout=["us-central1-a:cpu"])
     try:
         mark = patient.mark()
-        cluster.restart("worker-0", SMALL)
+        cluster.deflate("worker-0", machine_type=SMALL)
         patient.event(mark, events.VmStopped, vm="worker-0")
         os.kill(patient.controller(), signal.SIGKILL)
         refused = patient.event(mark, events.VmStartRefused, vm="worker-0")
@@ -114,7 +114,7 @@ def test_a_killed_controllers_successor_goes_on_and_tries_a_start_without_capaci
     patient.ends_at_once("worker-0")
 
     mark = patient.mark()
-    assert "made n1-standard-16 and started again" in said("inflate goes-on worker-0")
+    assert "made n1-standard-16 and started again" in said("deflate goes-on worker-0 --restore")
     has_become(patient, mark, RENTED, "worker-0")
     vm = cluster.state.vms["worker-0"]
     assert vm.hourly == vm.stretches[0].hourly
@@ -127,7 +127,7 @@ def test_a_controller_may_die_at_every_step(home: Path, moment: type[events.Even
     patient = lone(f"dies-{moment.kind.partition('.')[2].replace('_', '-')}")
     cluster = patient.cluster
     mark = patient.mark()
-    cluster.restart("worker-0", SMALL)
+    cluster.deflate("worker-0", machine_type=SMALL)
     patient.event(mark, moment, vm="worker-0")
     os.kill(patient.controller(), signal.SIGKILL)
     patient.event(mark, events.ControllerRecovered)
@@ -146,7 +146,7 @@ def test_a_worker_that_cannot_be_started_again_is_replaced_and_nothing_of_it_is_
     cluster.weather(stockout=["us-central1-a:cpu"])
     try:
         mark = patient.mark()
-        cluster.restart("worker-0", SMALL)
+        cluster.deflate("worker-0", machine_type=SMALL)
         lost = patient.event(mark, events.VmRevoked, vm="worker-0")
         assert isinstance(lost, events.VmRevoked)
         assert lost.signal == "start"
@@ -168,7 +168,7 @@ def test_a_vm_that_is_deleted_while_it_is_stopped_is_replaced(home: Path) -> Non
     cluster.weather(stockout=["us-central1-a:cpu"])
     try:
         mark = patient.mark()
-        cluster.restart("worker-0", SMALL)
+        cluster.deflate("worker-0", machine_type=SMALL)
         patient.event(mark, events.VmStartRefused, vm="worker-0")
         take_away("deleted-worker-0")
         patient.event(mark, events.VmRevoked, vm="worker-0")
@@ -185,7 +185,7 @@ def test_the_end_of_a_cluster_whose_worker_is_stopped_leaves_nothing(home: Path)
     cluster.weather(stockout=["us-central1-a:cpu"])
     try:
         mark = patient.mark()
-        cluster.restart("worker-0", SMALL)
+        cluster.deflate("worker-0", machine_type=SMALL)
         patient.event(mark, events.VmStartRefused, vm="worker-0")
         patient.until(lambda state: state.over, "deleted")
         assert names("ends") == set()
@@ -206,7 +206,7 @@ def test_with_the_controller_on_a_vm_a_stopped_worker_is_started_once_or_deleted
     mark = patient.mark()
     cluster.weather(stockout=["us-central1-a:cpu"])
     try:
-        cluster.restart("worker-0", SMALL)
+        cluster.deflate("worker-0", machine_type=SMALL)
         patient.event(mark, events.VmStopped, vm="worker-0")
         os.kill(patient.controller(), signal.SIGKILL)
         until(lambda: not commands.in_charge(cluster.directory), "killed")
@@ -228,7 +228,7 @@ def test_with_the_controller_on_a_vm_a_stopped_worker_is_started_once_or_deleted
     mark = patient.mark()
     cluster.weather(stockout=["us-central1-a:cpu"])
     try:
-        cluster.restart("worker-0")
+        cluster.deflate("worker-0", restore=True)
         patient.event(mark, events.VmStopped, vm="worker-0")
         api(place(cluster, "controller-0"), "DELETE")
         patient.event(mark, events.ControllerMoved, 2 * PATIENCE, vm="")

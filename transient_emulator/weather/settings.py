@@ -274,13 +274,14 @@ def _quota(text: str) -> Quota:
 
 
 def _latency(value: Any) -> Latency | None:
-    text = reading.text(value, "--api-latency")
+    text = reading.text(value, "--set api_latency")
     if text == "none":
         return None
     low, dots, high = text.partition("..")
-    made = Latency(reading.duration(low, "--api-latency"), reading.duration(high if dots else low, "--api-latency"))
+    option = "--set api_latency"
+    made = Latency(reading.duration(low, option), reading.duration(high if dots else low, option))
     if made.high < made.low:
-        raise DeclarationError(f"'{text}' ends before it begins", where="--api-latency", fix="Write 50ms..400ms.")
+        raise DeclarationError(f"'{text}' ends before it begins", where=option, fix="Write 50ms..400ms.")
     return made
 
 
@@ -377,17 +378,17 @@ def _seed(value: Any) -> int:
 _READERS: dict[str, Callable[[Any], Any]] = {
     "revocations": _revocations,
     "availability": availability.read,
-    "waves": reading.share("--waves"),
+    "waves": reading.share("--set waves"),
     "hours_per_minute": _rate_of_compression,
     "stockout": reading.each("--stockout", _stockout),
     "quota": reading.each("--quota", _quota),
     "api_errors": reading.share("--api-errors"),
     "api_latency": _latency,
     "credentials": _credentials,
-    "creation_preemptions": reading.share("--creation-preemptions"),
+    "creation_preemptions": reading.share("--set creation_preemptions"),
     "boot": _boot,
     "notice": _notice,
-    "gpu_driver": reading.choice("--gpu-driver", "works", "fails"),
+    "gpu_driver": reading.choice("--set gpu_driver", "works", "fails"),
     "gpu_speed": _gpu_speed,
     "link": read_link,
     "pressure": _pressure,

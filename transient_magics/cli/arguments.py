@@ -208,6 +208,13 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
     return Command(verb, values, **common)
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse's formatter, which keeps the lines of an option's help."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return [part for line in text.splitlines() for part in super(_Formatter, self)._split_lines(line, width)]
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse that neither exits nor prints."""
 
@@ -221,7 +228,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
     def formatter(prog: str) -> argparse.HelpFormatter:
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=_WIDTH)
+        return _Formatter(prog, max_help_position=30, width=_WIDTH)
 
     by_position = [option for option in declared if option.is_position]
     words = [f"[{option.metavar}]" if option.many == "?" else option.metavar or "" for option in by_position]

@@ -52,7 +52,8 @@ def _option_cells(option: Option) -> str:
         value = f" {option.metavar}" if option.takes_value and option.metavar else ""
         names = markup.code(", ".join(option.spellings) + value)
     default = "required" if option.required else option.default
-    return markup.cells([names, markup.escape(option.help), markup.escape(default)])
+    meaning = "<br/>".join(map(markup.escape, option.help.splitlines()))
+    return markup.cells([names, meaning, markup.escape(default)])
 
 
 def help_of(parser: argparse.ArgumentParser, options: Sequence[Option]) -> Help:

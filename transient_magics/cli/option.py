@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import DeclarationError, unknown
 from ..protocol.cache import Cache
+from ..protocol.checks import fields_of
 from ..protocol.literals import Value, parse_value
 from ..protocol.machines import preparation_or_none
 from ..protocol.measures.objective import Objective, Patience
+from ..protocol.run import choices
 from ..spec import parse_duration, parse_interval, parse_name
 from ..spec.units import parse_deadline
 
@@ -152,14 +154,6 @@ def deadline(text: str) -> str:
     """A deadline, as it is written: when that is, follows when it is declared."""
     parse_deadline(text, "--finish-by", time.time())
     return text.strip()
-
-
-def confidence(text: str) -> float:
-    """A probability from 0.5 to 0.999."""
-    value = share("--confidence")(text)
-    if not 0.5 <= value <= 0.999:
-        raise DeclarationError("--confidence takes a number from 0.5 to 0.999", fix="For example: 0.95.")
-    return value
 
 
 def share(option: str) -> Callable[[str], float]:
@@ -451,27 +445,47 @@ def interval(text: str) -> dict[str, Any]:
     return {"checkpoint_steps": steps, "checkpoint_seconds": seconds}
 
 
-def speed_alarm(text: str) -> dict[str, Any]:
-    """At which share of the expected speed, and after how long a warm-up, to raise the alarm."""
-    share, _, warm_up = text.strip().lower().partition(",")
-    if share == "off" and not warm_up:
-        return {"alarm_below": 0.0}
-    below = positive("--speed-alarm")(share)
-    if below >= 1:
-        raise DeclarationError(f"--speed-alarm takes a share below 1, not '{share}'", fix="For example: 0.8,30s")
-    return {"alarm_below": below, **({"alarm_after": parse_duration(warm_up, "--speed-alarm")} if warm_up else {})}
+def setting(names: Collection[str], read: Callable[[str, str], Any]) -> Callable[[str], tuple[str, Any]]:
+    """Return a reader of `NAME=VALUE` for `--set`. `read` makes a value of a name and its text."""
+
+    def read_setting(text: str) -> tuple[str, Any]:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        name = name.replace("-", "_").lower()
+        if not equals or not value:
+            raise DeclarationError(f"Invalid --set '{text}'", fix=f"Write NAME=VALUE, such as {min(names)}=VALUE.")
+        if name not in names:
+            raise unknown("setting", name, names, where="--set")
+        return name, read(name, value)
+
+    return read_setting
 
 
-def share_of_time(option: str) -> Callable[[str], float]:
-    """A share of the time that is less than half of it; off is 0."""
+def field(record: type) -> Callable[[str, str], Any]:
+    """Return a function that reads the text of a field of a dataclass, as its annotation says."""
 
-    def read(text: str) -> float:
-        share = 0.0 if text.strip().lower() == "off" else positive(option)(text)
-        if share >= 0.5:
-            raise DeclarationError(f"{option} takes a share below 0.5, not '{text}'", fix="For example: 0.008, or off")
-        return share
+    def read(name: str, text: str) -> Any:
+        allowed = choices(name, record)
+        if allowed:
+            if text not in allowed:
+                raise unknown("value", text, allowed, where=f"--set {name}")
+            return text
+        try:
+            number = float(text)
+            value = int(text) if text.isdecimal() else number
+            return fields_of(record)[name](value)
+        except ValueError as error:
+            raise DeclarationError(f"Invalid --set {name}={text}: {error}") from None
 
     return read
+
+
+def settings_help(meanings: Mapping[str, str], record: type | None = None) -> str:
+    """Return the help of `--set`: a line for each setting, with its default in `record`."""
+    lines = ["change what is seldom changed; may be repeated"]
+    for name, meaning in meanings.items():
+        default = f" (default: {record.__dataclass_fields__[name].default})" if record else ""
+        lines.append(f"- {name}: {meaning}{default}")
+    return "\n".join(lines)
 
 
 def gpu(text: str) -> str:

@@ -172,12 +172,9 @@ def _build(command: Command) -> None:
 
 
 def _doctor(command: Command) -> int:
-    def agree(question: str) -> bool:
-        return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-
-    found = verbs.doctor(command, say=lambda words: print(words, flush=True), agree=agree)
-    print(found.end)
-    return 0 if found.well else 1
+    diagnosis = verbs.act(command)
+    print(all_plain(str(diagnosis)))
+    return 0 if diagnosis.well else 1
 
 
 def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0) -> None:

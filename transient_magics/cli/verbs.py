@@ -26,14 +26,14 @@ from .answers import Begun, Deleted, EventLine, Listing, Sentence, Snapshot
 from .arguments import Command
 
 if TYPE_CHECKING:
-    from ..client import Build, Cluster, Diagnosis, Preview, StudyPreview, Weather, WorkList
-    from ..protocol.share import Share
+    from ..client import Build, Cluster, Preview, StudyPreview, Weather, WorkList
+    from ..client.project.deflation import Deflated
 
 
 def act(command: Command) -> Any:
     """Do what `command` says, and answer. Raises TransientError.
 
-    Work is declared by `begin`, which takes its code; `doctor` shows its steps while it runs.
+    Work is declared by `begin`, which takes its code.
     """
     values = dict(command.values)
     answer = ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
@@ -123,11 +123,6 @@ def _check(
         source, notebook, line_offset=line_offset, include=values["include"], folder=folder,
         own_model=not values.get("model"), params=params,
     )  # fmt: skip
-
-
-def doctor(command: Command, *, say: Callable[[str], None], **how: Any) -> Diagnosis:
-    """See whether all is here; `say` hears each step of what takes long."""
-    return client.doctor(**command.values, say=say, **how)
 
 
 def _export(run: str, cluster: str | None = None, **how: Any) -> Path:
@@ -226,35 +221,10 @@ def _weather(name: str | None = None, **settings: Any) -> Weather:
     return client.cluster(name).weather(**settings)
 
 
-def _deflate(
-    name: str, worker: str | None = None, cpu: float | None = None, network: float | None = None,
-    machine_type: str = "", reclaim: float | None = None, policy: str = "proportional",
-) -> Sentence:  # fmt: skip
-    from ..client.project.deflation import warning
+def _deflate(name: str, **values: Any) -> Iterator[Deflated]:
+    from ..client.project.deflation import deflate
 
-    cluster = client.cluster(name)
-    if reclaim is not None:
-        return _have(cluster.reclaim_cpu(reclaim, policy))
-    assert worker
-    if machine_type:
-        cluster.restart(worker, machine_type)
-        return Sentence(_RESTARTED.format(worker, machine_type))
-    said = _have({worker: cluster.deflate(worker, cpu=cpu, network=network)})
-    return Sentence(" ".join(filter(None, [str(said), warning(worker)])))
-
-
-_RESTARTED = "{} leaves what it does, is stopped, made {} and started again."
-
-
-def _inflate(name: str, worker: str | None = None) -> Iterator[Sentence]:
-    from ..client.project.deflation import inflate
-
-    for vm, share in inflate(client.cluster(name), worker):
-        yield _have({vm.name: share}) if share else Sentence(_RESTARTED.format(vm.name, vm.rented_as))
-
-
-def _have(shares: Mapping[str, Share]) -> Sentence:
-    return Sentence("; ".join(f"{vm} has {text.share_words(share)}" for vm, share in shares.items()) + ".")
+    return deflate(client.cluster(name), **values)
 
 
 def _build(**values: Any) -> Build:
@@ -288,7 +258,7 @@ ACTS: Mapping[str, Callable[..., Any]] = {
     "catalog": lambda **values: client.catalog(**values),
     "weather": _weather,
     "deflate": _deflate,
-    "inflate": _inflate,
+    "doctor": lambda **values: client.doctor(**values),
     "measure": lambda **values: client.measure(**values),
     "lifetimes": lambda **values: client.lifetimes(**values),
     "image build": _build,

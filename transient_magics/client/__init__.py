@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bags.declare import declare_bag
-    from .checkup import Diagnosis, doctor
     from .configurations import StudyPreview
     from .dask_start import begin_dask
     from .declaring import Declaration, Preview, preview, specify
     from .deletion import deleted
+    from .diagnosis import Diagnosis, doctor
     from .finding import attach, bag, cluster, clusters, compare, job, run, runs, study, work
     from .folders import unreadable
     from .following.follower import Follower, follower
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "bags.declare": ("declare_bag",),
-    "checkup": ("Diagnosis", "doctor"),
     "configurations": ("StudyPreview",),
     "declaring": ("Declaration", "Preview", "preview", "specify"),
     "deletion": ("deleted",),
+    "diagnosis": ("Diagnosis", "doctor"),
     "finding": ("attach", "bag", "cluster", "clusters", "compare", "job", "run", "runs", "study", "work"),
     "folders": ("unreadable",),
     "following.follower": ("Follower", "follower"),

@@ -11,7 +11,7 @@ from .folders import unreadable
 from .handles import Cluster
 
 
-def deleted(name: str = "", *, all: bool = False, by_name: bool = False) -> Iterator[Cluster]:
+def deleted(name: str = "", *, all: bool = False) -> Iterator[Cluster]:
     """Delete the cluster of that name, or `all`, and yield each when it is gone.
 
     Raises, when all were tried, the error of the one that failed, or ClusterError with what several said and which
@@ -22,7 +22,7 @@ def deleted(name: str = "", *, all: bool = False, by_name: bool = False) -> Iter
     failed: list[TransientError] = []
     for each in chosen:
         try:
-            each.delete(by_name=by_name)
+            each.delete()
         except TransientError as error:
             failed.append(error)
         else:

@@ -12,18 +12,18 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import stamina
 
 from ..catalog import PriceRow
-from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError
+from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError, UnreachableError
 from .advice import CapacityAdvice, Shape, zones_with
 from .bulk import BulkInsert
 from .calling import clients
@@ -36,7 +36,6 @@ from .power import Power
 from .skus import list_prices
 from .translation import instance_of, labelled, moment_of, vm_of
 from .values import LEAVING, Life, Vm, VmRequest
-from .witness import Witness, scopes
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
@@ -49,6 +48,8 @@ _ENDINGS = ("compute.instances.preempted", "delete", "stop")
 _START = "start"
 """The one that has a VM run that was stopped."""
 _LAST_LOOK_SECONDS = 10.0
+_MISSING = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
+"""Warnings of a list that may lack something: a zone that could not be reached, say."""
 
 
 def preload() -> threading.Thread:
@@ -76,7 +77,6 @@ class ComputeEngine:
         self.images = Images(self._calls, project)
         self.power = Power(self._calls, project, self.get, self._finish)
         self.advice = CapacityAdvice(self._calls, project)
-        self.witness = Witness(self._calls, project)
 
     async def __aenter__(self) -> Self:
         await self._calls.open()
@@ -473,3 +473,25 @@ def _endings(done: Sequence[compute_v1.Operation]) -> dict[str, datetime]:
 
 def _place(zone: str, name: str) -> str:
     return f"{name} in zone {zone}"
+
+
+def scopes(pages: Iterable[Any], where: str, within: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
+    """The scopes of all pages, as `zones/ZONE`, and what each has.
+
+    Raises UnreachableError where something may be missing: in a zone of `within`, or in any zone if that is None.
+    """
+    for page in pages:
+        items: dict[str, Any] = dict(page.items)
+        missing = [_last(each) for each in page.unreachables]
+        missing += [_last(scope) for scope, listed in items.items() if listed.warning.code in _MISSING]
+        if page.warning.code in _MISSING:  # it may name the zones
+            missing += [_last(each.value) for each in page.warning.data if each.key == "scope"] or missing or [""]
+        for zone in missing:
+            if not zone or within is None or zone in within:
+                what = f"Compute Engine does not tell what is in {f'zone {zone}' if zone else 'every zone'} now"
+                raise UnreachableError(what, where=where, fix="Try again in a moment.")
+        yield from items.items()
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]

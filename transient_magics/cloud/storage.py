@@ -40,7 +40,6 @@ from .calling import failures
 from .calling.calls import Attempts
 from .calling.failures import billing_disabled, error_info, explain_infrastructure, policy_in, service_disabled
 from .calling.login import found_credentials
-from .calling.recording import watched
 
 if TYPE_CHECKING:
     from google.cloud import storage
@@ -271,14 +270,12 @@ def _built(project: str, endpoint: str | None) -> storage.Client:
 
     if endpoint is None:
         credentials, _ = found_credentials([_SCOPE])
-        client = storage.Client(project=project, credentials=credentials)
-        watched(_session(client))
-        return client
+        return storage.Client(project=project, credentials=credentials)
     from google.auth.credentials import AnonymousCredentials
 
     options = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
     client = storage.Client(project=project, credentials=AnonymousCredentials(), client_options=options)
-    watched(_session(client)).trust_env = False  # no proxy stands between us and the emulator
+    _session(client).trust_env = False  # no proxy stands between us and the emulator
     return client
 
 
@@ -456,7 +453,7 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
     from requests import Session
 
     own, ends = "of-this-user", 0.0
-    session = watched(Session())
+    session = Session()
     session.trust_env = not endpoint
     with session:
         request = Request(session)

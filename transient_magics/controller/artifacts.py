@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import ForeignError, RoomError
+from ..journal import metrics
 from ..protocol import layout
 from ..protocol.bag.events import MOST_ARRAY_BYTES
 from ..protocol.checks import LONGEST_LINE
 from ..protocol.job import MOST_KEPT_BYTES
 from ..protocol.measures.trace import MOST_BYTES
-from ..remote import Connection, room
+from ..remote import Allowance, Connection, follow_blocks_across, room
 
 MOST_ARCHIVE = MOST_KEPT_BYTES + 64 * 2**20
 """Bytes of the folder that a job keeps, with the names of its files."""
@@ -86,11 +88,13 @@ class VmFolder:
     """
 
     def __init__(self, connection: Callable[[], Awaitable[Connection]], folder: str, below: str = "") -> None:
-        self._connection, self._folder, self._below = connection, folder, below
+        self.connection = connection
+        self._folder = folder
+        self._below = below
 
     async def get(self, name: str, target: Path, *, most: int) -> bool:
         """As `Source` says. Raises RemoteError, ForeignError or OSError."""
-        connection, there = await self._connection(), self.path(name)
+        connection, there = await self.connection(), self.path(name)
         if not await connection.exists(there):
             return False
         await connection.get(there, target, most=most)
@@ -158,6 +162,50 @@ async def fetched(
             path.unlink(missing_ok=True)
 
 
+async def follow(
+    artifact: Artifact,
+    directory: Path,
+    source: VmFolder,
+    append: Callable[[Path, bytes], object] | None = None,
+    *,
+    rows: bool = False,
+) -> None:
+    """Append the lines of a file on a VM to the one here, as they are written there, until cancelled.
+
+    Parameters
+    ----------
+    artifact
+        What has the file.
+    directory
+        The cluster's folder on this machine.
+    source
+        The folder on the VM.
+    append
+        Appends lines to a file here (default: `metrics.append`).
+    rows
+        Only lines that follow on those here are taken: others come when the file is brought whole.
+
+    Raises
+    ------
+    ForeignError
+        The file is longer than its bound.
+    """
+    (name,) = artifact.files
+    append = append or metrics.append
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists():
+        cut_torn_line(path)
+    size = path.stat().st_size if path.exists() else 0
+    allowance = Allowance(artifact.most, size)
+    async for block in follow_blocks_across(source.connection, source.path(name), size, allowance=allowance):
+        lines = metrics.joined(block)
+        end = block[-1][0]
+        if not rows or end == size + len(lines):
+            append(path, lines)
+            size = end
+
+
 def look_for_room(folder: Path, needed: int) -> None:
     """Raise RoomError where the disk of a folder has no room for so many bytes more."""
     if needed > room(folder):
@@ -174,3 +222,12 @@ def _look_at(artifact: Artifact, arrived: tuple[Path, ...]) -> None:
         artifact.check(*arrived)
     except (ValueError, RecursionError) as error:
         raise ForeignError(str(error)) from error
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cut the end of a file behind its last whole line: a process may have been killed while it wrote, or the disk was
+    full."""
+    with path.open("rb+") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE)
+        file.seek(begin)
+        file.truncate(begin + file.read().rfind(b"\n") + 1)

@@ -58,16 +58,13 @@ def images_html(images: ImageList) -> str:
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
-    """What the doctor found, as HTML."""
-    mends = any(each["mend"] for each in diagnosis.rows)
-    head = ["", "about", "answer", *(["type this"] if mends else [])]
-    rows = [
-        [WORD_COLOURS[each["verdict"]] % escape(each["verdict"]), escape(each["subject"]), escape(each["said"]),
-         *([f"<code>{escape(each['mend'])}</code>" if each["mend"] else ""] if mends else [])]
-        for each in diagnosis.rows
-    ]  # fmt: skip
-    end = "".join(f"<div>{escape(each)}</div>" for each in diagnosis.end.splitlines())
-    return f"<div>{table([row(head, 'th'), *map(row, rows)])}{end}</div>"
+    """Return the checks of the doctor as HTML: a row for each."""
+    rows = [row(["", "check", "question", "found", "fix"], "th")]
+    for check in diagnosis.rows:
+        result = WORD_COLOURS[check["result"]] % escape(check["result"])
+        fix = f"<code>{escape(check['fix'])}</code>" if check["fix"] else ""
+        rows.append(row([result, escape(check["check"]), escape(check["question"]), escape(check["found"]), fix]))
+    return f"<div>{table(rows)}<div>{escape(diagnosis.end)}</div></div>"
 
 
 def preview_text(preview: Preview, printer: Any, cycle: bool) -> None:

@@ -171,27 +171,17 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_deflate(self, line: str) -> Any:
-        """Have the emulator shrink a VM that runs, as a provider does under pressure in the place of revoking it.
+        """Have the emulator shrink a VM that runs, as a provider does under pressure instead of revoking it.
         Or stop a worker, make it a smaller machine, and start it again.
 
         %transient_deflate NAME WORKER --cpu 50% [--network 50%]
         %transient_deflate NAME WORKER --machine-type n1-standard-2
         %transient_deflate NAME --reclaim 1.5cpu [--policy proportional|priority|deterministic]
+        %transient_deflate NAME [WORKER] --restore
 
         `%transient_deflate -h` lists the options.
         """
         command = arguments.parse("deflate", self._words(line), called="%transient_deflate")
-        return self._obey(command)
-
-    @line_magic
-    def transient_inflate(self, line: str) -> Any:
-        """Give back what `%transient_deflate` took.
-
-        %transient_inflate NAME [WORKER]            for example: %transient_inflate k80x4 worker-1
-
-        `%transient_inflate -h` lists the options.
-        """
-        command = arguments.parse("inflate", self._words(line), called="%transient_inflate")
         return self._obey(command)
 
     @line_magic
@@ -235,11 +225,11 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_doctor(self, line: str) -> Any:
-        """See whether all is here that training on Google Cloud needs, and with --spend whether it works.
+        """Check all that training on Google Cloud needs, with the command that fixes each line that is not good.
 
         %transient_doctor [SPEC] [options]          for example: %transient_doctor --project my-project
 
-        `%transient_doctor -h` lists the options. Nothing is made without --spend.
+        `%transient_doctor -h` lists the options. Nothing is created.
         """
         command = arguments.parse("doctor", self._words(line), called="%transient_doctor")
         return self._obey(command)

@@ -19,12 +19,12 @@ from ..kinds import KINDS
 from ..protocol import layout
 
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|work|stop|weather|deflate|inflate|measure|lifetimes|plan|image|doctor|help)|train|sweep|job|bag)\s+(?P<rest>.*)$",
+    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|work|stop|weather|deflate|measure|lifetimes|plan|image|doctor|help)|train|sweep|job|bag)\s+(?P<rest>.*)$",
     re.DOTALL,
 )
 
 
-_SAID = ("stalls", "work", "stop", "weather", "deflate", "inflate", "measure", "lifetimes", "plan", "doctor")
+_SAID = ("stalls", "work", "stop", "weather", "deflate", "measure", "lifetimes", "plan", "doctor")
 _LINES = {f"transient_{verb}": verb for verb in _SAID} | {
     "sweep": "study",
     "transient_sweep": "study",

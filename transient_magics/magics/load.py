@@ -25,7 +25,7 @@ _LONG = (
 )  # fmt: skip
 _NAMES = (*_LONG, *_SHORT)
 _LINE_NAMES = (
-    "transient_work", "transient_stop", "transient_weather", "transient_deflate", "transient_inflate",
+    "transient_work", "transient_stop", "transient_weather", "transient_deflate",
     "transient_measure", "transient_lifetimes",
     "transient_image", "transient_doctor", "transient_help",
 )  # fmt: skip
@@ -40,7 +40,7 @@ _PANELS = {  # shown as a panel
 }
 _HTML = {
     ("client.declaring.dry_run", "Preview"): "magics.answers.preview_html",
-    ("client.checkup.diagnosis", "Diagnosis"): "magics.answers.diagnosis_html",
+    ("client.diagnosis", "Diagnosis"): "magics.answers.diagnosis_html",
     ("client.project.images", "ImageList"): "magics.answers.images_html",
     ("client.planning.lifetimes", "Lifetimes"): "panels.lifetimes_html",
     ("client.results.comparison", "Runs"): "panels.runs_html",

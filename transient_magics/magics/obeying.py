@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from IPython.display import clear_output, display
+from IPython.display import display
 
 from .. import panels, places
 from ..cli import verbs
@@ -20,7 +20,7 @@ from ..client import Cluster, Job
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
-    from ..client import Bag, Build, Diagnosis, Preview, Run, Stalls, Study, StudyPreview
+    from ..client import Bag, Build, Preview, Run, Stalls, Study, StudyPreview
 
     AnyWork = Run | Study | Job | Bag | Stalls
     from .cells import TransientMagics
@@ -42,8 +42,6 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
                 return _attach(magics, command)
             case "image build":
                 return _build(command)
-            case "doctor":
-                return _doctor(magics, command)
         answer = verbs.act(command)
         if isinstance(answer, (Sentence, Iterator)):
             return _print(magics, answer)
@@ -116,18 +114,6 @@ def _build(command: Command) -> Build:
 
     _wait(finish, f"the build of {build.name}", fix="%transient_image list shows how far it is.")
     return build
-
-
-def _doctor(magics: TransientMagics, command: Command) -> Diagnosis:
-    spends = "spend" in command.values
-    try:
-        found = verbs.doctor(command, say=print if spends else lambda words: None)
-    except KeyboardInterrupt:
-        fix = "What it had made is deleted; %transient_doctor tells if anything is left."
-        raise ClusterError("Interrupted", fix=fix) from None
-    if spends and panels.has_front_end(_shell(magics)):
-        clear_output(wait=True)  # the table says all of it again
-    return found
 
 
 def _hold(magics: TransientMagics, command: Command, handle: Cluster | AnyWork) -> None:

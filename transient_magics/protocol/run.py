@@ -22,6 +22,21 @@ from .measures.objective import Objective, Patience, objective_or_none, patience
 
 _AtLeastOne = Annotated[int, at_least(1)]
 
+SETTINGS: Mapping[str, str] = {
+    "deadband": "with --batching dynamic, keep mini-batches unless one changes by more than this share",
+    "batch_smoothing": "with --batching dynamic, the weight of the newest time in a worker's moving average",
+    "step_time": "with --batching dynamic, affine: a step has a fixed part and a part for each example; "
+    "proportional: as published",
+    "alarm_below": "notify when the run is slower than this share of its workers' best speeds; 0: never",
+    "alarm_after": "the seconds of a worker's warm-up before its speed counts for that",
+    "noise_share": "the share of its time in which a worker measures the noise of its gradients, for plans with a "
+    "target; 0: none. With --seed it is measured only if this is set",
+    "prep_threads": "how many threads of a worker, or with --prep of a preparation VM, decode records; 0: one for "
+    "each core for large records, else 1",
+    "confidence": "with --finish-by, how cautious the estimate of speeds is: at a lower end of what was measured",
+}
+"""The fields of RunSpec that `--set NAME=VALUE` sets, because few runs need them, and what they mean."""
+
 
 def parameter_name(text: str) -> str:
     """A check: a name under which a cell can read a value. Raises ValueError."""
@@ -246,19 +261,19 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     """Which options that were given (not left out) exclude each other, and what to do; else two empty texts."""
     missing = [name for name in ("model", "hparams_set", "problem") if not given.get(name)]
     if len(missing) not in (0, 3):
-        what = f"A model of Tensor2Tensor needs {' and '.join(map(_option, missing))} too"
+        what = f"A model of Tensor2Tensor needs {' and '.join(map(option, missing))} too"
         return what, "Without --model, --hparams-set and --problem, the model that the cell defines is trained."
     for name in ("hparams", "data_dir", "cache", "prep_threads", "prep", "share_input"):
         if missing and given.get(name):
-            what = f"Only a model of Tensor2Tensor takes {_option(name)}"
+            what = f"Only a model of Tensor2Tensor takes {option(name)}"
             return what, "A cell with a model of its own says it in the cell."
     if given.get("cache") and str(given.get("data_dir") or "gs://").partition("gs://")[0]:
         return "--cache needs records that workers copy", "A folder that every VM has (--data-dir) is read as it is."
     for name in ("prep", "share_input"):
         if given.get("cache") and given.get(name):
             return (
-                f"--cache and {_option(name)} cannot be used together",
-                f"With {_option(name)} no worker reads records.",
+                f"--cache and {option(name)} cannot be used together",
+                f"With {option(name)} no worker reads records.",
             )
     if given.get("params") and not missing:
         what = "Only a cell with a model of its own takes --param"
@@ -270,22 +285,25 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
         return "--damping staleness needs --mode async", "No gradient of a synchronous step is late."
     for name in ("deadband", "batch_smoothing", "step_time"):
         if given.get(name) is not None and batching != "dynamic":
-            what = f"{_option(name)} needs --batching dynamic"
+            what = f"{option(name)} needs --batching dynamic"
             return what, "Without it, mini-batches do not follow what is measured."
     judged = next((name for name in ("stop_when", "keep_best") if given.get(name)), "")
     if judged and given.get("eval_steps", 1) in (0, None):
-        what = f"{_option(judged)} needs evaluations, and --eval-every end makes one"
+        what = f"{option(judged)} needs evaluations, and --eval-every end makes one"
         return what, "Leave --eval-every out: then there is one every tenth of the steps."
     if given.get("finish_by") and sync:
         return "--finish-by needs --mode async", "More workers make no more synchronous steps."
     for name in ("confidence", "gpus", "zones", "adapt", "max_cost"):
         if given.get(name) and not given.get("finish_by"):
-            return f"{_option(name)} needs --finish-by", "Add --finish-by 6h, or --finish-by 18:00."
+            return f"{option(name)} needs --finish-by", "Add --finish-by 6h, or --finish-by 18:00."
     if (given.get("batch_least") or given.get("batch_most")) and batching == "uniform":
         what = "--batch-bounds needs --batching static or dynamic"
         return what, "Without it, all mini-batches are the declared one."
     return "", ""
 
 
-def _option(name: str) -> str:
+def option(name: str) -> str:
+    """Return the option that sets this field: `--set deadband`, `--train-steps`."""
+    if name in SETTINGS:
+        return f"--set {name}"
     return f"--{name.replace('_', '-')}"

@@ -110,7 +110,6 @@ _CONTROLLER = (
 _USER = (
     *_CONTROLLER,
     *_named("compute.instances", "setServiceAccount"),
-    *_named("compute.disks", "list"),
     *_named("compute.images", "get getFromFamily list"),
     *_named("compute.networks", "get updatePolicy"),
     *_named("compute.subnetworks", "get"),

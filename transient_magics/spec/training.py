@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..errors import DeclarationError, unknown
 from ..protocol import checks
-from ..protocol.run import RunSpec, choices, contradiction
+from ..protocol.run import RunSpec, choices, contradiction, option
 
 BYTES_EACH_WAY = {"fp32": 4, "bf16": 2}
 """What crosses for each parameter and step, by `--wire`: its value to the worker, and as much, its gradient, back."""
@@ -20,7 +20,7 @@ def check_run(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         allowed = choices(name)
         if allowed and value is not None and value not in allowed:
-            what = f"Invalid --{name.replace('_', '-')} '{value}'"
+            what = f"Invalid {option(name)} '{value}'"
             raise DeclarationError(what, fix=f"Choose from {', '.join(allowed)}.")
     what, fix = contradiction(given)
     if what:
@@ -37,7 +37,7 @@ def make_run(values: Mapping[str, object]) -> RunSpec:
         return checks.built(RunSpec, values)
     except ValueError as error:
         name, _, why = str(error).partition(": ")
-        raise DeclarationError(f"Invalid --{name.replace('_', '-')}: {why}") from None
+        raise DeclarationError(f"Invalid {option(name)}: {why}") from None
 
 
 def parse_workers(text: str) -> dict[str, int]:

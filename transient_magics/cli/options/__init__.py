@@ -71,7 +71,7 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
         "plan": planning.plan(),
         "doctor": project.doctor(),
         "weather": weather.weather(),
-        **weather.shares(),
+        "deflate": weather.deflate(),
         "measure": weather.measure(),
         "lifetimes": planning.lifetimes(),
         **project.images(),
@@ -92,5 +92,6 @@ CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "plan": planning.check_plan,
     "catalog": planning.check_catalog,
     "lifetimes": planning.check_lifetimes,
+    "weather": weather.check_weather,
     "deflate": weather.check_deflate,
 }

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
 from ...protocol.bag.spec import BagSpec, parse_until
-from ..option import Option, duration, flag, group, hours, new_name, one_of, positive, share, space, whole
+from ..option import Option, duration, flag, group, one_of, whole
 from .runs import split_paths
-from .shared import CLUSTER, COST, FILES, LITERALS, ON_CLUSTER, OUTPUT, PIP_BUILD, WAIT
+from .shared import (
+    CLUSTER,
+    COST,
+    FILES,
+    INCLUDE,
+    JOB_TIMEOUT,
+    JOBS,
+    MEMORY,
+    ON_CLUSTER,
+    OUTPUT,
+    PIP,
+    PIP_BUILD,
+    POLICY,
+    RETRIES,
+    SAVE_TIME,
+    SPARE,
+    max_cost,
+    max_hours,
+    name_of,
+    over,
+    seed,
+    wait_until,
+)
 
 
 def bag() -> tuple[Option, ...]:
@@ -15,21 +38,9 @@ def bag() -> tuple[Option, ...]:
     return (
         *group(
             "Points and surrogate",
-            flag(
-                "--over",
-                "the points at which to compute the function: NAME=LOW:HIGH is a range; add :log for even "
-                "steps of its logarithm, :int for whole numbers; NAME=A,B,C chooses. " + LITERALS,
-                space,
-                metavar="'NAME=VALUES ...'",
-            ),
-            flag("--jobs", "how many results to compute", whole("--jobs"), metavar="N"),
-            flag(
-                "--spare",
-                "the share of further jobs to start; the bag does not wait for them",
-                share("--spare"),
-                default="0.1",
-                metavar="SHARE",
-            ),
+            over("the points at which to compute the function"),
+            JOBS,
+            SPARE,
             flag(
                 "--surrogate",
                 "what learns from the results and chooses further points: a Gaussian process (gp), an "
@@ -44,22 +55,11 @@ def bag() -> tuple[Option, ...]:
                 _until,
                 metavar="TOLERANCE",
             ),
-            flag(
-                "--seed",
-                "the seed of the points, and of each job's own seed",
-                whole("--seed", 0),
-                default="0",
-                metavar="N",
-            ),
+            seed("the points, and of each job's own seed", "0"),
         ),
         *group(
             "Jobs",
-            flag(
-                "--policy",
-                "which VM a job goes to: reuse (by its age) or memoryless (any)",
-                default="reuse",
-                **one_of("--policy", _choices("policy")),
-            ),
+            POLICY,
             flag(
                 "--job-time",
                 "how long one job takes, for the policy and for saving points",
@@ -68,73 +68,28 @@ def bag() -> tuple[Option, ...]:
                 name="job_seconds",
                 metavar="TIME",
             ),
-            flag(
-                "--save-time",
-                "how long a checkpoint of a job takes; with it checkpoints are planned",
-                duration("--save-time", "s"),
-                name="save_seconds",
-                metavar="TIME",
-            ),
-            flag(
-                "--job-timeout",
-                "end a job that has run for this time, over all its VMs",
-                duration("--job-timeout", "m"),
-                default="no limit",
-                name="timeout_seconds",
-                metavar="TIME",
-            ),
-            flag(
-                "--memory",
-                "end a job that has more than this many GB in memory",
-                positive("--memory"),
-                default="the VM's memory",
-                metavar="GB",
-            ),
-            flag(
-                "--retries",
-                "how often to restart a failed job; a revocation is not a failure",
-                whole("--retries", 0),
-                default="1",
-                metavar="N",
-            ),
+            replace(SAVE_TIME, name="save_seconds"),
+            JOB_TIMEOUT,
+            MEMORY,
+            replace(RETRIES, default="1"),
         ),
         *group(
             FILES,
-            flag(
-                "--include",
-                "send files and folders along, 200 MB at most. A folder is sent with all files, such as "
-                ".git and .env, and with the targets of its links. The function imports them",
-                str,
-                completes="path",
-                many="extend",
-                metavar="PATH",
-            ),
-            flag(
-                "--pip",
-                "install packages on the VMs for this bag, by name or file",
-                str,
-                completes="path",
-                many="extend",
-                metavar="PACKAGE",
-            ),
+            INCLUDE,
+            PIP,
             PIP_BUILD,
         ),
         *group(
             COST,
-            flag(
-                "--max-cost",
-                "end the bag when it has cost this many US dollars",
-                positive("--max-cost"),
-                metavar="DOLLARS",
-            ),
-            flag("--max-hours", "end the bag after this time", hours("--max-hours"), metavar="TIME"),
+            max_cost("end the bag when it has cost this many US dollars"),
+            max_hours("end the bag after this time"),
         ),
         *group(
             CLUSTER,
             ON_CLUSTER,
             flag("--workers", "how many VMs compute at a time", whole("--workers"), default="all", metavar="N"),
-            flag("--name", "the bag's name", new_name, default="bag-1, bag-2, ..."),
-            flag("--wait", WAIT.format("the bag is over")),
+            name_of("bag"),
+            wait_until("the bag is over"),
             OUTPUT,
         ),
     )

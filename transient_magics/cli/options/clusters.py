@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 from ...errors import DeclarationError
@@ -9,41 +10,47 @@ from ...protocol.cluster_commands import GiveUp
 from ...spec import PURPOSES
 from ..option import (
     Option,
-    address_ranges,
-    bucket,
-    disk,
     duration,
     event_kind,
     fallback,
     flag,
     group,
-    hours,
     new_name,
     one_gpu,
     one_of,
     one_zone,
-    positive,
     preemption_notice,
-    project,
     whole,
     word,
-    zones,
 )
 from .shared import (
     ANY_CLUSTER,
     CLUSTER,
     CLUSTER_NAME,
     COST,
+    DISK,
+    GIVE_UP,
+    IMAGE,
     JSON,
+    MACHINE_TYPE,
     MACHINES,
     NETWORK,
+    NETWORK_OPTIONS,
     OUTPUT,
     PROJECT,
+    PROVISIONING_MODEL,
+    PS,
+    PS_CORES,
+    PS_ZONE,
+    REPLACE,
     RESEARCH,
     REVOCATIONS,
     RUN,
-    WAIT,
     WORKER,
+    ZONE,
+    max_cost,
+    max_hours,
+    wait_until,
 )
 
 
@@ -55,7 +62,7 @@ def declare() -> tuple[Option, ...]:
         *group(MACHINES, *_machines()),
         *group(REVOCATIONS, *_revocations()),
         *group(COST, *_limits()),
-        *group(NETWORK, *_network()),
+        *group(NETWORK, *NETWORK_OPTIONS),
         *group(
             RESEARCH,
             flag(
@@ -79,7 +86,7 @@ def _cluster() -> tuple[Option, ...]:
             name="purpose",
             **one_of("--for", PURPOSES),
         ),
-        flag("--project", "the ID of a Google Cloud project", project, default="none, all is emulated and free"),
+        replace(PROJECT, default="none, all is emulated and free"),
         flag(
             "--controller",
             "where the controller runs: here, or on a small VM of its own, so that this machine may be off",
@@ -87,28 +94,17 @@ def _cluster() -> tuple[Option, ...]:
             **one_of("--controller", ("local", "cluster")),
         ),
         flag("--dry-run", "show what would be created and its price; create nothing"),
-        flag("--wait", WAIT.format("the cluster is ready")),
+        wait_until("the cluster is ready"),
         OUTPUT,
     )
 
 
 def _machines() -> tuple[Option, ...]:
     return (
-        flag(
-            "--zone",
-            "the zone of groups without one; several with commas are tried in that order",
-            zones,
-            completes="zone",
-        ),
-        flag(
-            "--machine-type",
-            "the workers' machine: n1-standard-16, or by GPU: t4=n1-standard-16,v100=n1-standard-12",
-            str,
-            default="the catalog's",
-            metavar="TYPE|GPU=TYPE,...",
-        ),
-        flag("--ps", "number of parameter servers, always on demand", whole("--ps"), default="1", metavar="N"),
-        flag("--ps-cores", "vCPUs of each parameter server", whole("--ps-cores"), default="4", metavar="N"),
+        ZONE,
+        MACHINE_TYPE,
+        PS,
+        PS_CORES,
         flag(
             "--ps-machine",
             "instead of --ps-cores, their machine type: n2-standard-4, e2-standard-4, n2-custom-4-16384",
@@ -116,34 +112,10 @@ def _machines() -> tuple[Option, ...]:
             default="N1 with 4 GB per vCPU; for jobs e2-standard-2",
             metavar="TYPE",
         ),
-        flag(
-            "--ps-zone",
-            "the zone of parameter servers; traffic with workers in other zones is paid for",
-            one_zone("--ps-zone"),
-            default="where most workers are",
-            completes="zone",
-        ),
-        flag(
-            "--disk",
-            "boot disks of workers and parameter servers: 200GB, 200GB:ssd; also balanced, standard",
-            disk,
-            default="50GB, or the image's size",
-            metavar="SIZE[:KIND]",
-        ),
-        flag(
-            "--image",
-            "the VMs' image: NAME or family/NAME of the project, or a URL",
-            str,
-            default="one that was baked for this version, else Debian 12",
-            completes="image",
-        ),
-        flag(
-            "--provisioning-model",
-            "how to rent workers. Compute Engine ends preemptible ones after 24 hours, and "
-            "enforces no shorter limit for them",
-            default="spot",
-            **one_of("--provisioning-model", ("spot", "preemptible", "standard")),
-        ),
+        PS_ZONE,
+        DISK,
+        IMAGE,
+        PROVISIONING_MODEL,
         flag(
             "--max-workers",
             "the most workers that a resize may request. With --finish-by, new workers run beside "
@@ -165,15 +137,8 @@ def _revocations() -> tuple[Option, ...]:
             default="120s with --project, none on the emulator",
             metavar="TIME",
         ),
-        flag("--replace", "replace revoked workers", negated=True, default="on"),
-        flag(
-            "--give-up",
-            "which workers to release in a resize, or when a provider wants a number of them back "
-            "(Compute Engine names the VMs itself): those that are slow beside others of their run, that came last, "
-            "that are most likely to be revoked soon, or that cost the most; ask: propose the slowest first",
-            default="slowest; in a resize the highest places",
-            **one_of("--give-up", (*get_args(GiveUp), "ask")),
-        ),
+        REPLACE,
+        GIVE_UP,
         flag(
             "--fallback",
             "on-demand[=10m]: rent workers on demand after this time without Spot capacity",
@@ -187,48 +152,12 @@ def _revocations() -> tuple[Option, ...]:
 
 def _limits() -> tuple[Option, ...]:
     return (
-        flag(
-            "--max-hours",
-            "the cluster's longest life, also enforced by Compute Engine: 24h (120d at most; it cannot "
-            "be changed later)",
-            hours("--max-hours"),
-            metavar="TIME",
+        max_hours(
+            "the cluster's longest life, also enforced by Compute Engine: 24h (120d at most; it cannot be "
+            "changed later)"
         ),
-        flag(
-            "--max-cost",
-            "the most that the cluster may cost, in US dollars; resizes that would exceed it are refused",
-            positive("--max-cost"),
-            metavar="DOLLARS",
-        ),
+        max_cost("the most that the cluster may cost, in US dollars; resizes that would exceed it are refused"),
         flag("--idle", "delete idle workers after this time: 30m", duration("--idle", "m"), metavar="TIME"),
-    )
-
-
-def _network() -> tuple[Option, ...]:
-    return (
-        flag(
-            "--bucket",
-            "where checkpoints and results are stored: NAME, gs://NAME/FOLDER, or none for this machine",
-            bucket,
-            default="with a project a bucket of its own, else none",
-        ),
-        flag(
-            "--service-account",
-            "the service account of the controller's VM (other VMs have none): NAME of the "
-            "project, an address, or default for Compute Engine's own",
-            str,
-        ),
-        flag("--network", "the VMs' network", str),
-        flag("--subnet", "the VMs' subnet", str),
-        flag("--firewall", "create rules that close the VMs to others of the project", negated=True, default="on"),
-        flag(
-            "--ssh-from",
-            "address ranges from which SSH may connect directly, such as this machine's 203.0.113.7/32",
-            address_ranges,
-            default="none, SSH goes through Identity-Aware Proxy",
-            metavar="RANGE,...",
-        ),
-        flag("--no-external-ip", "use no external addresses: SSH goes through Identity-Aware Proxy"),
     )
 
 
@@ -242,15 +171,12 @@ def verbs() -> dict[str, tuple[Option, ...]]:
         "resize": (
             CLUSTER_NAME,
             word("spec", "SPEC", "the workers after the resize", many="*", completes="gpu"),
-            flag(
-                "--ps",
-                "instead of SPEC, the number of parameter servers; runs continue from a checkpoint",
-                whole("--ps"),
-                metavar="N",
+            replace(
+                PS, help="instead of SPEC, the number of parameter servers; runs continue from a checkpoint", default=""
             ),
-            flag(
-                "--give-up",
-                "which workers to release: those that are slow beside others of their run, that came "
+            replace(
+                GIVE_UP,
+                help="which workers to release: those that are slow beside others of their run, that came "
                 "last, that are most likely to be revoked soon, or that cost the most",
                 default="as the cluster was declared, else the highest places",
                 **one_of("--give-up", get_args(GiveUp)),
@@ -311,7 +237,6 @@ def verbs() -> dict[str, tuple[Option, ...]]:
         "delete": (
             word("name", "NAME", "the cluster", completes="cluster", many="?"),
             flag("--all", "every cluster"),
-            flag("--by-name", "also what an earlier version declared, whose VMs are known by name and owner alone"),
         ),
         "sweep": (
             PROJECT,

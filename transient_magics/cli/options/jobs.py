@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from ..option import Option, duration, environment_variable, flag, group, new_name, positive, whole, word
+from ..option import Option, duration, environment_variable, flag, group, whole, word
 from .runs import split_paths
-from .shared import CLUSTER, FILES, ON_CLUSTER, OUTPUT, PIP_BUILD, REVOCATIONS
+from .shared import (
+    CLUSTER,
+    FILES,
+    INCLUDE,
+    JOB_TIMEOUT,
+    MEMORY,
+    ON_CLUSTER,
+    OUTPUT,
+    PIP,
+    PIP_BUILD,
+    RETRIES,
+    REVOCATIONS,
+    name_of,
+)
 
 
 def job() -> tuple[Option, ...]:
@@ -20,23 +34,8 @@ def job() -> tuple[Option, ...]:
         ),
         *group(
             FILES,
-            flag(
-                "--include",
-                "send files and folders along, 200 MB at most. A folder is sent with all files, such as "
-                ".git and .env, and with the targets of its links. The job runs beside them",
-                str,
-                completes="path",
-                many="extend",
-                metavar="PATH",
-            ),
-            flag(
-                "--pip",
-                "install packages on the VMs for this job, by name or file",
-                str,
-                completes="path",
-                many="extend",
-                metavar="PACKAGE",
-            ),
+            INCLUDE,
+            PIP,
             PIP_BUILD,
             flag(
                 "--env",
@@ -73,31 +72,12 @@ def job() -> tuple[Option, ...]:
                 name="at_notice_seconds",
                 metavar="TIME",
             ),
-            flag(
-                "--retries",
-                "how often to restart the job when it has failed; a revocation is not a failure",
-                whole("--retries", 0),
-                default="0",
-                metavar="N",
-            ),
+            replace(RETRIES, default="0"),
         ),
         *group(
             "Limits",
-            flag(
-                "--job-timeout",
-                "end the job when it has run for this time, over all its VMs",
-                duration("--job-timeout", "m"),
-                default="no limit",
-                name="timeout_seconds",
-                metavar="TIME",
-            ),
-            flag(
-                "--memory",
-                "end the job when it has more than this many GB in memory",
-                positive("--memory"),
-                default="the VM's memory",
-                metavar="GB",
-            ),
+            JOB_TIMEOUT,
+            MEMORY,
         ),
         *group(
             CLUSTER,
@@ -109,7 +89,7 @@ def job() -> tuple[Option, ...]:
                 default="1",
                 metavar="N",
             ),
-            flag("--name", "the job's name", new_name, default="job-1, job-2, ..."),
+            name_of("job"),
             flag("--wait", "wait until the job is over, and show its output"),
             OUTPUT,
         ),

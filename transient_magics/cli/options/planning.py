@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...errors import DeclarationError, unknown
 from ..option import (
     Option,
     changes,
-    disk,
     duration,
     flag,
     gpu,
     gpus,
     group,
-    hours,
     known_region,
     one_of,
-    one_zone,
-    overrides,
-    parameter,
-    positive,
     project,
-    share,
     whole,
     word,
-    zones,
 )
-from .shared import COST, DATA, LITERALS, MACHINES, OUTPUT, RESEARCH, REVOCATIONS
+from .shared import (
+    BACKUP_WORKERS,
+    COST,
+    DATA,
+    DISK,
+    HPARAMS,
+    HPARAMS_SET,
+    INCLUDE,
+    JOBS,
+    MACHINE_TYPE,
+    MACHINES,
+    MODE,
+    MODEL,
+    OUTPUT,
+    PARAM,
+    POLICY,
+    PROBLEM,
+    PROJECT,
+    PROVISIONING_MODEL,
+    PS_CORES,
+    PS_ZONE,
+    REPLACE,
+    RESEARCH,
+    REVOCATIONS,
+    SAVE_TIME,
+    SPARE,
+    TRAIN_STEPS,
+    ZONE,
+    max_cost,
+    max_hours,
+)
 from .words import EXAMPLES
 
 WORKLOADS = (
@@ -55,22 +78,12 @@ def plan() -> tuple[Option, ...]:
                 choices=("published", "own", "none", "1"),
                 metavar="HOW|N",
             ),
-            flag(
-                "--replace",
-                "replace revoked workers",
-                negated=True,
-                default="on; off where their number is given, as in the papers",
-            ),
+            replace(REPLACE, default="on; off where their number is given, as in the papers"),
         ),
         *group(
             COST,
-            flag("--max-hours", "only clusters that take no longer: 3h", hours("--max-hours"), metavar="TIME"),
-            flag(
-                "--max-cost",
-                "only clusters that cost no more, in US dollars",
-                positive("--max-cost"),
-                metavar="DOLLARS",
-            ),
+            max_hours("only clusters that take no longer: 3h"),
+            max_cost("only clusters that cost no more, in US dollars"),
             flag(
                 "--finish-by",
                 "what this deadline and others cost, by Spot and on demand in turns: 6h, or 18:00",
@@ -116,16 +129,16 @@ def _workload() -> tuple[Option, ...]:
             completes="workload",
             metavar="NAME",
         ),
-        flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"),
+        TRAIN_STEPS,
         flag(
             "--target",
             'instead of --train-steps, the steps that runs of the workload took to reach this: "accuracy>=0.9"',
             str,
             metavar="METRIC>=VALUE",
         ),
-        flag("--model", "instead of --workload, all runs of this Tensor2Tensor model ...", str),
-        flag("--hparams-set", "... with this hyper-parameter set ...", str),
-        flag("--problem", "... on this problem", str),
+        replace(MODEL, help="instead of --workload, all runs of this Tensor2Tensor model ...", default=""),
+        replace(HPARAMS_SET, help="... with this hyper-parameter set ..."),
+        replace(PROBLEM, help="... on this problem"),
         flag(
             "--cell",
             "instead of --workload, the model that this file's code defines, as the body of %%train; "
@@ -134,54 +147,23 @@ def _workload() -> tuple[Option, ...]:
             completes="path",
             metavar="FILE.py",
         ),
-        flag(
-            "--hparams",
-            "override hyper-parameters of a model that never ran: batch_size=64",
-            overrides,
-            metavar="NAME=VALUE,...",
-        ),
-        flag(
-            "--param",
-            f"values that the cell's model reads by their names: units=64. {LITERALS}",
-            parameter,
-            name="params",
-            many="extend",
-            metavar="NAME=VALUE",
-        ),
-        flag(
-            "--include",
-            "local modules or folders that the code imports",
-            str,
-            completes="path",
-            many="extend",
-            metavar="PATH",
-        ),
+        replace(HPARAMS, help="override hyper-parameters of a model that never ran: batch_size=64"),
+        PARAM,
+        replace(INCLUDE, help="local modules or folders that the code imports"),
         flag("--batch-size", "examples of a worker's step", whole("--batch-size"), default="as measured", metavar="N"),
-        flag(
-            "--mode",
-            "async: each worker steps by itself; sync: one step takes a mini-batch of every worker",
-            default="async",
-            **one_of("--mode", ("async", "sync")),
-        ),
-        flag(
-            "--backup-workers",
-            "with --mode sync, do not wait for the N slowest workers of a step",
-            whole("--backup-workers", 0),
-            default="0",
-            metavar="N",
-        ),
+        MODE,
+        BACKUP_WORKERS,
     )
 
 
 def _machines() -> tuple[Option, ...]:
     return (
-        flag(
-            "--project",
-            "plan for VMs of this project: measurements of the emulator do not count",
-            project,
+        replace(
+            PROJECT,
+            help="plan for VMs of this project: measurements of the emulator do not count",
             default="VMs like those of the run that is named",
         ),
-        flag("--zone", "the zone of groups without one; of a search, all zones to consider", zones, completes="zone"),
+        replace(ZONE, help="the zone of groups without one; of a search, all zones to consider"),
         flag(
             "--gpus",
             "GPUs for a search, each alone and two together: k80,p100",
@@ -190,26 +172,11 @@ def _machines() -> tuple[Option, ...]:
             completes="gpu",
             metavar="GPU,GPU",
         ),
-        flag(
-            "--provisioning-model",
-            "how to rent workers",
-            default="spot; searched without a SPEC",
-            **one_of("--provisioning-model", ("spot", "preemptible", "standard")),
+        replace(PROVISIONING_MODEL, default="spot; searched without a SPEC"),
+        replace(
+            MACHINE_TYPE, default="the catalog's; a search tries larger ones if measured steps wait for mini-batches"
         ),
-        flag(
-            "--machine-type",
-            "the workers' machine, or GPU=TYPE,...",
-            str,
-            metavar="TYPE",
-            default="the catalog's; a search tries larger ones if measured steps wait for mini-batches",
-        ),
-        flag(
-            "--disk",
-            "boot disks of workers and parameter servers, such as 200GB:ssd",
-            disk,
-            default="50GB",
-            metavar="SIZE[:KIND]",
-        ),
+        replace(DISK, default="50GB"),
         flag(
             "--ps",
             "number of parameter servers; 0: one worker without any",
@@ -217,42 +184,23 @@ def _machines() -> tuple[Option, ...]:
             default="1; searched without a SPEC",
             metavar="N",
         ),
-        flag(
-            "--ps-cores",
-            "vCPUs of each parameter server; with --bag, of the scheduler",
-            whole("--ps-cores"),
+        replace(
+            PS_CORES,
+            help="vCPUs of each parameter server; with --bag, of the scheduler",
             default="4; with --bag an e2-standard-2",
-            metavar="N",
         ),
-        flag("--ps-zone", "the zone of parameter servers, with a SPEC", one_zone("--ps-zone"), completes="zone"),
+        replace(PS_ZONE, help="the zone of parameter servers, with a SPEC", default=""),
     )
 
 
 def _bag() -> tuple[Option, ...]:
     return (
         flag("--bag", "instead of a run, plan a bag of jobs, on each group of SPEC alone"),
-        flag("--jobs", "how many results of the bag to compute", whole("--jobs"), metavar="N"),
+        replace(JOBS, help="how many results of the bag to compute"),
         flag("--job-time", "how long one job takes: 2h, 1h:3h, or cpu=2h,k80=20m", str, metavar="TIME"),
-        flag(
-            "--spare",
-            "the share of further jobs to start; the bag does not wait for them",
-            share("--spare"),
-            default="0.1",
-            metavar="SHARE",
-        ),
-        flag(
-            "--policy",
-            "which VMs a job goes to",
-            default="both are planned",
-            **one_of("--policy", ("reuse", "memoryless")),
-        ),
-        flag(
-            "--save-time",
-            "how long a checkpoint of a job takes",
-            duration("--save-time", "s"),
-            default="jobs save no checkpoints",
-            metavar="TIME",
-        ),
+        SPARE,
+        replace(POLICY, default="both are planned"),
+        replace(SAVE_TIME, default="jobs save no checkpoints"),
     )
 
 

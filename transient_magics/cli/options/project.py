@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from ...errors import DeclarationError
 from ...spec import PURPOSES
 from ..option import (
     Option,
-    address_ranges,
-    bucket,
     flag,
     group,
     one_of,
     one_zone,
-    positive,
     whole,
     word,
-    zones,
 )
 from .clusters import check_declare
-from .shared import NETWORK, PROJECT, WAIT
+from .shared import IMAGE, NETWORK, NETWORK_OPTIONS, NO_EXTERNAL_IP, PROJECT, SUBNET, VM_NETWORK, ZONE, wait_until
 from .words import IMAGE_VERBS
 
 
@@ -38,39 +34,12 @@ def doctor() -> tuple[Option, ...]:
         *group(
             "Checks",
             PROJECT,
-            flag("--zone", "the zones to check; several with commas are tried in that order", zones, completes="zone"),
-            flag(
-                "--report",
-                "the file of the report, which has no names of yours in it",
-                str,
-                name="report_to",
-                default="doctor-report.json in the user's data directory",
-                completes="path",
-                metavar="FILE",
-            ),
-        ),
-        *group(
-            "Paid test",
-            flag(
-                "--spend",
-                "also test everything for up to an hour, for this many US dollars at most: a VM, an image, "
-                "a GPU, a step of training, a notice, a checkpoint in the bucket, and the cleanup",
-                positive("--spend"),
-                metavar="DOLLARS",
-            ),
-            flag("--yes", "agree to the cost of the paid test"),
-            flag("--anyway", "run the paid test even if a check fails"),
+            replace(ZONE, help="the zones to check; several with commas are tried in that order"),
         ),
         *group(
             NETWORK,
-            flag("--bucket", "as for a cluster", bucket),
-            flag("--image", "as for a cluster", str, completes="image"),
-            flag("--service-account", "as for a cluster", str),
-            flag("--network", "as for a cluster", str),
-            flag("--subnet", "as for a cluster", str),
-            flag("--firewall", "as for a cluster", negated=True, default="on"),
-            flag("--ssh-from", "as for a cluster", address_ranges, metavar="RANGE,..."),
-            flag("--no-external-ip", "as for a cluster"),
+            *NETWORK_OPTIONS,
+            IMAGE,
         ),
     )
 
@@ -113,23 +82,20 @@ def _build() -> tuple[Option, ...]:
                 default="50",
                 metavar="GB",
             ),
-            flag("--wait", WAIT.format("the image is there")),
+            wait_until("the image is there"),
         ),
         *group(
             "Build VM",
             flag("--zone", "its zone", one_zone("--zone"), default="the catalog's best", completes="zone"),
             flag("--machine-type", "its machine type", str, default="n1-standard-4"),
-            flag("--network", "its network", str),
-            flag("--subnet", "its subnet", str),
-            flag("--no-external-ip", "use no external address: packages come through Cloud NAT"),
+            VM_NETWORK,
+            SUBNET,
+            replace(NO_EXTERNAL_IP, help="use no external address: packages come through Cloud NAT"),
         ),
     )
 
 
 def check_doctor(values: dict[str, Any], called: str) -> None:
-    """Options of the hour's course, with `--spend`."""
+    """Groups of workers that the catalog has."""
     if values.get("spec"):
         check_declare(values, called)
-    for option in ("yes", "anyway"):
-        if values.get(option) and "spend" not in values:
-            raise DeclarationError(f"--{option} is about what --spend pays for", fix=f"For example: {called} --spend 1")

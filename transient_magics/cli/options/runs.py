@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...protocol.run import choices
+from ...protocol.run import SETTINGS, RunSpec, choices
 from ...protocol.study import StudySpec
 from ...spec import check_run, parse_workers
 from ..option import (
@@ -13,48 +15,58 @@ from ..option import (
     batch_bounds,
     cache,
     condition,
-    confidence,
     configurations,
     deadline,
     duration,
     evaluate_every,
     evaluation_batches,
+    field,
     flag,
     gpus,
     group,
-    hours,
     interval,
     new_name,
     objective,
     one_of,
-    overrides,
-    parameter,
     positive,
     preparation,
-    share,
-    share_of_time,
-    space,
-    speed_alarm,
+    setting,
+    settings_help,
     which_checkpoint,
     whole,
     word,
     zones,
 )
 from .shared import (
+    BACKUP_WORKERS,
     CHECKPOINTS,
     CLUSTER,
     COST,
     DATA,
     EVALUATION,
-    LITERALS,
+    HPARAMS,
+    HPARAMS_SET,
+    INCLUDE,
+    MODE,
+    MODEL,
     OF_CLUSTER,
     ON_CLUSTER,
     OUTPUT,
+    PARAM,
+    PIP,
     PIP_BUILD,
+    PROBLEM,
     RESEARCH,
     RUN,
     STEPS,
-    WAIT,
+    TRAIN_STEPS,
+    max_cost,
+    max_hours,
+    name_of,
+    over,
+    seed,
+    wait_until,
+    when_done,
 )
 
 TRIALS = "Trials"
@@ -79,7 +91,7 @@ def train() -> tuple[Option, ...]:
 def _cluster() -> tuple[Option, ...]:
     return (
         ON_CLUSTER,
-        flag("--name", "the run's name", new_name, default="run-1, run-2, ..."),
+        name_of("run"),
         flag(
             "--workers",
             "how many of the cluster's workers the run takes, or with how many it starts and how many it "
@@ -95,53 +107,21 @@ def _cluster() -> tuple[Option, ...]:
             default="1",
             metavar="N",
         ),
-        flag(
-            "--when-done",
-            "what is deleted when the run ends",
-            default="keep",
-            **one_of("--when-done", choices("when_done")),
-        ),
-        flag("--wait", WAIT.format("the run is over")),
+        when_done("run"),
+        wait_until("the run is over"),
         OUTPUT,
     )
 
 
 def _data() -> tuple[Option, ...]:
     return (
-        flag("--model", "a Tensor2Tensor model by its name in the registry", str, default="the cell's own model"),
-        flag("--hparams-set", "the hyper-parameter set of that model", str),
-        flag("--problem", "the problem on which that model trains", str),
-        flag(
-            "--hparams",
-            "override hyper-parameters: batch_size=64,learning_rate=0.1",
-            overrides,
-            metavar="NAME=VALUE,...",
-        ),
-        flag(
-            "--param",
-            "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
-            parameter,
-            name="params",
-            many="extend",
-            metavar="NAME=VALUE",
-        ),
-        flag(
-            "--include",
-            "send local modules or folders along, 200 MB at most. A folder is sent with all files, such "
-            "as .git and .env, and with the targets of its links",
-            str,
-            completes="path",
-            many="extend",
-            metavar="PATH",
-        ),
-        flag(
-            "--pip",
-            "install packages on the VMs for this run, by name or file",
-            str,
-            completes="path",
-            many="extend",
-            metavar="PACKAGE",
-        ),
+        MODEL,
+        HPARAMS_SET,
+        PROBLEM,
+        HPARAMS,
+        PARAM,
+        INCLUDE,
+        PIP,
         PIP_BUILD,
         flag(
             "--data-dir",
@@ -159,13 +139,6 @@ def _data() -> tuple[Option, ...]:
             metavar="SIZE[:memory|:shm|:disk]",
         ),
         flag(
-            "--prep-threads",
-            "how many threads of a worker decode records; with --prep, threads of a preparation VM",
-            whole("--prep-threads"),
-            default="one for each core for large records, else 1",
-            metavar="N",
-        ),
-        flag(
             "--prep",
             "prepare mini-batches on up to this number of Spot VMs without a GPU when steps wait for them: cpux4",
             preparation,
@@ -177,7 +150,7 @@ def _data() -> tuple[Option, ...]:
             "the seed of initial values and of what the cell draws, in every process. With one worker on "
             "CPUs and a model of the cell, examples, dropout and losses follow from it too; several workers take "
             "turns in any order, and Tensor2Tensor draws its own examples. With it, the noise of gradients is "
-            "measured only if --gradient-noise is given",
+            "measured only if --set noise_share is given",
             whole("--seed", 0),
             default="drawn",
             metavar="N",
@@ -188,20 +161,9 @@ def _data() -> tuple[Option, ...]:
 
 def _steps() -> tuple[Option, ...]:
     return (
-        flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N", required=True),
-        flag(
-            "--mode",
-            "async: apply each worker's gradient when it arrives; sync: one step applies the mean of all",
-            default="async",
-            **one_of("--mode", choices("mode")),
-        ),
-        flag(
-            "--backup-workers",
-            "with --mode sync, do not wait for the N slowest workers of a step",
-            whole("--backup-workers", 0),
-            default="0",
-            metavar="N",
-        ),
+        replace(TRAIN_STEPS, required=True),
+        MODE,
+        BACKUP_WORKERS,
         flag(
             "--batching",
             "size mini-batches: all alike, by the GPUs' known speeds, or by measured speeds",
@@ -220,15 +182,6 @@ def _steps() -> tuple[Option, ...]:
             "how numbers travel between workers and parameter servers; bf16 halves the bytes",
             default="fp32",
             **one_of("--wire", choices("wire")),
-        ),
-        flag(
-            "--speed-alarm",
-            "notify when the run is slower than this share of its workers' best speeds, each "
-            "measured after a warm-up; off for none",
-            speed_alarm,
-            default="0.8,30s",
-            choices=("off", "0.8,30s"),
-            metavar="SHARE[,TIME]",
         ),
     )
 
@@ -295,19 +248,9 @@ def _deadline() -> tuple[Option, ...]:
             deadline,
             metavar="TIME|CLOCK",
         ),
-        flag(
-            "--max-cost",
+        max_cost(
             "with --finish-by, the most that the run may cost, in US dollars; it is late where both cannot be met",
-            positive("--max-cost"),
-            default="the rest of the cluster's limit",
-            metavar="DOLLARS",
-        ),
-        flag(
-            "--confidence",
-            "with --finish-by, how cautious the estimate of speeds is: at a lower end of what was measured",
-            confidence,
-            default="0.95",
-            metavar="SHARE",
+            "the rest of the cluster's limit",
         ),
         flag(
             "--gpus",
@@ -337,28 +280,6 @@ def _deadline() -> tuple[Option, ...]:
 def _research() -> tuple[Option, ...]:
     return (
         flag(
-            "--deadband",
-            "with --batching dynamic, keep sizes unless one changes by more than this share, and by "
-            "more than noise explains",
-            share("--deadband"),
-            default="0.05",
-            metavar="SHARE",
-        ),
-        flag(
-            "--batch-smoothing",
-            "with --batching dynamic, the weight of the newest time in a worker's moving average",
-            share("--batch-smoothing"),
-            default="0.3",
-            metavar="SHARE",
-        ),
-        flag(
-            "--step-time",
-            "with --batching dynamic, how a step's time follows from its examples: affine: a fixed "
-            "part and a part for each example; proportional: as published",
-            default="affine",
-            **one_of("--step-time", choices("step_time")),
-        ),
-        flag(
             "--lr-policy",
             "the n of the learning rate's 1/sqrt(n): active: the workers that train (with --mode sync: "
             "1); slots: --max-workers; fixed: 1",
@@ -371,16 +292,7 @@ def _research() -> tuple[Option, ...]:
             default="none",
             **one_of("--damping", choices("damping")),
         ),
-        flag(
-            "--gradient-noise",
-            "the share of its time in which a worker measures its gradients' noise, for plans "
-            "with a target; off for none",
-            share_of_time("--gradient-noise"),
-            default="0.008",
-            name="noise_share",
-            choices=("off", "0.008"),
-            metavar="SHARE",
-        ),
+        _settings(SETTINGS),
         flag(
             "--pace",
             "the least seconds of a worker's step; with published GPU speeds in the weather, of a K80's",
@@ -388,6 +300,18 @@ def _research() -> tuple[Option, ...]:
             name="pace_seconds",
             metavar="SECONDS",
         ),
+    )
+
+
+def _settings(settings: Mapping[str, str]) -> Option:
+    return flag(
+        "--set",
+        settings_help(settings, RunSpec),
+        setting(settings, field(RunSpec)),
+        name="settings",
+        many="extend",
+        choices=tuple(f"{name}=" for name in settings),
+        metavar="NAME=VALUE",
     )
 
 
@@ -425,14 +349,9 @@ def study() -> tuple[Option, ...]:
                 new_name,
                 default="study-1, study-2, ...",
             ),
-            flag(
-                "--when-done",
-                "what is deleted when the study ends",
-                default="keep",
-                **one_of("--when-done", choices("when_done")),
-            ),
+            when_done("study"),
             flag("--dry-run", "show its machines, clusters and their price; declare nothing"),
-            flag("--wait", WAIT.format("the study is over")),
+            wait_until("the study is over"),
         ),
         *group(
             DATA,
@@ -441,38 +360,25 @@ def study() -> tuple[Option, ...]:
                 "with --per-vm, one process on a VM reads, decodes and batches a problem's records "
                 "once; all runs there take the same mini-batches, each at most once",
             ),
-            flag(
-                "--seed",
-                "the seed of the points, and of repeated runs",
-                whole("--seed", 0),
-                default="drawn",
-                metavar="N",
-            ),
+            seed("the points, and of repeated runs", "drawn"),
         ),
         *group(
             COST,
-            flag(
-                "--max-cost",
-                "end the study when its trials have cost this many US dollars, and keep what is done",
-                positive("--max-cost"),
-                metavar="DOLLARS",
-            ),
-            flag("--max-hours", "end the study after this time", hours("--max-hours"), metavar="TIME"),
+            max_cost("end the study when its trials have cost this many US dollars, and keep what is done"),
+            max_hours("end the study after this time"),
         ),
     )
-    left_out = {option.name for option in own} | {"resume", "prep", *OF_DEADLINES}
-    return (*own, *(option for option in train() if option.name not in left_out))
+    left_out = {option.name for option in own} | {"resume", "prep", "settings", *OF_DEADLINES}
+    settings = {name: meaning for name, meaning in SETTINGS.items() if name not in OF_DEADLINES}
+    shared = [option for option in train() if option.name not in left_out]
+    return (*own, *shared, *group(RESEARCH, _settings(settings)))
 
 
 def _trials() -> tuple[Option, ...]:
     return (
-        flag(
-            "--over",
-            "what to try: NAME=A,B,C chooses, NAME=LOW:HIGH is a range; add :log for even steps of its "
-            f"logarithm, :int for whole numbers. {LITERALS} A Tensor2Tensor model takes them as hyper-parameters, a "
-            "cell's own model reads them by their names",
-            space,
-            metavar="'NAME=VALUES ...'",
+        over(
+            "what to try; a Tensor2Tensor model takes them as hyper-parameters, a cell's own model reads them by "
+            "their names"
         ),
         flag("--trials", "how many points to try", whole("--trials"), default="all of a grid, else 20", metavar="N"),
         flag(
@@ -559,7 +465,7 @@ def check_train(values: dict[str, Any], called: str) -> None:
     """What several options of a run say together."""
     if "params" in values:
         values["params"] = dict(values["params"])
-    for option in ("checkpoint_every", "speed_alarm", "batch_bounds", "workers"):  # one option, several fields
+    for option in ("checkpoint_every", "batch_bounds", "workers", "settings"):  # one option, several fields
         values.update(values.pop(option, {}))
     check_run(values)
     if values.get("eval_steps") == 0:  # as without it

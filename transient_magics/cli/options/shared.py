@@ -1,8 +1,34 @@
-"""Options and groups of options that several sub-commands have."""
+"""Options that several sub-commands have. Each is declared once; a sub-command replaces its help or default."""
 
 from __future__ import annotations
 
-from ..option import flag, project, variable, word
+from typing import get_args
+
+from ...protocol.bag.spec import BagSpec
+from ...protocol.cluster_commands import GiveUp
+from ...protocol.run import choices
+from ..option import (
+    Option,
+    address_ranges,
+    bucket,
+    disk,
+    duration,
+    flag,
+    hours,
+    new_name,
+    one_of,
+    one_zone,
+    overrides,
+    parameter,
+    positive,
+    project,
+    share,
+    space,
+    variable,
+    whole,
+    word,
+    zones,
+)
 
 # Titles of groups in a help. RESEARCH is listed last: its options are those of published systems.
 CLUSTER = "Cluster"
@@ -21,7 +47,6 @@ LITERALS = (
     "Values are Python literals: True, None, 0x10, 1e-3, nan, 'a, b', [64,32]; a word without quotes is a text. Other "
     "spellings of these words, such as true and none, need quotes."
 )
-WAIT = "return only when {}"
 OWN_CLUSTER = "the one that this notebook declared or attached last, else the only one"
 OUTPUT = flag("-o --output", "bind the handle to this name in the notebook", variable, metavar="NAME")
 CLUSTER_NAME = word("name", "NAME", "the cluster", completes="cluster")
@@ -42,3 +67,218 @@ PIP_BUILD = flag(
 )
 JSON = flag("--json", "print JSON with stable fields, for programs")
 WORKER = word("worker", "WORKER", "one of its VMs, such as worker-1 or ps-0", completes="worker")
+
+ZONE = flag(
+    "--zone",
+    "the zone of groups without one; several with commas are tried in that order",
+    zones,
+    completes="zone",
+)
+MACHINE_TYPE = flag(
+    "--machine-type",
+    "the workers' machine: n1-standard-16, or by GPU: t4=n1-standard-16,v100=n1-standard-12",
+    str,
+    default="the catalog's",
+    metavar="TYPE|GPU=TYPE,...",
+)
+DISK = flag(
+    "--disk",
+    "boot disks of workers and parameter servers: 200GB, 200GB:ssd; also balanced, standard",
+    disk,
+    default="50GB, or the image's size",
+    metavar="SIZE[:KIND]",
+)
+PS = flag("--ps", "number of parameter servers, always on demand", whole("--ps"), default="1", metavar="N")
+PS_CORES = flag("--ps-cores", "vCPUs of each parameter server", whole("--ps-cores"), default="4", metavar="N")
+PS_ZONE = flag(
+    "--ps-zone",
+    "the zone of parameter servers; traffic with workers in other zones is paid for",
+    one_zone("--ps-zone"),
+    default="where most workers are",
+    completes="zone",
+)
+PROVISIONING_MODEL = flag(
+    "--provisioning-model",
+    "how to rent workers. Compute Engine ends preemptible ones after 24 hours, and enforces no shorter limit for them",
+    default="spot",
+    **one_of("--provisioning-model", ("spot", "preemptible", "standard")),
+)
+REPLACE = flag("--replace", "replace revoked workers", negated=True, default="on")
+GIVE_UP = flag(
+    "--give-up",
+    "which workers to release in a resize, or when a provider wants a number of them back "
+    "(Compute Engine names the VMs itself): those that are slow beside others of their run, that came last, "
+    "that are most likely to be revoked soon, or that cost the most; ask: propose the slowest first",
+    default="slowest; in a resize the highest places",
+    **one_of("--give-up", (*get_args(GiveUp), "ask")),
+)
+
+IMAGE = flag(
+    "--image",
+    "the VMs' image: NAME or family/NAME of the project, or a URL",
+    str,
+    default="one that was baked for this version, else Debian 12",
+    completes="image",
+)
+BUCKET = flag(
+    "--bucket",
+    "where checkpoints and results are stored: NAME, gs://NAME/FOLDER, or none for this machine",
+    bucket,
+    default="with a project a bucket of its own, else none",
+)
+SERVICE_ACCOUNT = flag(
+    "--service-account",
+    "the service account of the controller's VM (other VMs have none): NAME of the "
+    "project, an address, or default for Compute Engine's own",
+    str,
+)
+VM_NETWORK = flag("--network", "the VMs' network", str)
+SUBNET = flag("--subnet", "the VMs' subnet", str)
+FIREWALL = flag("--firewall", "create rules that close the VMs to others of the project", negated=True, default="on")
+SSH_FROM = flag(
+    "--ssh-from",
+    "address ranges from which SSH may connect directly, such as this machine's 203.0.113.7/32",
+    address_ranges,
+    default="none, SSH goes through Identity-Aware Proxy",
+    metavar="RANGE,...",
+)
+NO_EXTERNAL_IP = flag("--no-external-ip", "use no external addresses: SSH goes through Identity-Aware Proxy")
+NETWORK_OPTIONS = (BUCKET, SERVICE_ACCOUNT, VM_NETWORK, SUBNET, FIREWALL, SSH_FROM, NO_EXTERNAL_IP)
+"""Who reaches the VMs, and where results go."""
+
+TRAIN_STEPS = flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N")
+MODE = flag(
+    "--mode",
+    "async: apply each worker's gradient when it arrives; sync: one step applies the mean of all",
+    default="async",
+    **one_of("--mode", choices("mode")),
+)
+BACKUP_WORKERS = flag(
+    "--backup-workers",
+    "with --mode sync, do not wait for the N slowest workers of a step",
+    whole("--backup-workers", 0),
+    default="0",
+    metavar="N",
+)
+MODEL = flag("--model", "a Tensor2Tensor model by its name in the registry", str, default="the cell's own model")
+HPARAMS_SET = flag("--hparams-set", "the hyper-parameter set of that model", str)
+PROBLEM = flag("--problem", "the problem on which that model trains", str)
+HPARAMS = flag(
+    "--hparams",
+    "override hyper-parameters: batch_size=64,learning_rate=0.1",
+    overrides,
+    metavar="NAME=VALUE,...",
+)
+PARAM = flag(
+    "--param",
+    "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
+    parameter,
+    name="params",
+    many="extend",
+    metavar="NAME=VALUE",
+)
+INCLUDE = flag(
+    "--include",
+    "send files and folders along, 200 MB at most. A folder is sent with all files, such as "
+    ".git and .env, and with the targets of its links. The code can import and read them",
+    str,
+    completes="path",
+    many="extend",
+    metavar="PATH",
+)
+PIP = flag(
+    "--pip",
+    "install packages on the VMs for this work, by name or file",
+    str,
+    completes="path",
+    many="extend",
+    metavar="PACKAGE",
+)
+
+JOBS = flag("--jobs", "how many results to compute", whole("--jobs"), metavar="N")
+SPARE = flag(
+    "--spare",
+    "the share of further jobs to start; the bag does not wait for them",
+    share("--spare"),
+    default="0.1",
+    metavar="SHARE",
+)
+POLICY = flag(
+    "--policy",
+    "which VM a job goes to: reuse (by its age) or memoryless (any)",
+    default="reuse",
+    **one_of("--policy", choices("policy", BagSpec)),
+)
+SAVE_TIME = flag(
+    "--save-time",
+    "how long a checkpoint of a job takes; with it checkpoints are planned",
+    duration("--save-time", "s"),
+    metavar="TIME",
+)
+JOB_TIMEOUT = flag(
+    "--job-timeout",
+    "end a job that has run for this time, over all its VMs",
+    duration("--job-timeout", "m"),
+    default="no limit",
+    name="timeout_seconds",
+    metavar="TIME",
+)
+MEMORY = flag(
+    "--memory",
+    "end a job that has more than this many GB in memory",
+    positive("--memory"),
+    default="the VM's memory",
+    metavar="GB",
+)
+RETRIES = flag(
+    "--retries",
+    "how often to restart a failed job; a revocation is not a failure",
+    whole("--retries", 0),
+    metavar="N",
+)
+
+
+def name_of(kind: str, default: str = "") -> Option:
+    """Return the option of the name of work of this kind."""
+    return flag("--name", f"the name of the {kind}", new_name, default=default or f"{kind}-1, {kind}-2, ...")
+
+
+def wait_until(moment: str) -> Option:
+    """Return the option that makes a command wait."""
+    return flag("--wait", f"return only when {moment}")
+
+
+def when_done(kind: str) -> Option:
+    """Return the option of what is deleted when work of this kind ends."""
+    return flag(
+        "--when-done",
+        f"what is deleted when the {kind} ends",
+        default="keep",
+        **one_of("--when-done", choices("when_done")),
+    )
+
+
+def over(meaning: str) -> Option:
+    """Return the option of the values that are tried."""
+    return flag(
+        "--over",
+        f"{meaning}: NAME=A,B,C chooses, NAME=LOW:HIGH is a range; add :log for even steps of its logarithm, "
+        f":int for whole numbers. {LITERALS}",
+        space,
+        metavar="'NAME=VALUES ...'",
+    )
+
+
+def seed(meaning: str, default: str) -> Option:
+    """Return the option of a seed."""
+    return flag("--seed", f"the seed of {meaning}", whole("--seed", 0), default=default, metavar="N")
+
+
+def max_cost(effect: str, default: str = "") -> Option:
+    """Return the option of a limit in US dollars."""
+    return flag("--max-cost", effect, positive("--max-cost"), default=default, metavar="DOLLARS")
+
+
+def max_hours(effect: str) -> Option:
+    """Return the option of a limit of time."""
+    return flag("--max-hours", effect, hours("--max-hours"), metavar="TIME")

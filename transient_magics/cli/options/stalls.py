@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..option import Option, duration, flag, group, new_name, whole, word
+from ..option import Option, duration, flag, group, whole, word
 from .runs import check_train, train
-from .shared import CLUSTER, OUTPUT, WAIT
+from .shared import CLUSTER, OUTPUT, name_of, wait_until
 
 _OF_A_RUN = (
     "model", "hparams_set", "problem", "cluster", "hparams", "data_dir", "params", "include", "pip", "pip_build",
@@ -45,8 +45,8 @@ def stalls() -> tuple[Option, ...]:
         *(declared[name] for name in _OF_A_RUN),
         *group(
             CLUSTER,
-            flag("--name", "its name", new_name, default="stalls-1, stalls-2, ..."),
-            flag("--wait", WAIT.format("all is measured")),
+            name_of("measure", "stalls-1, stalls-2, ..."),
+            wait_until("all is measured"),
             OUTPUT,
         ),
     )

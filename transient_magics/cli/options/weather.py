@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ...errors import DeclarationError
 from ...protocol.share import LEAST
 from ...spec import parse_cpus, parse_share
 from ..option import (
@@ -16,10 +15,20 @@ from ..option import (
     hours,
     one_of,
     positive,
+    setting,
+    settings_help,
     word,
     zones,
 )
 from .shared import ANY_CLUSTER, CLUSTER_NAME, PROJECT, REVOCATIONS
+
+SETTINGS = {
+    "waves": "the share of the VMs with one GPU in one zone that a published wave revokes (default: 0.25)",
+    "creation_preemptions": "the share of transient VMs that are preempted before they run (default: 0)",
+    "api_latency": "how late the API answers: none, 100ms, or nine of ten within 50ms..400ms (default: none)",
+    "gpu_driver": "works; fails: VMs answer, and TensorFlow does not see their GPUs (default: works)",
+}
+"""The weather that `--set NAME=VALUE` sets, by the emulator's names."""
 
 
 def weather() -> tuple[Option, ...]:
@@ -35,8 +44,22 @@ def weather() -> tuple[Option, ...]:
             "Setting",
             flag("--seed", "the seed of all chance: the same seed gives the same weather", str),
             flag("--reset", "return to fair weather before the other options apply"),
+            flag(
+                "--set",
+                settings_help(SETTINGS),
+                setting(SETTINGS, lambda name, text: text),
+                name="settings",
+                many="extend",
+                choices=tuple(f"{name}=" for name in SETTINGS),
+                metavar="NAME=VALUE",
+            ),
         ),
     )
+
+
+def check_weather(values: dict[str, Any], called: str) -> None:
+    """Give each setting its own name."""
+    values.update(values.pop("settings", {}))
 
 
 def _several(flags: str, help: str, **more: Any) -> Option:
@@ -53,13 +76,6 @@ def _losses() -> tuple[Option, ...]:
             str,
             choices=("none", "published", "every=60s"),
             metavar="HOW|FILE.csv",
-        ),
-        flag(
-            "--waves",
-            "the share of the VMs with one GPU in one zone that a published wave revokes",
-            str,
-            default="0.25",
-            metavar="SHARE",
         ),
         flag(
             "--notice",
@@ -84,12 +100,6 @@ def _losses() -> tuple[Option, ...]:
             str,
             choices=("none", "1cpu,for=5m"),
             metavar="CPUS",
-        ),
-        flag(
-            "--creation-preemptions",
-            "the share of transient VMs that are preempted before they run",
-            str,
-            metavar="SHARE",
         ),
     )
 
@@ -124,13 +134,6 @@ def _machines() -> tuple[Option, ...]:
             str,
             choices=("2s", "published", "fails", "silent"),
             metavar="TIME|HOW",
-        ),
-        flag(
-            "--gpu-driver",
-            "works; fails: VMs answer, and TensorFlow does not see their GPUs",
-            str,
-            choices=("works", "fails"),
-            metavar="HOW",
         ),
         flag(
             "--gpu-speed",
@@ -172,13 +175,6 @@ def _api() -> tuple[Option, ...]:
             metavar="SHARE",
         ),
         flag(
-            "--api-latency",
-            "how late the API answers: 100ms, or nine of ten within 50ms..400ms",
-            str,
-            choices=("none", "50ms..400ms"),
-            metavar="TIME",
-        ),
-        flag(
             "--credentials",
             "accepted; expired: the API refuses every request (expired,for=60s)",
             str,
@@ -188,65 +184,53 @@ def _api() -> tuple[Option, ...]:
     )
 
 
-def shares() -> dict[str, tuple[Option, ...]]:
+def deflate() -> tuple[Option, ...]:
     """Return the options of shrinking VMs and of restoring them."""
     policies = ("proportional", "priority", "deterministic")
-    return {
-        "deflate": (
-            CLUSTER_NAME,
-            word("worker", "WORKER", "one of its VMs, such as worker-1", completes="worker", many="?"),
-            flag(
-                "--cpu",
-                "the share of its CPU that it keeps: 50%",
-                partial(parse_share, option="--cpu", least=LEAST),
-                metavar="PART",
-            ),
-            flag(
-                "--network",
-                "the share of its network that it keeps: 50%",
-                partial(parse_share, option="--network", least=LEAST),
-                metavar="PART",
-            ),
-            flag(
-                "--machine-type",
-                "instead of these, in a project too: stop the worker, change its machine type, and "
-                "start it again: n1-standard-2",
-                str,
-                metavar="TYPE",
-            ),
-            flag(
-                "--reclaim",
-                "instead of WORKER, take this number of vCPUs from all workers together, such as 1.5cpu",
-                partial(parse_cpus, option="--reclaim"),
-                metavar="CPUS",
-            ),
-            flag(
-                "--policy",
-                "how --reclaim is shared out: in proportion to the workers' size; less from expensive "
-                "ones; or one after the other, the cheapest first",
-                default="proportional",
-                **one_of("--policy", policies),
-            ),
+    return (
+        CLUSTER_NAME,
+        word("worker", "WORKER", "one of its VMs, such as worker-1", completes="worker", many="?"),
+        flag(
+            "--cpu",
+            "the share of its CPU that it keeps: 50%",
+            partial(parse_share, option="--cpu", least=LEAST),
+            metavar="PART",
         ),
-        "inflate": (
-            CLUSTER_NAME,
-            word("worker", "WORKER", "one of its VMs", completes="worker", many="?", default="all"),
+        flag(
+            "--network",
+            "the share of its network that it keeps: 50%",
+            partial(parse_share, option="--network", least=LEAST),
+            metavar="PART",
         ),
-    }
+        flag(
+            "--machine-type",
+            "instead of these, in a project too: stop the worker, change its machine type, and "
+            "start it again: n1-standard-2",
+            str,
+            metavar="TYPE",
+        ),
+        flag(
+            "--reclaim",
+            "instead of WORKER, take this number of vCPUs from all workers together, such as 1.5cpu",
+            partial(parse_cpus, option="--reclaim"),
+            metavar="CPUS",
+        ),
+        flag(
+            "--policy",
+            "how --reclaim is shared out: in proportion to the workers' size; less from expensive "
+            "ones; or one after the other, the cheapest first",
+            default="proportional",
+            **one_of("--policy", policies),
+        ),
+        flag("--restore", "restore WORKER, or all VMs, to what was rented"),
+    )
 
 
 def check_deflate(values: dict[str, Any], called: str) -> None:
-    """A VM and what it keeps, or what all of them give."""
-    parts = {"cpu", "network", "machine_type"} & values.keys()
-    if ("reclaim" in values) == ("worker" in values) or bool(parts) != ("worker" in values):
-        fix = f"For example: {called} k80x4 worker-1 --cpu 50%, or {called} k80x4 --reclaim 1.5cpu"
-        what = f"{called} takes a VM with --cpu, --network or --machine-type, or --reclaim alone"
-        raise DeclarationError(what, fix=fix)
-    if "machine_type" in parts and len(parts) > 1:
-        what = "--machine-type cannot be used with --cpu or --network"
-        raise DeclarationError(what, fix="Shrink it further when it is ready.")
-    if "policy" in values and "reclaim" not in values:
-        raise DeclarationError(f"--policy says how {called} --reclaim is shared out", fix="Add --reclaim 1.5cpu.")
+    """Refuse changes that contradict each other."""
+    from ...client.project.deflation import check
+
+    check(values)
 
 
 def measure() -> tuple[Option, ...]:

@@ -11,7 +11,7 @@ CLUSTER_VERBS = (
 IMAGE_VERBS = ("build", "list", "delete")
 PROGRAM_VERBS = (
     "cluster", "train", "study", "job", "bag", "stalls", "work", "stop", "plan", "export", "tensorboard", "weather",
-    "deflate", "inflate", "measure", "lifetimes", "image", "emulator", "catalog", "doctor",
+    "deflate", "measure", "lifetimes", "image", "emulator", "catalog", "doctor",
 )  # fmt: skip
 ALIASES = {"sweep": "study"}
 """Other names of sub-commands in a terminal."""
@@ -44,7 +44,7 @@ TIERS = {
         Entry("plan [SPEC] [options]", "%transient_plan [SPEC] [options]",
               "Estimate the time and the cost of a run; without SPEC, find the best clusters"),
         Entry("doctor [options]", "%transient_doctor [options]",
-              "Check all that training on Google Cloud needs; --spend 1 tests it"),
+              "Check all that training on Google Cloud needs"),
         Entry("catalog [GPU]", "", "Show GPUs, machines, zones and prices"),
         Entry("image SUB-COMMAND ...", "%transient_image SUB-COMMAND ...",
               "Build, list or delete images from which VMs boot sooner"),
@@ -58,8 +58,7 @@ TIERS = {
         Entry("weather NAME [options]", "%transient_weather NAME [options]",
               "Set what the emulated zones do: revocations, stockouts, faster time, reclaimed workers"),
         Entry("deflate NAME WORKER ...", "%transient_deflate NAME WORKER ...",
-              "Shrink a VM, emulated while it runs, in a project while it is stopped"),
-        Entry("inflate NAME [WORKER]", "%transient_inflate NAME [WORKER]", "Restore VMs that were deflated"),
+              "Shrink a VM, emulated while it runs, in a project while it is stopped; or restore it"),
         Entry("stalls [RUN] [options]", "%transient_stalls [RUN] [options]",
               "Measure where the time of a step goes, and what would help"),
         Entry("measure [GPU] [options]", "%transient_measure [GPU] [options]",
@@ -124,7 +123,7 @@ DESCRIPTIONS = {
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
     "sweep": "Find VMs and firewall rules of yours that no cluster of this machine has; with --yes, delete them.",
     "doctor": "Check all that training on Google Cloud needs, line by line, with the command that fixes what is "
-    "missing. Nothing is created without --spend.",
+    "missing. Nothing is created.",
     "catalog": "Show the GPUs that clusters can have: their machines, zones and dated prices.",
     "image": "Build, list or delete images with the training stack. VMs that boot from one are ready sooner.",
     "image build": "Build an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",
@@ -141,9 +140,8 @@ DESCRIPTIONS = {
     "weather": "Set what the emulator does to VMs, and how fast its time passes, for all clusters.",
     "deflate": "Shrink an emulated VM while it runs, or all workers together, as a provider does under pressure. "
     "Nothing restarts; with --batching dynamic mini-batches follow. Compute Engine shrinks no VM that runs; with "
-    "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again.",
-    "inflate": "Restore VMs that were deflated. A worker that became a smaller machine is stopped, made what it was "
-    "and started again.",
+    "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again. --restore "
+    "restores what was rented, in the same way.",
 }
 
 

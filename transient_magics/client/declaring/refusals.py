@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ...catalog import ZONES, accelerator, check_zone, continent, living_alternative
 from ...errors import DeclarationError, unknown
+from ...protocol.run import option as option_of
 from ...spec import JOBS, MOST_SECONDS, PURPOSES, ClusterSpec, parse_groups, render_duration
 from ...spec.image import FAMILIES, least_boot_seconds
 from .. import text
@@ -32,8 +33,12 @@ def of_option(
         What stands before an option; empty for arguments of a Python function.
     """
     field, _, why = str(error).partition(": ")
-    option = names.get(field, field.replace("_", "-") if prefix else field)
-    return DeclarationError(f"Invalid {prefix}{option}: {why}" if why else str(error))
+    name = field
+    if field in names:
+        name = f"{prefix}{names[field]}"
+    elif prefix:
+        name = option_of(field)
+    return DeclarationError(f"Invalid {name}: {why}" if why else str(error))
 
 
 def refuse_more_workers(cluster: ClusterSpec, workers: int, where: str = "--workers") -> None:

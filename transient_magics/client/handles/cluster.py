@@ -16,7 +16,6 @@ from ...kinds import KINDS
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
 from ...protocol.names import is_name
-from ...protocol.share import Share
 from ...spec import ClusterSpec
 from .. import commands
 from ..following.follower import follower
@@ -33,6 +32,7 @@ from .work import WorkList
 
 if TYPE_CHECKING:
     from ..declaring import Relocation
+    from ..project.deflation import Deflated
     from ..project.weather import Weather
 
 _HANDLES = {handle.kind: handle for handle in (Run, Study, Job, Bag, Dask)}
@@ -157,49 +157,57 @@ class Cluster:
         commands.send(self.directory, Agree(run="", proposal=proposal or reclaim.proposed.seq))
         return going
 
-    def deflate(self, worker: str, *, cpu: float | None = None, network: float | None = None) -> Share:
-        """Have the emulator leave `worker` (a VM's name) with these parts of its `cpu` and `network`, from 0.05 to 1.
+    def deflate(
+        self,
+        worker: str = "",
+        *,
+        cpu: float | None = None,
+        network: float | None = None,
+        machine_type: str = "",
+        reclaim: float | None = None,
+        policy: str = "",
+        restore: bool = False,
+    ) -> list[Deflated]:
+        """Shrink a VM or several, or restore them.
 
-        None: as it is. It runs on, and mini-batches follow with `--batching dynamic`. Returns what it has from now on.
-        Raises ClusterError for a cluster in a project: Compute Engine shrinks no VM that runs (but see `restart`).
+        Parameters
+        ----------
+        worker
+            The name of a VM. With `restore`, all VMs by default.
+        cpu, network
+            The share of its CPU and of its network that the VM keeps, from 0.05 to 1. It continues to run.
+        machine_type
+            Instead of these, stop the worker, change its machine type, such as "n1-standard-2", and start it again.
+            The worker leaves its run before and joins it again.
+        reclaim
+            Instead of a worker, take this number of vCPUs from all workers together.
+        policy
+            How `reclaim` is shared out: `proportional` to the workers' size (default), `priority` (the dearest keeps
+            at least half, cheaper ones less) or `deterministic` (one after the other, the cheapest first).
+        restore
+            Restore the VM, or all, to what was rented.
+
+        Returns
+        -------
+        list of Deflated
+            What each VM has now. A VM that becomes another machine is listed as soon as the controller has the
+            command; `events` has each step.
+
+        Raises
+        ------
+        DeclarationError
+            For options that contradict each other, and for what a VM cannot become.
+        ClusterError
+            For a cluster in a project, except for changes of a machine type: Compute Engine shrinks no VM that runs.
         """
         from ..project import deflation
 
-        parts = {"cpu": cpu, "network": network}
-        return deflation.deflate(self, worker, **{name: part for name, part in parts.items() if part is not None})
-
-    def reclaim_cpu(self, cpus: float, policy: str = "proportional") -> dict[str, Share]:
-        """Have the emulator take so many vCPUs from all workers together, as a provider under pressure does.
-
-        `policy`: `proportional` to their size, `priority` (the dearer ones keep more, the dearest half), or
-        `deterministic` (one after the other, the cheapest first, straight to what they keep). Returns what each worker
-        has from now on. Raises DeclarationError where they have not as much to give, and as `deflate`.
-        """
-        from ..project import deflation
-
-        return deflation.reclaim(self, cpus, policy)
-
-    def restart(self, worker: str, machine_type: str = "") -> None:
-        """Have the VM of `worker` stopped, made this machine type, as "n1-standard-2", and started again.
-
-        Without a machine type it becomes what it was rented as. The worker leaves its run before and joins it again;
-        nobody takes its place meanwhile. Returns as soon as it is written down; `events` tell each step. Raises
-        DeclarationError for a machine that it cannot be, and ClusterError for a VM that is no worker's, is not ready,
-        or works for a job.
-        """
-        from ..project import deflation
-
-        deflation.restart(self, worker, machine_type)
-
-    def inflate(self, worker: str | None = None) -> dict[str, Share]:
-        """Have the emulator give back what `deflate` took, to `worker` or to all. Raises as `deflate` and `restart`,
-        when all were tried.
-
-        VMs that became smaller machines by `restart` become what they were, by another one, and are not in the answer.
-        """
-        from ..project import deflation
-
-        return {vm.name: share for vm, share in deflation.inflate(self, worker) if share is not None}
+        given = {
+            "worker": worker, "cpu": cpu, "network": network, "machine_type": machine_type, "reclaim": reclaim,
+            "policy": policy, "restore": restore or None,
+        }  # fmt: skip
+        values = {name: value for name, value in given.items() if value is not None and value != ""}
+        return list(deflation.deflate(self, **values))
 
     def weather(self, **settings: Any) -> Weather:
         """What the emulator that the cluster lives in does to VMs; sets what is given first.
@@ -268,24 +276,10 @@ class Cluster:
         """The last lines that `worker` (a VM's name) wrote in the latest run."""
         return Log(commands.send(self.directory, Logs(vm=worker, lines=lines))["text"])
 
-    def delete(self, timeout: float | None = 300.0, *, by_name: bool = False) -> None:
-        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake.
-
-        What was declared before clusters had an id is known in its project by names only: ClusterError says which VMs
-        would go, and `by_name` deletes them.
-        """
-        state = self.state
-        if state.over:
+    def delete(self, timeout: float | None = 300.0) -> None:
+        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake."""
+        if self.state.over:
             return
-        if state.spec and not state.spec.id and state.spec.project and not by_name:
-            names = ", ".join(f"{self.name}-{vm.name} in {vm.zone}" for vm in state.living) or "none that is known here"
-            what = (
-                f"{self.name} was declared by an earlier version: its VMs are known by name and owner alone ({names})"
-            )
-            fix = (
-                f"If they are yours: %transient_cluster delete {self.name} --by-name (in Python delete(by_name=True))."
-            )
-            raise ClusterError(what, where=f"project {state.spec.project}", fix=fix)
         try:
             commands.send(self.directory, Delete())
         except ClusterError:

@@ -1,21 +1,22 @@
-"""Shrinking VMs, and giving back what was taken, from the cluster that they are of.
+"""Shrinking the VMs of a cluster, and restoring them: `%transient_deflate`.
 
-The emulator stands in for a provider that shrinks VMs under pressure in the place of revoking them. Google's Compute
-Engine shrinks no VM that runs, so that a cluster in a project is refused; what it does is to make a VM that is stopped
-another machine, which is done by the cluster's controller, on the emulator too.
+The emulator stands in for a provider that shrinks VMs under pressure instead of revoking them. Compute Engine shrinks
+no VM that runs, so a cluster in a project is refused. There and on the emulator the cluster's controller can stop a VM,
+change its machine type and start it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ClusterError, TransientError, joined, unknown
+from ...errors import ClusterError, DeclarationError, TransientError, joined, unknown
 from ...journal import VmState
 from ...protocol.cluster_commands import ChangeMachine
 from ...protocol.share import WHOLE, Share
 from ...spec import PARAMETER_SERVER, WORKER
-from .. import commands
+from .. import commands, text
 from .emulated import ask, emulator_of
 
 if TYPE_CHECKING:
@@ -28,61 +29,110 @@ _DEAREST = 0.5
 """The priority of the cluster's dearest worker, which keeps so much of its CPU; others in proportion to their price."""
 
 
-def deflate(cluster: Cluster, worker: str, **parts: float) -> Share:
-    """Leave `worker` (a VM's name) with these `parts` of `cpu` and `network`; return what it has then."""
+@dataclass(frozen=True, repr=False)
+class Deflated:
+    """What a VM has after a change.
+
+    Attributes
+    ----------
+    vm : str
+        The VM's name.
+    share : Share
+        The parts of its CPU and network that it has now.
+    machine_type : str
+        The machine type with which it starts again; empty if it continues to run.
+    """
+
+    vm: str
+    share: Share = WHOLE
+    machine_type: str = ""
+
+    def __str__(self) -> str:
+        if self.machine_type:
+            return f"{self.vm} leaves what it does, is stopped, made {self.machine_type} and started again."
+        sentence = f"{self.vm} has {text.share_words(self.share)}."
+        if self.vm.startswith(f"{PARAMETER_SERVER}-") and not self.share.whole:
+            return f"{sentence} Every worker waits for {self.vm}, so shrinking a worker costs less time."
+        return sentence
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Raise DeclarationError if these options of a change contradict each other. Absent ones are not among them."""
+    parts = {"cpu", "network", "machine_type"} & values.keys()
+    ways = [name for name in ("reclaim", "restore") if name in values]
+    if len(ways) + bool(parts) != 1 or (parts and "worker" not in values) or ("reclaim" in ways and "worker" in values):
+        raise DeclarationError(
+            "A change takes a VM with --cpu, --network or --machine-type; or --reclaim alone; or --restore",
+            fix="For example: k80x4 worker-1 --cpu 50%, or k80x4 --reclaim 1.5cpu, or k80x4 --restore",
+        )
+    if "machine_type" in parts and len(parts) > 1:
+        what = "--machine-type cannot be used with --cpu or --network"
+        raise DeclarationError(what, fix="Shrink it further when it is ready.")
+    if "policy" in values and "reclaim" not in values:
+        raise DeclarationError("--policy says how --reclaim is shared out", fix="Add --reclaim 1.5cpu.")
+
+
+def deflate(cluster: Cluster, **values: Any) -> Iterator[Deflated]:
+    """Make the change that these options of `Cluster.deflate` describe, and return what each VM has.
+
+    Raises DeclarationError and ClusterError; with `restore`, once all VMs were tried.
+    """
+    check(values)
+    if "restore" in values:
+        return _restore(cluster, values.get("worker", ""))
+    if "reclaim" in values:
+        return iter(_reclaim(cluster, values["reclaim"], values.get("policy", "proportional")))
+    worker = values["worker"]
+    if machine_type := values.get("machine_type"):
+        _restart(cluster, worker, machine_type)
+        return iter([Deflated(worker, machine_type=machine_type)])
     vm = _running(cluster, worker)
-    return _change(cluster, [vm], {vm.vm_id: 0.0}, parts)[vm.name]
+    parts = {name: values[name] for name in ("cpu", "network") if name in values}
+    return iter(_change(cluster, [vm], {vm.vm_id: 0.0}, parts))
 
 
-def reclaim(cluster: Cluster, cpus: float, policy: str) -> dict[str, Share]:
-    """Take so many vCPUs from the cluster's workers, by a policy of the provider's; return what each has then."""
+def _reclaim(cluster: Cluster, cpus: float, policy: str) -> list[Deflated]:
+    """Take this number of vCPUs from the cluster's workers, by a policy of the provider's."""
     workers = [vm for vm in _all_running(cluster) if vm.role == WORKER and vm.state != "leaving"]
     dearest = max((vm.hourly for vm in workers), default=0.0)
     priorities = {vm.vm_id: _DEAREST * (vm.hourly / dearest if dearest else 1.0) for vm in workers}
     return _change(cluster, workers, priorities, {"reclaim": cpus, "policy": policy})
 
 
-def inflate(cluster: Cluster, worker: str | None) -> Iterator[tuple[VmState, Share | None]]:
-    """Give `worker` back what was taken from it, or all VMs, and yield what each has then; None: it is stopped, and
-    started again as what it was rented as.
-
-    One that is refused keeps none of the others: what was said of it is raised when all were tried.
-    """
+def _restore(cluster: Cluster, worker: str) -> Iterator[Deflated]:
+    """Restore one VM or all. One that is refused keeps no other from it; errors are raised at the end."""
     vms = [_running(cluster, worker)] if worker else _all_running(cluster)
     smaller = [vm for vm in vms if vm.machine_type != vm.rented_as]
     if not smaller or cluster.state.spec is None or cluster.state.spec.emulated:
-        shares = _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
-        yield from ((vm, shares[vm.name]) for vm in vms if vm not in smaller)
+        names = {vm.name for vm in smaller}
+        restored = _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
+        yield from (change for change in restored if change.vm not in names)
     refused: list[TransientError] = []
     for vm in smaller:
         try:
-            restart(cluster, vm.name, "")
+            _restart(cluster, vm.name, "")
         except TransientError as error:
             refused.append(error)
         else:
-            yield vm, None
+            yield Deflated(vm.name, machine_type=vm.rented_as)
     if refused:
         raise joined(refused)
 
 
-def restart(cluster: Cluster, worker: str, machine_type: str) -> None:
-    """Have `worker` (a VM's name) stopped, made this machine type (empty: what it was rented as), and started again."""
+def _restart(cluster: Cluster, worker: str, machine_type: str) -> None:
+    """Have a VM stopped, made this machine type (empty: what it was rented as), and started again."""
     commands.send(cluster.directory, ChangeMachine(vm=worker, machine_type=machine_type))
-
-
-def warning(worker: str) -> str:
-    """What is to be said of deflating this VM, or nothing."""
-    if not worker.startswith(f"{PARAMETER_SERVER}-"):
-        return ""
-    return f"Every worker waits for {worker}, so all of them become slower: a worker would have cost less."
 
 
 def _change(
     cluster: Cluster, vms: list[VmState], priorities: dict[str, float], wanted: dict[str, Any]
-) -> dict[str, Share]:
+) -> list[Deflated]:
     url = emulator_of(cluster, _NO_DEFLATION, _INSTEAD)
     shares = ask(url, "POST", _PATH, {"vms": priorities, **wanted})["shares"]
-    return {vm.name: Share(*shares[vm.vm_id]) if vm.vm_id in shares else WHOLE for vm in vms}
+    return [Deflated(vm.name, Share(*shares.get(vm.vm_id, (1.0, 1.0)))) for vm in vms]
 
 
 def _all_running(cluster: Cluster) -> list[VmState]:

@@ -20,7 +20,6 @@ from typing import Any
 from ...imports import uncollected
 from .clock import Heard
 from .login import found_credentials
-from .recording import watched
 
 BILLING_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"
 _COMPUTE_SCOPE = "https://www.googleapis.com/auth/compute"
@@ -28,7 +27,7 @@ _WHOLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 _SERVICES = (
     "instances", "zone_operations", "global_operations", "projects", "regions", "zones", "machine_types",
-    "accelerator_types", "disks", "images", "networks", "subnetworks", "routers", "firewalls",
+    "accelerator_types", "images", "networks", "subnetworks", "routers", "firewalls",
 )  # fmt: skip
 
 
@@ -75,7 +74,6 @@ class Clients:
         self.zones = compute_v1.ZonesClient(**given)
         self.machine_types = compute_v1.MachineTypesClient(**given)
         self.accelerator_types = compute_v1.AcceleratorTypesClient(**given)
-        self.disks = compute_v1.DisksClient(**given)
         self.images = compute_v1.ImagesClient(**given)
         self.networks = compute_v1.NetworksClient(**given)
         self.subnetworks = compute_v1.SubnetworksClient(**given)
@@ -83,14 +81,14 @@ class Clients:
         self.firewalls = compute_v1.FirewallsClient(**given)
         for client in self._all():
             # Private, but the only way to as many connections as threads: the default of ten throws the others away.
-            session = self.clock.listen(watched(client.transport._session))
+            session = self.clock.listen(client.transport._session)
             pool = HTTPAdapter(pool_connections=4, pool_maxsize=connections, pool_block=True)
             session.mount("http://", pool)
             session.mount("https://", pool)
             if endpoint:
                 session.trust_env = False
         for session in (self.billing, self.asking):
-            watched(session).trust_env = not endpoint
+            session.trust_env = not endpoint
 
     def close(self) -> None:
         """Give the connections back."""

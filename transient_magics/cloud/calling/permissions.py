@@ -25,7 +25,6 @@ class Purpose(Enum):
     IMAGES = "looking at images"
     BAKE = "building images"
     BUCKET = "the bucket"
-    LEFTOVERS = "looking for what a course of the doctor left behind"
     ADVICE = "advice on capacity"
 
 
@@ -89,7 +88,6 @@ COMPUTE: Mapping[str, Call] = {
     "firewalls.get": _compute(Purpose.RULES, "firewalls.get"),
     "firewalls.list": _compute(Purpose.RULES, "firewalls.list"),
     "global_operations.wait": _compute(Purpose.RULES, "globalOperations.get"),
-    "disks.aggregated_list": _compute(Purpose.LEFTOVERS, "disks.list"),
 }
 """By service and method of `Clients`."""
 ADVICE: Mapping[str, Call] = {

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ...errors import ClusterError, ForeignError, install_extra
+from ...errors import ClusterError, ForeignError, RoomError, install_extra
 from ...files import write_atomically
 from ...journal import now, read
 from ...journal.bags import events
@@ -26,8 +26,8 @@ from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ...protocol.dask.spec import DaskSpec
-from ...remote import room
 from .. import on_vm
+from ..artifacts import Artifact, VmFolder, bring
 from ..dask.conduct import Dasks
 from ..foreign import RefusedError
 from ..on_vm import OnVm
@@ -35,7 +35,7 @@ from ..record import Recorder
 from ..tasks import Tasks
 from ..vms.link import Link
 from ..works import Tick, Works
-from .arrivals import MOST_SURROGATE, can_read, take_arrays, take_surrogate
+from . import arrivals
 from .decisions import Begin, End, EndDask, Say, decide
 
 _SILENT_SECONDS, _CLOSED_SECONDS = 5.0, 60.0
@@ -60,7 +60,7 @@ class Bags(Works[BagSpec]):
 
     def prepare(self, name: str, spec: BagSpec) -> None:
         """See that what a bag returns can be read here. Raises ClusterError."""
-        if not can_read():
+        if not arrivals.can_read():
             raise ClusterError(
                 f"The controller of {self.directory.name} has no NumPy, which reads what a bag returns",
                 fix=install_extra("bags"),
@@ -184,8 +184,8 @@ class _Follower(OnVm):
         super().__init__(bag, vm, bags.link, partial(bags.note, bag))
         self._bags = bags
         self._dask = dask
-        self._folder = bags.folder(bag)
         self._there = layout.dask_on_vm(dask)
+        self._source = VmFolder(self.connection, self._there, f"{layout.BAGS}/{bag}")
         self._since = int(now() * 1e9) - 30 * 86_400 * 10**9
         self._learnt = -1
         """The number of results from which the surrogate was made that was brought last."""
@@ -206,54 +206,34 @@ class _Follower(OnVm):
 
     async def _take(self, event: b.BagEvent) -> bool:
         if isinstance(event, b.BagResult) and event.arrays and self._bags.counts(self.name, event):
-            await self._arrays(event)
+            returned = arrivals.arrays(event)
+            if not (self._bags.directory / returned.files[0]).exists():
+                await self._bring(returned)
         elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
-            await self._surrogate()
+            # A surrogate that is being replaced now is refused: the next line tells of the one that replaces it.
+            await self._bring(arrivals.surrogate(self.name, event.results))
             self._learnt = event.results
         with self._bags.hearing(self._dask):
             if not self._bags.take(self.name, event):
                 raise RefusedError("it does not follow on what was told before")
         return False
 
-    async def _arrays(self, event: b.BagResult) -> None:
-        """Bring what a job returned beside its numbers."""
-        target = self._folder / layout.RESULTS / event.arrays
-        if target.exists():
-            return
-        await self._room(self._folder)
-        target.parent.mkdir(exist_ok=True, mode=0o700)
-        fresh = target.with_name(f".{target.name}.part")
-        connection = await self.connection()
-        try:
-            with self._bags.hearing(self._dask):
-                await connection.get(f"{self._there}/{layout.RESULTS}/{event.arrays}", fresh, most=b.MOST_ARRAY_BYTES)
-                await asyncio.to_thread(take_arrays, fresh, target, event.digest)
-        except (ForeignError, ValueError) as error:
-            self.note(f"The arrays {target.name} of {self.name} were not taken: {error}")
-
-    async def _surrogate(self) -> None:
-        """Bring the newest surrogate; one that is being replaced meanwhile comes with the next word of it."""
-        folder, found = self._folder, dict[str, bytes]()
-        await self._room(folder)
-        connection = await self.connection()
-        try:
-            for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE):
-                fresh = folder / f".{name}.part"
+    async def _bring(self, artifact: Artifact) -> None:
+        """Bring what the driver reported, once the disk here has room for it."""
+        waited = False
+        while True:
+            try:
                 with self._bags.hearing(self._dask):
-                    await connection.get(f"{self._there}/{name}", fresh, most=MOST_SURROGATE)
-                found[name] = fresh.read_bytes()
-                fresh.unlink()
-            await asyncio.to_thread(take_surrogate, folder, found[layout.SURROGATE], found[layout.SURROGATE_ARRAYS])
-        except (ForeignError, ValueError) as error:
-            self.note(f"The surrogate of {self.name} was not taken: {error}")
-
-    async def _room(self, folder: Path) -> None:
-        """Wait until the disk here has room for a file of it."""
-        most, said = max(b.MOST_ARRAY_BYTES, MOST_SURROGATE), ""
-        while room(folder) < most:
-            said = f"There is no room for what {self.name} returns on the disk of this machine"
-            self.note(said)
-            with self._bags.hearing(self._dask):
-                await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
-        if said:
-            self.note("")
+                    if not await bring(artifact, self._bags.directory, self._source):
+                        self.note(f"The {artifact.what} did not come: its driver does not have them")
+                    elif waited:
+                        self.note("")
+                    return
+            except RoomError:
+                waited = True
+                self.note(f"There is no room for what {self.name} returns on the disk of this machine")
+                with self._bags.hearing(self._dask):
+                    await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
+            except ForeignError as error:
+                self.note(f"The {artifact.what} did not come: {error}")
+                return

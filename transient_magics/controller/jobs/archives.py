@@ -6,20 +6,17 @@ An archive counts once all of it is here; until then the one before does.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import ForeignError
-from ...journal import JobState
+from ...journal import JobState, metrics
 from ...journal.events import JobKept, JobPacked
 from ...protocol import layout
 from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
 from ..artifacts import MOST_ARCHIVE, MOST_OUTPUT, Artifact, look_for_room
 
-Get = Callable[[Path], Awaitable[bool]]
-MOST_BYTES = MOST_ARCHIVE
+CUT = "[transient] what was said here did not come from the VM"
 
 
 def archive(told: JobPacked | JobKept) -> Artifact:
@@ -42,16 +39,6 @@ def left(job: JobState) -> Iterator[Artifact]:
             yield output(job.name, attempt, rank)
     if job.kept:
         yield archive(job.kept)
-
-
-async def fetch(arrived: Path, told: JobPacked | JobKept, get: Get) -> bool:
-    """Bring the archive that was told of to the path `arrived`, where it does not count yet. As `bring`."""
-    arrived.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    look_for_room(arrived.parent, told.bytes)
-    if not await get(arrived):
-        return False
-    await asyncio.to_thread(_look_at, arrived, told.digest)
-    return True
 
 
 async def combine(
@@ -89,9 +76,13 @@ def forget_older(folder: Path, number: int) -> None:
             path_of(folder, older).unlink(missing_ok=True)
 
 
-def _look_at(path: Path, digest: str) -> None:
-    """Raises ForeignError or ValueError where the archive is not what was told of it, or holds what no folder may."""
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-            raise ForeignError("it is not what the VM said that it is", where=str(path))
-    look_through(path)
+def add_tail(path: Path, tail: str) -> None:
+    """Have the file at `path` end with `tail`, the last lines that were said; where they do not follow on what it has,
+    a line says so. Raises OSError."""
+    lines = tail.splitlines()
+    said = path.read_text(errors="replace", encoding="utf-8").splitlines() if path.exists() else []
+    known = next((count for count in range(min(len(lines), len(said)), 0, -1) if said[-count:] == lines[:count]), 0)
+    missing = lines[known:] if known or not said else [CUT, *lines]
+    if lines and missing:
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        metrics.append(path, "".join(f"{line}\n" for line in missing).encode())

@@ -15,14 +15,15 @@ from functools import partial
 from pathlib import Path
 
 from ...errors import ForeignError, RoomError
-from ...journal import Event, JobState, events, metrics, now
+from ...journal import Event, JobState, events, now
 from ...protocol import layout
 from ...protocol.agent_commands import BeginJob, EndJob, WarnJob
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
-from ...remote import Allowance, Connection, follow_blocks_across
+from ...remote import Connection
 from ...runtime.jobs.archive import newest, path_of
 from .. import on_vm
+from ..artifacts import VmFolder, bring, fetched, follow
 from ..on_vm import OnVm, ask, files_below, is_plain
 from ..record import Recorder
 from ..tasks import Tasks
@@ -30,14 +31,11 @@ from ..vms.link import Link
 from ..works import STOPPED_BY_USER, Tick, Works
 from . import archives
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
-from .last_words import add_tail
 
 _ROOM_SECONDS = 5.0
 _LAST_WORDS_SECONDS, _LEAVING_SECONDS = 20.0, 1.0
 """How long all of what a command said may take to come here at its end; where its VM leaves. Then its exit's tail has
 to do."""
-MOST_OUTPUT = 24 * 2**20
-"""The most that is copied from a VM of the output of its command, in bytes."""
 
 
 class Jobs(Works[JobSpec]):
@@ -138,6 +136,8 @@ class _Part(OnVm):
         self._addresses = jobs.addresses(job)
         self._there = layout.job_on_vm(job.name)
         self._folder = jobs.folder(job.name)
+        self._source = VmFolder(self.connection, self._there, f"{layout.JOBS}/{job.name}")
+        self._printed = archives.output(job.name, job.attempt, rank)
         self._kept = newest(self._folder, job.kept.number) if job.kept else 0
         """The archive that it goes on from (0: none): the last one that came, unless that was lost with its machine."""
         self._packed = job.kept.number if job.kept else 0
@@ -225,31 +225,20 @@ class _Part(OnVm):
         return False
 
     async def _take(self, told: events.JobPacked) -> None:
-        """Bring an archive here, whole and of plain files, or not at all; the VM has those of last time yet."""
-        there = f"{self._there}/{layout.KEPT}/{layout.archive(told.number)}"
-
-        async def get(arriving: Path) -> bool:
-            connection = await self.connection()
-            if not await connection.exists(there):
-                return False
-            await connection.get(there, arriving, most=archives.MOST_BYTES)
-            return True
-
-        arrived = path_of(self._folder, told.number).with_name(f".{told.number}-{self._rank}.tar")
-        try:
-            while True:
-                try:
-                    if not await archives.fetch(arrived, told, get):
-                        return  # a newer one follows
-                    await self._keep(told, arrived)
-                    return
-                except RoomError as error:  # its end is not heard before: the VM goes with that, and so would the work
-                    self.note(f"The folder of {self.name} is not here yet: {error}")
-                    await asyncio.sleep(_ROOM_SECONDS)
-        except (ForeignError, ValueError) as error:
-            self.note(f"The folder of {self.name} was not taken from {self.vm}: {error}")
-        finally:
-            arrived.unlink(missing_ok=True)
+        """Bring an archive here. Where the VM has it no more, a newer one follows."""
+        archive, mark = archives.archive(told), f"-{self._rank}"
+        while True:
+            try:
+                async with fetched(archive, self._jobs.directory, self._source, mark) as arrived:
+                    for path in arrived:
+                        await self._keep(told, path)
+                return
+            except RoomError as error:  # its end is not heard before: the VM goes with that, and so would the work
+                self.note(f"The folder of {self.name} is not here yet: {error}")
+                await asyncio.sleep(_ROOM_SECONDS)
+            except (ForeignError, ValueError) as error:  # ValueError: it is too much with those of other ranks
+                self.note(f"The folder of {self.name} was not taken from {self.vm}: {error}")
+                return
 
     async def _keep(self, told: events.JobPacked, arrived: Path) -> None:
         """Keep the archive that arrived, with what other ranks packed in the attempt."""
@@ -262,29 +251,16 @@ class _Part(OnVm):
             archives.forget_older(self._folder, kept.number)
 
     async def _follow_output(self) -> None:
-        path = self._folder / layout.OUTPUT / layout.output(self._attempt, self._rank)
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        there = f"{self._there}/{layout.OUTPUT}/{path.name}"
-        offset = path.stat().st_size if path.exists() else 0
-        allowance = Allowance(MOST_OUTPUT, offset)
-        async for block in follow_blocks_across(self.connection, there, offset, allowance=allowance):
-            lines = metrics.joined(block)
-            offset += len(lines)
-            if offset > MOST_OUTPUT:
-                raise ForeignError(f"{self.name} has said more on {self.vm} than is taken from a VM")
-            metrics.append(path, lines)
+        await follow(self._printed, self._jobs.directory, self._source)
 
     async def _take_rest(self, exited: events.JobExited) -> None:
         """The last of what it said, which the follower may not have seen yet."""
         if self._output:
             self._output.cancel()
             await asyncio.wait([self._output])
-        path = self._folder / layout.OUTPUT / layout.output(self._attempt, self._rank)
 
         async def get() -> None:
-            connection, there = await self.connection(), f"{self._there}/{layout.OUTPUT}/{path.name}"
-            if await connection.exists(there):  # one that never began has said nothing
-                await connection.get(there, path, most=MOST_OUTPUT)
+            await bring(self._printed, self._jobs.directory, self._source)  # one that never began has said nothing
 
         try:
             # Of one that leaves there is little time to lose: the next attempt waits for this word.
@@ -292,4 +268,4 @@ class _Part(OnVm):
                 await self._retried_or_noted(get)
         except TimeoutError:
             with suppress(OSError):  # no room: its end is in the journal
-                add_tail(path, exited.tail)
+                archives.add_tail(self._jobs.directory / self._printed.files[0], exited.tail)

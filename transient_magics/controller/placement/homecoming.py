@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from ...errors import ClusterError, ForeignError, RoomError
-from ...journal import ClusterState, Event, JobState, RunState, events, metrics
+from ...journal import ClusterState, Event, JobState, RunState, events
 from ...journal.declared import declared_study, note_brought, run_folder
 from ...protocol import layout
 from ...protocol.bag import events as b
-from ...protocol.checks import LONGEST_LINE
-from ...remote import Allowance, Connection, follow_blocks_across
+from ...remote import Connection
 from ...runtime.jobs.archive import newest
 from ...spec import ClusterSpec, run_store
-from ..artifacts import MOST_COUNTS, MOST_METRICS, MOST_TRACE, Artifact, Source, VmFolder, bring
+from ..artifacts import MOST_COUNTS, MOST_METRICS, MOST_TRACE, Artifact, Source, VmFolder, bring, follow
 from ..bags import arrivals
 from ..dask import certificates
 from ..jobs import archives
@@ -233,7 +231,8 @@ class Homecoming:
         if not self._has_run(run):  # once its folder is here
             return
         (self._folder(run) / layout.HOME).unlink(missing_ok=True)
-        self._follow(_progress(run), f"{layout.RUNS}/{run}/{layout.METRICS}", MOST_METRICS, rows=True)
+        measured = Artifact(_progress(run), (f"{layout.RUNS}/{run}/{layout.METRICS}",), MOST_METRICS)
+        self._follow(measured.what, measured, rows=True)
 
     def _note_trace(self, told: events.TrainTraced, *, again: bool) -> None:
         """Know of a trace. Unless `again`, one that is here of that worker is the one."""
@@ -264,34 +263,12 @@ class Homecoming:
         """Have what the job says now come here as it is said."""
         for rank in range(len(job.vms)):
             output = archives.output(job.name, job.attempt, rank)
-            self._follow(_following(output.files[0]), output.files[0], output.most)
+            self._follow(_following(output.files[0]), output)
 
-    def _follow(self, what: str, file: str, most: int, *, rows: bool = False) -> None:
-        """Have the lines of a file come here as they are written. `rows`: only as long as none is left out there."""
-        path = self._directory / file
-
-        async def follow() -> None:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if path.exists():
-                cut_torn_line(path)
-            size = path.stat().st_size if path.exists() else 0
-            allowance = Allowance(most, size)
-            async for block in follow_blocks_across(self._host.live, self._seat.path(file), size, allowance=allowance):
-                lines = metrics.joined(block)
-                end = block[-1][0]
-                if not rows or end == size + len(lines):  # else it was thinned at its end, and is brought whole
-                    self._host.append(what, path, lines)
-                    size = end
-
-        self._host.do(what, follow)
-
-
-def cut_torn_line(path: Path) -> None:
-    """An earlier mirror may have been killed while it wrote, and a full disk may have taken the begin of a line."""
-    with path.open("rb+") as file:
-        begin = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE)
-        file.seek(begin)
-        file.truncate(begin + file.read().rfind(b"\n") + 1)
+    def _follow(self, what: str, artifact: Artifact, *, rows: bool = False) -> None:
+        """Have the lines of a file come here as they are written."""
+        append = partial(self._host.append, what)
+        self._host.do(what, lambda: follow(artifact, self._directory, self._seat, append, rows=rows))
 
 
 def _step(saved: int | None) -> int:

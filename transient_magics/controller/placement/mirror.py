@@ -54,6 +54,7 @@ from ...protocol.cluster_commands import Command, Declare, Delete, ExtendStudy, 
 from ...remote import Allowance, Connection
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
+from ..artifacts import cut_torn_line
 from ..commands import serve
 from ..dask import certificates
 from ..dask.conduct import until
@@ -63,7 +64,7 @@ from ..vms.access import Access
 from ..vms.machines import instance_name, labels
 from .attaching import copy, find, fitting, the_seat
 from .copies import Copies
-from .homecoming import Homecoming, cut_torn_line
+from .homecoming import Homecoming
 from .seat import Seat
 
 log = logging.getLogger(__name__)

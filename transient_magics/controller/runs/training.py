@@ -26,6 +26,7 @@ from ...protocol.vm_events import from_chief
 from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.image import has_gpu
+from ..artifacts import MOST_METRICS
 from ..foreign import Refusals
 from ..packages import gather
 from ..place import here
@@ -54,8 +55,8 @@ _CATCH_UP_SECONDS, _LOOK_SECONDS = 3.0, 0.1
 _CONNECTED_WITHIN = 10.0
 _MOST_GIVEN_UP = 3
 """So many VMs on which the worker kept ending, without a step of anybody, and it is the run's fault."""
-_MOST_EVENTS, MOST_METRICS = 64 * 2**20, 4 * 2**30
-"""Bytes of a run that are taken from its chief; of metrics a worker writes some 17 MB a day."""
+_MOST_EVENTS = 64 * 2**20
+"""Bytes of events of a run that are taken from its chief."""
 _LINES, _LAST, _HOME, _BUCKET, _TOKEN = "chief", "last checkpoint", "results", "results in bucket", "token"
 _PACKAGES = "packages"
 _PRESENT = (_LINES, CHECKPOINTS, _TOKEN, _PACKAGES)

@@ -1,0 +1,449 @@
+"""`python -m ...programs.doctor < spec.json`: the checks of `transient doctor` for this declaration.
+
+Nothing is created. All checks run simultaneously, each with a time limit. Prints one JSON object: `{"checks": [{name,
+question, result, found, fix}]}`, in the order in which to fix them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+
+from ... import places
+from ...catalog import learned_seconds_ago, region
+from ...cloud import ComputeEngine, Finding
+from ...cloud.calling import clock
+from ...cloud.calling.login import SignedIn
+from ...cloud.calling.mending import grant, set_quota_project
+from ...errors import AccessError, CloudError, ConsumerError, CredentialsError, TransientError
+from ...journal import events
+from ...protocol.doctor import BAD, GOOD, NOTE, Check
+from ...spec import ClusterSpec, own_bucket
+from ..answer import answer
+from ..vms import live_prices
+from ..vms.access import Access
+from .preflight import first_requests, prepared
+from .sweep import sweep
+
+log = logging.getLogger(__name__)
+
+_LIMIT_SECONDS, _LONG_SECONDS = 20.0, 90.0
+_LOGIN = "gcloud auth application-default login"
+_NO_SKEW, _MOST_SKEW = 30.0, 300.0  # Google rejects signed tokens of clocks that are minutes off
+_LITTLE_BYTES, _SOME_BYTES = 1 << 30, 5 << 30
+_GRANTS = ("gcloud projects add-iam-policy-binding", "gcloud iam service-accounts add-iam-policy-binding")
+_COMMAND = re.compile(r"`([^`]+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of one check: its result, what was found, and what fixes it."""
+
+    result: str
+    found: str
+    fix: str = ""
+
+
+class Patient:
+    """The cluster that is checked, the way to its project, and what checks have in common."""
+
+    def __init__(self, spec: ClusterSpec, access: Access) -> None:
+        self.spec = spec
+        self.access = access
+        self.connected = False
+        self._pricing = asyncio.Lock()
+        self._login: asyncio.Future[SignedIn | None] | None = None
+
+    @property
+    def engine(self) -> ComputeEngine:
+        """The client of Compute Engine, once connected."""
+        return self.access.engine
+
+    async def login(self) -> SignedIn | None:
+        """Return the credentials in use, None on the emulator. Raises CloudError."""
+        if self._login is None:
+            self._login = asyncio.ensure_future(self.engine.signed_in())
+        return await asyncio.shield(self._login)
+
+    @property
+    def account(self) -> str:
+        """Whose credentials are in use; empty if that is unknown."""
+        if self._login is None or not self._login.done() or self._login.exception():
+            return ""
+        login = self._login.result()
+        return login.whose if login else ""
+
+    async def read_prices(self) -> int:
+        """Read today's prices, once for all checks; how many are new. Raises CloudError."""
+        async with self._pricing:
+            return await live_prices.refresh(self.engine)
+
+
+async def check_folder(_: Patient) -> Answer:
+    """Whether this machine can keep what is declared, learnt and fetched."""
+    home = places.home()
+    try:
+        places.private(home)
+        probe = home / f".doctor.{time.time_ns()}"
+        probe.write_bytes(b"it can be written")
+        probe.unlink()
+        places.sockets()
+    except OSError as error:
+        found = f"{error.filename or home} cannot be written: {error.strerror or error}."
+        return Answer(BAD, found, "export TRANSIENT_MAGICS_HOME=FOLDER")
+    free = shutil.disk_usage(home).free
+    if free < _LITTLE_BYTES:
+        found = f"{home} has {free / 1e6:.0f} MB left: checkpoints come here."
+        return Answer(BAD, found, f"df -h {home}")
+    if home.stat().st_mode & 0o077:
+        found = f"{home} holds the clusters' keys, and other accounts of this machine may look into it."
+        return Answer(NOTE, found, f"chmod 700 {home}")
+    found = f"{home} can be written, and {free / 1e9:.0f} GB are free."
+    if free < _SOME_BYTES:
+        return Answer(NOTE, found)
+    return Answer(GOOD, found)
+
+
+async def check_gcloud(patient: Patient) -> Answer | None:
+    """Whether gcloud can open tunnels through Identity-Aware Proxy. It has a login of its own."""
+    if not (patient.spec.project and patient.spec.through_proxy):
+        return None
+    if not shutil.which("gcloud"):
+        found = "SSH goes through Identity-Aware Proxy, and the program gcloud, which opens the way, is not here."
+        return Answer(BAD, found, "transient doctor --ssh-from ADDRESS/32")
+    command = ["gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)", "--quiet"]
+    try:
+        ended = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, encoding="utf-8", timeout=_LIMIT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(BAD, "gcloud does not answer.", " ".join(command))
+    account = ended.stdout.strip()
+    if ended.returncode or not account:
+        found = "gcloud has no active login: tunnels need one besides the application-default credentials."
+        return Answer(BAD, found, "gcloud auth login")
+    return Answer(GOOD, f"opens the way to the VMs through Identity-Aware Proxy, as {account}.")
+
+
+async def check_clock(patient: Patient) -> Answer:
+    """How far this machine's clock is from Google's, or from the emulator's."""
+    url, whose = clock.GOOGLE, "Google's"
+    emulated = patient.connected and bool(patient.engine.endpoint)
+    if emulated:
+        url, whose = f"{patient.engine.endpoint}/emulator/v1", "the emulator's"
+    try:
+        least, most = await asyncio.to_thread(clock.offset, url, direct=emulated)
+    except (OSError, ValueError) as error:  # errors of requests are OSErrors
+        log.info("%s", error)
+        found = f"{url} does not answer, so this machine's clock cannot be compared with {whose}."
+        return Answer(BAD, found, f"curl -sI {url}")
+    away = max(0.0, least, -most)
+    found = f"this machine is {_ahead(least, most)} {whose}"
+    if away <= _NO_SKEW:
+        return Answer(GOOD, f"{found}.")
+    why = "Google takes signed tokens from some minutes off at most, and VMs end that much later or earlier than said"
+    return Answer(BAD if away > _MOST_SKEW else NOTE, f"{found}: {why}.", "sudo timedatectl set-ntp true")
+
+
+async def check_credentials(patient: Patient) -> Answer:
+    """Whose credentials are in use, and who can read them."""
+    return login_answer(await patient.login())
+
+
+def login_answer(login: SignedIn | None) -> Answer:
+    """Describe credentials."""
+    if login is None:
+        return Answer(GOOD, "the emulator takes everybody on this machine.")
+    found = f"{login.kind}, {login.whose}"
+    if login.place:
+        found += f", found in {login.place}"
+    if login.expires:
+        until = datetime.fromtimestamp(login.expires, UTC).strftime("%H:%M UTC")
+        found += f"; the token at hand is good until {until} and renewed automatically"
+    if login.exposed:
+        return Answer(NOTE, f"{found}. Other accounts of this machine may read that file.", f"chmod 600 {login.place}")
+    return Answer(GOOD, f"{found}.")
+
+
+async def check_quota_project(patient: Patient) -> Answer | None:
+    """Which project the login charges every request to."""
+    return quota_project_answer(await patient.login(), patient.spec.project or "")
+
+
+def quota_project_answer(login: SignedIn | None, project: str) -> Answer | None:
+    """Compare the quota project of a login with `project`."""
+    if login is None:
+        return None
+    if not login.quota_project:
+        return Answer(GOOD, "the login names none: requests are charged to the project that they are about.")
+    if login.quota_project == project:
+        return Answer(GOOD, f"the login names {project}, as --project does.")
+    found = (
+        f"the login names {login.quota_project}. Requests to Compute Engine and Cloud Storage are charged to "
+        f"{project} anyway; other programs use the one of the login."
+    )
+    return Answer(NOTE, found, set_quota_project(project))
+
+
+async def check_compute(patient: Patient) -> list[Check]:
+    """What Compute Engine says about the first VMs of the cluster, and whether they boot ready to train."""
+    if not patient.spec.emulated:
+        with contextlib.suppress(CloudError):  # the check of prices reports it
+            await patient.read_prices()
+    spec, known, troubles = await prepared(patient.spec, patient.engine)
+    for trouble in troubles:  # the examination meets the same, and reports it question by question
+        log.info("%s", trouble)
+    bucket = (spec.bucket or "").partition("/")[0]
+    found = await patient.engine.examine(first_requests(spec, *known), firewall=spec.firewall, bucket=bucket)
+    checks = [_check_of(finding) for finding in found]
+    chosen = next((event for event in known if isinstance(event, events.ClusterImageChosen)), None)
+    checks.append(_check("boot", _BOOT, _boot_answer(spec, chosen)))
+    return checks
+
+
+def _boot_answer(spec: ClusterSpec, choice: events.ClusterImageChosen | None) -> Answer:
+    image = choice.image if choice else spec.image
+    if image:
+        return Answer(GOOD, f"VMs boot from {image}, ready to train.")
+    if spec.emulated:
+        return Answer(GOOD, "emulated VMs have this machine's packages, so they boot ready to train.")
+    found = "VMs install TensorFlow at their first boot: some minutes, with a GPU 10 to 15 by estimate, each time."
+    return Answer(NOTE, found, f"transient image build{_project_option(spec)}")
+
+
+async def check_bucket(patient: Patient) -> Answer:
+    """Whether the bucket can be used, and who can read it."""
+    spec, access = patient.spec, patient.access
+    if not spec.bucket or not access.storage:
+        return Answer(NOTE, "none is used: checkpoints and results come to this machine.")
+    name, location = spec.bucket.partition("/")[0], region(spec.home_zone)
+    own = name == own_bucket(access.engine.project, location)
+    try:
+        warning = await access.storage.look(name, own=own)
+    except (CredentialsError, ConsumerError):
+        raise
+    except AccessError as error:
+        return Answer(BAD, _without(str(error), error.fix), grant("roles/storage.admin", access.engine.project))
+    if warning is None:
+        return Answer(GOOD, f"{name} is not there yet; the first cluster makes it in {location}.")
+    if warning:
+        return Answer(NOTE, f"{warning}.", _commands(warning))
+    return Answer(GOOD, f"{name} is there, with uniform access and closed to the public.")
+
+
+async def check_tokens(patient: Patient) -> Answer:
+    """Whether tokens limited to one folder of the bucket can be made. Raises CloudError."""
+    await patient.access.try_token()
+    return Answer(GOOD, "VMs can be given tokens that open their run's place in the bucket alone.")
+
+
+async def check_prices(patient: Patient) -> Answer:
+    """Whether Google's prices of today can be read."""
+    spec = patient.spec
+    sources = "; ".join(dict.fromkeys(line.source for kind, line in spec.prices.items() if "@" not in kind))
+    if spec.emulated:
+        return Answer(GOOD, f"nothing is billed; the catalog has {sources}.")
+    try:
+        count = await patient.read_prices()
+    except CredentialsError:
+        raise
+    except CloudError as error:
+        enable = f"gcloud services enable cloudbilling.googleapis.com --project {spec.project}"
+        found = f"the catalog's dated ones are used ({sources}), because Google's could not be read: {error.what}."
+        return Answer(NOTE, found, _commands(error.fix) or enable)
+    if not count and learned_seconds_ago() == float("inf"):
+        return Answer(NOTE, f"Google lists none that we recognise; the catalog's are used: {sources}.")
+    read = f"Google's list of today has {count:,}" if count else "Google's list was read within the last day"
+    return Answer(GOOD, f"{read}; its prices are used instead of the catalog's.")
+
+
+async def check_leftovers(patient: Patient) -> Answer:
+    """Whether VMs and firewall rules of yours are left that belong to no cluster."""
+    try:
+        found = await sweep(patient.spec.project, yes=False, all_machines=False)
+    except CredentialsError:
+        raise
+    except AccessError:  # other checks report it, with what fixes it
+        return Answer(NOTE, "not told: it takes rights, or an API, that are missing.")
+    names = [orphan["name"] for orphan in (*found["orphans"], *found["rules"])]
+    if names:
+        command = f"transient cluster sweep{_project_option(patient.spec)} --yes"
+        return Answer(BAD, f"no cluster has {', '.join(names)} of yours.", command)
+    if found["unreadable"]:
+        return Answer(NOTE, " ".join(found["unreadable"]))
+    return Answer(GOOD, "every VM and firewall rule that you made from here belongs to a cluster.")
+
+
+Ask = Callable[[Patient], Awaitable[Answer | list[Check] | None]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One check: its name, what it checks, and the function that checks it within `seconds`."""
+
+    name: str
+    question: str
+    ask: Ask
+    seconds: float = _LIMIT_SECONDS
+
+
+_CREDENTIALS = Question("credentials", "Whose credentials are used, and whether they are valid.", check_credentials)
+_HERE = (
+    Question("this machine's folder", "Whether clusters, keys and results can be kept here.", check_folder),
+    Question("gcloud", "Whether gcloud is installed and logged in, for SSH through its tunnels.", check_gcloud),
+    Question("clock", "Whether this machine's clock agrees with Google's.", check_clock),
+)
+_AT_GOOGLE = (
+    _CREDENTIALS,
+    Question("quota project", "Which project the login has requests charged to.", check_quota_project),
+    Question("Compute Engine", "Whether the project can have these VMs.", check_compute, _LONG_SECONDS),
+    Question("bucket", "Whether the bucket can be used, and is closed to the public.", check_bucket),
+    Question("tokens for VMs", "Whether VMs can be given tokens for their part of the bucket.", check_tokens),
+    Question("prices", "Whether Google's prices of today can be read.", check_prices, _LONG_SECONDS),
+    Question("left behind", "Whether VMs or firewall rules of yours belong to no cluster.", check_leftovers),
+)
+_BOOT = "Whether VMs boot from an image with the training stack."
+_EXAMINED = {
+    "project": "Whether the project is there, and Compute Engine's API is enabled.",
+    "rights": "Whether the credentials have all permissions that the cluster takes.",
+    "service account": "Whether the credentials may give the service account to a VM.",
+    "zone": "Whether the zone has the machine types and GPUs.",
+    "image": "Whether the image is there and fits on the disks.",
+    "network": "Whether the network is there and has subnetworks.",
+    "way out": "Whether VMs without an external address reach the internet.",
+    "OS Login": "Whether VMs take the cluster's own SSH key.",
+    "organization polic": "Whether a policy of the organization forbids the VMs.",
+    "managed organization policies": "Whether a managed policy of the organization forbids the VMs.",
+    "quotas": "Whether the quotas have room for the VMs.",
+}
+"""What the examination of a project checks, by the start of a finding's subject."""
+
+
+async def examine(spec: ClusterSpec) -> list[Check]:
+    """Run all checks. Without credentials only the checks of this machine run."""
+    async with Access(spec) as access:
+        patient = Patient(spec, access)
+        try:
+            await access.reopen()
+        except CloudError as error:
+            checks = await _run(_HERE, patient)
+            return [*checks, _failed(_CREDENTIALS, error)]
+        patient.connected = True
+        checks = await _run((*_HERE, *_AT_GOOGLE), patient)
+    return [_for_account(check, patient.account) for check in _once(checks)]
+
+
+async def _run(questions: Sequence[Question], patient: Patient) -> list[Check]:
+    found = await asyncio.gather(*(_answered(question, patient) for question in questions))
+    return [check for checks in found for check in checks]
+
+
+async def _answered(question: Question, patient: Patient) -> list[Check]:
+    """Return the checks that come of a question, or the reason why there is no answer."""
+    try:
+        async with asyncio.timeout(question.seconds):
+            found = await question.ask(patient)
+    except TransientError as error:
+        return [_failed(question, error)]
+    except TimeoutError:
+        late = Answer(BAD, f"no answer within {question.seconds:.0f} s.", "transient doctor")
+        return [_check(question.name, question.question, late)]
+    except OSError as error:  # of this machine's disk
+        broken = Answer(BAD, f"{error.filename or 'this machine'}: {error.strerror or error}.")
+        return [_check(question.name, question.question, broken)]
+    if found is None:
+        return []
+    if isinstance(found, Answer):
+        return [_check(question.name, question.question, found)]
+    return found
+
+
+def _failed(question: Question, error: TransientError) -> Check:
+    """Return the check of a question that failed. Invalid credentials fail many questions, for one reason."""
+    if isinstance(error, CredentialsError):
+        login = Answer(BAD, f"{error.what.rstrip('.')}.", _LOGIN)
+        return _check(_CREDENTIALS.name, _CREDENTIALS.question, login)
+    failed = Answer(BAD, _without(str(error), error.fix), _commands(error.fix) or error.fix)
+    return _check(question.name, question.question, failed)
+
+
+def _check(name: str, question: str, answer: Answer) -> Check:
+    return Check(name, question, answer.result, answer.found, answer.fix)
+
+
+def _check_of(finding: Finding) -> Check:
+    question = next((text for start, text in _EXAMINED.items() if finding.subject.startswith(start)), "")
+    result = GOOD if finding.told else NOTE
+    if not finding.good:
+        result = BAD
+    found = _without(finding.said, finding.fix)
+    return Check(finding.subject, question, result, found, _commands(finding.fix) or finding.fix)
+
+
+def _once(checks: Sequence[Check]) -> list[Check]:
+    """Leave out checks that failed for a reason that an earlier check has."""
+    first: dict[str, Check] = {}
+    for check in checks:
+        first.setdefault(check.found, check)
+    return list(first.values())
+
+
+def _for_account(check: Check, account: str) -> Check:
+    """Return the check with the account in the place of the placeholder in its command."""
+    if not account:
+        return check
+    kind = "serviceAccount" if account.endswith("gserviceaccount.com") else "user"
+    return replace(check, fix=check.fix.replace("user:YOU@EXAMPLE.COM", f"{kind}:{account}"))
+
+
+def _without(text: str, fix: str) -> str:
+    """Return the sentence without the remedy after it."""
+    return text.removesuffix(fix).rstrip() if fix else text
+
+
+def _commands(text: str) -> str:
+    """Return the first command that a remedy names, or its page; all commands where they grant rights."""
+    commands = _COMMAND.findall(text)
+    grants = [command for command in commands if command.startswith(_GRANTS)]
+    if grants:
+        return " && ".join(grants)
+    if commands:
+        return commands[0]
+    page = re.search(r"https://\S+[^\s.,]", text)
+    return page[0] if page else ""
+
+
+def _project_option(spec: ClusterSpec) -> str:
+    return f" --project {spec.project}" if spec.project else ""
+
+
+def _ahead(least: float, most: float) -> str:
+    if least > 0 or most < 0:
+        word = "ahead of" if least > 0 else "behind"
+        near, far = sorted((abs(least), abs(most)))
+        return f"between {near:.1f} and {far:.1f} s {word}"
+    return f"at most {max(-least, most):.1f} s from"
+
+
+async def _answer(spec: ClusterSpec) -> dict[str, object]:
+    return {"checks": [asdict(check) for check in await examine(spec)]}
+
+
+def main() -> int:
+    """Exit code 0: failures are in the checks."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    return answer(_answer(ClusterSpec.from_dict(json.load(sys.stdin))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
