@@ -1,10 +1,51 @@
-"""Imports of a program that starts."""
+"""Imports of a program that starts, and of names that are imported when they are first used."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Generator
+import importlib
+import re
+from collections.abc import Callable, Generator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"^from \.(\S*) import (\w+) as (\w+)$", re.MULTILINE)
+
+
+def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package that imports its public names when they are first used.
+
+    The names stand in the package's stub alone, each as `from .module import name as name`; `__all__` has them too.
+
+    Parameters
+    ----------
+    package
+        The package's `__name__`.
+    file
+        The package's `__file__`, beside which its stub lies.
+    """
+
+    @cache
+    def sources() -> dict[str, tuple[str, str]]:
+        stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
+        return {name: (module, source) for module, source, name in _NAME.findall(stub)}
+
+    def get(name: str) -> Any:
+        if name == "__all__":
+            return names()
+        if name.startswith("__") or name not in sources():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, source = sources()[name]
+        if not module:
+            return importlib.import_module(f".{source}", package)
+        return getattr(importlib.import_module(f".{module}", package), source)
+
+    def names() -> list[str]:
+        return sorted(sources())
+
+    return get, names
 
 
 @contextlib.contextmanager

@@ -201,7 +201,7 @@ function bagSection(send, first) {
   const stop = asking({
     label: "Stop bag", yes: "Stop",
     question: () => { const many = count("running"); return `Stop ${bag.name}${many ? ` and the ${many === 1 ? "job" : `${many} jobs`} under way` : ""}?`; },
-    act: () => send({ do: "stop bag", bag: bag.name }),
+    act: () => send({ do: "stop", name: bag.name }),
   });
   const buttons = new Map();
   const vms = tableOf(`VMs of ${first.name}`, "transient-bag-vms", ["VM", "age", "job", "where, and since when"], (vm) => vm.name, (vm) => [vm.name, vm.age, found(vm.job), [vm.at, vm.words].filter(Boolean).join(", ")]);

@@ -7,12 +7,10 @@
  */
 
 import { bagSections } from "./bags.js";
-import { besideSection } from "./beside.js";
 import { boundary } from "./contract.js";
 import { costSection, eventSection } from "./feed.js";
 import { money, when } from "./figures.js";
 import { grown, lacks } from "./growth.js";
-import { jobSection } from "./jobs.js";
 import { vmTable } from "./lanes.js";
 import { LOST, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
@@ -20,6 +18,7 @@ import { ASKS, OWN_KEYS, TONES, asking, element, hush, setAttribute, setText } f
 import { proposalBox } from "./proposal.js";
 import { studySections } from "./study.js";
 import { trainingSection } from "./training.js";
+import { workSection } from "./work.js";
 
 const ANNOUNCE_SECONDS = 5;
 const BUSY_SHARE = 0.15;
@@ -114,9 +113,9 @@ function render({ model, el }) {
   const live = element("div", { class: "transient-hidden", role: "status", "aria-live": "polite" });
   const training = trainingSection(send, focus);
   const table = vmTable(send, now, () => link.lost);
-  const beside = besideSection();
-  const jobs = jobSection("Jobs of this cluster");
-  const dasks = jobSection("Dask on this cluster");
+  const beside = workSection(send, "Other runs of this cluster");
+  const jobs = workSection(send, "Jobs of this cluster");
+  const dasks = workSection(send, "Dask on this cluster");
   const studies = studySections(send);
   const bags = bagSections(send);
   const cost = costSection();

@@ -5,7 +5,7 @@
 
 export const TONES = {
   ready: "good", deflated: "good", training: "good", running: "good", finished: "good",
-  requested: "busy", booting: "busy", stopping: "busy", stopped: "busy", provisioning: "busy", declared: "busy", unknown: "busy",
+  requested: "busy", booting: "busy", stopping: "busy", stopped: "busy", provisioning: "busy", declared: "busy", starting: "busy", unknown: "busy",
   evaluating: "good", leaving: "warn", deleting: "warn", refused: "warn",
   revoked: "bad", failed: "bad",
 };

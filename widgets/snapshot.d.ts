@@ -79,21 +79,16 @@ export interface Training {
   stoppable: boolean;
 }
 
-/** A run that goes on, or waits, beside the one whose curves are shown. */
-export interface Beside {
+/** A piece of work that has one line: a run beside the one whose curves are shown, a job, a Dask cluster.
+ *
+ * `step` of `steps` is its progress (`steps` 0: none is shown). Without a `name` it counts further work. */
+export interface WorkLine {
   name: string;
   phase: string;
-  phase_words: string;
   words: string;
   step: number;
   steps: number;
-}
-
-/** A job or a Dask cluster that goes on, waits, or is the latest; without a `name`: how many more there are. */
-export interface JobLine {
-  name: string;
-  phase: string;
-  words: string;
+  stoppable: boolean;
 }
 
 /** An event, or several that say the same; `at` in seconds since 1970. */
@@ -126,9 +121,9 @@ export interface View {
   until: number;
   vms: Lane[];
   training: Training | null;
-  beside: Beside[];
-  jobs: JobLine[];
-  dasks: JobLine[];
+  beside: WorkLine[];
+  jobs: WorkLine[];
+  dasks: WorkLine[];
   cost: Cost;
   ending: string;
   events: Said[];
@@ -165,9 +160,9 @@ export interface Frame {
   until: number;
   vms: Lane[];
   training: Training | null;
-  beside: Beside[];
-  jobs: JobLine[];
-  dasks: JobLine[];
+  beside: WorkLine[];
+  jobs: WorkLine[];
+  dasks: WorkLine[];
   cost: Cost;
   ending: string;
   events: Said[];

@@ -122,7 +122,7 @@ function studySection(send, first) {
   const stop = asking({
     label: "Stop study", yes: "Stop",
     question: () => `Stop ${study.name}${running() ? ` and the ${running() === 1 ? "trial" : `${running()} trials`} in training` : ""}?`,
-    act: () => send({ do: "stop study", study: study.name }),
+    act: () => send({ do: "stop", name: study.name }),
   });
   const node = element("section", { class: "transient-study", "aria-label": `Study ${first.name}` },
     element("div", { class: "transient-run-head" }, state, about, element("span", { class: "transient-actions" }, words, stop)), bar, best,

@@ -137,7 +137,7 @@ export function trainingSection(send, focus) {
     small("CSV", "Download the curves as CSV", () => { if (curves) download(`${curves.run}.csv`, asTable(curves)); }),
     small("PNG", "Download the charts as PNG", () => { const { run } = curves ?? { run: "" }; asPicture(node.closest(".transient-panel"), Object.values(charts), run, legend.textContent, (blob) => download(`${run}.png`, blob)); }));
   tools.hidden = true;
-  const stop = asking({ label: "Stop run", yes: "Stop", question: () => `Stop ${training?.name}?`, act: () => send({ do: "stop" }) });
+  const stop = asking({ label: "Stop run", yes: "Stop", question: () => `Stop ${training?.name}?`, act: () => send({ do: "stop", name: training?.name }) });
   const save = element("button", { type: "button", text: "Checkpoint now", ...ASKS, title: "Write a checkpoint; training goes on", onclick: () => send({ do: "save" }) });
   const evaluate = element("button", { type: "button", text: "Evaluate now", ...ASKS, title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });
   state.append(name);
@@ -162,7 +162,8 @@ export function trainingSection(send, focus) {
   node.update = (next, vms, drawn = true) => {
     node.hidden = !next;
     training = next;
-    for (const button of node.actions) button.hidden = !next?.stoppable || (button !== stop && next.phase !== "running");
+    stop.hidden = !next?.stoppable;
+    for (const button of [save, evaluate]) button.hidden = !focus || !next?.stoppable || next.phase !== "running";
     if (!next) return;
     state.hidden = title.hidden = focus;
     setAttribute(state, "data-tone", TONES[next.phase_words] ?? TONES[next.phase] ?? "quiet");

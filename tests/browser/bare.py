@@ -64,3 +64,8 @@ def bare(
         yield page
     finally:
         page.close()
+
+
+def asked(page: Page) -> list[dict[str, Any]]:
+    found = [each for each in page.evaluate("model.sent") if each["do"].startswith("stop")]
+    return [{name: each[name] for name in each if name != "asked"} for each in found]

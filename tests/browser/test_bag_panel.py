@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from tests.panels.bag_story import BagStory, specification
 from transient_magics.journal import bill
@@ -15,7 +15,7 @@ from transient_magics.panels import view
 from transient_magics.panels.snapshot.bags import bags
 from transient_magics.protocol.study import parse_space
 
-from .bare import bare
+from .bare import asked, bare
 from .test_bare_panels import SMALL
 from .test_training_panel import serious_findings
 
@@ -37,11 +37,6 @@ def drawn(section: Locator) -> dict[str, int]:
     paths = section.locator("figure .transient-bag-points path").all()
     many = {path.get_attribute("data-state"): (path.get_attribute("d") or "").count("m") for path in paths}
     return {str(state): many[state] // (2 if state == "failed" else 1) for state in many if many[state]}
-
-
-def asked(page: Page) -> list[dict[str, Any]]:
-    found = [each for each in page.evaluate("model.sent") if each["do"].startswith("stop")]
-    return [{name: each[name] for name in each if name != "asked"} for each in found]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +88,7 @@ def test_a_bag_is_read_and_stopped_with_keys(chrome: Browser, theme: str, width:
         assert asked(page) == []
         section.get_by_role("button", name="Stop bag").press("Enter")
         section.get_by_role("button", name="Stop", exact=True).press("Enter")
-        assert asked(page) == [{"do": "stop bag", "bag": "bag-1"}]
+        assert asked(page) == [{"do": "stop", "name": "bag-1"}]
 
         assert page.evaluate(SMALL) == [], "what is pressed is 24 pixels high"
         assert serious_findings(page) == []

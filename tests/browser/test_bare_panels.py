@@ -18,10 +18,11 @@ from tests.panels.long_story import LongStory
 from transient_magics.journal import ClusterState, RunSeries, bill, kept
 from transient_magics.panels import view
 from transient_magics.panels.offer import FIRST, menu, offer
+from transient_magics.panels.snapshot.contract import WorkLine
 from transient_magics.panels.snapshot.curves import curves
 from transient_magics.panels.snapshot.view import shown_run
 
-from .bare import bare
+from .bare import asked, bare
 from .test_training_panel import serious_findings
 
 pytestmark = pytest.mark.browser
@@ -161,28 +162,40 @@ def test_bars_of_where_a_steps_time_goes_are_all_by_the_scale_of_now(chrome: Bro
         page.wait_for_function(f"() => String(({widths})()) === '80,100'")
 
 
+def line(name: str, phase: str, words: str, step: int = 0, steps: int = 0, *, stoppable: bool = True) -> WorkLine:
+    """A line of work as the kernel sends it."""
+    return {"name": name, "phase": phase, "words": words, "step": step, "steps": steps, "stoppable": stoppable}
+
+
 def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chrome: Browser) -> None:
     state = stories.state_at("short", began=time.time() - 3600)  # by a clock that is an hour behind the page's
     whole = sent(state, state.recent[-1].at)
     beside = [
-        {"name": "run-2", "phase": "running", "phase_words": "running", "words": "step 3 of 4", "step": 3, "steps": 4},
-        {"name": "run-3", "phase": "declared", "phase_words": "waiting", "words": "waits for the end of run-1 or run-2",
-         "step": 0, "steps": 4},
-    ]  # fmt: skip
+        line("run-2", "running", "step 3 of 4", step=3, steps=4),
+        line("run-3", "waiting", "waits for the end of run-1 or run-2"),
+    ]
     cost = {**whole["view"]["cost"], "lines_words": "Of it: run-1 $0.420, idle $0.210."}
-    jobs = [{"name": "job-1", "phase": "running", "words": "running on worker-1"},
-            {"name": "", "phase": "declared", "words": "and 3 more jobs"}]  # fmt: skip
-    dasks = [{"name": "dask-1", "phase": "running", "words": "Dask on 4 workers"}]
+    jobs = [
+        line("job-1", "running", "running on worker-1"),
+        line("", "declared", "and 3 more jobs", stoppable=False),
+    ]
+    dasks = [line("dask-1", "running", "Dask on 4 workers")]
     training = {**whole["view"]["training"], "data": "2.1 GB in 1,011 blocks"}
     more = {"beside": beside, "cost": cost, "jobs": jobs, "dasks": dasks, "training": training}
     with bare(chrome, "cluster", {**whole, "view": {**whole["view"], **more}}) as page:
         listed = page.get_by_role("list", name="Jobs of this cluster").get_by_role("listitem")
-        expect(listed).to_have_text(["job-1running on worker-1", "and 3 more jobs"])
+        expect(listed.locator(".transient-run-words")).to_have_text(["running on worker-1", "and 3 more jobs"])
+        expect(listed.get_by_role("button", name="Stop")).to_have_count(1)
         listed = page.get_by_role("list", name="Dask on this cluster").get_by_role("listitem")
-        expect(listed).to_have_text(["dask-1Dask on 4 workers"])
+        expect(listed.locator(".transient-run-words")).to_have_text(["Dask on 4 workers"])
+        listed.get_by_role("button", name="Stop").click()
+        expect(listed).to_contain_text("Stop dask-1?")
+        listed.get_by_role("button", name="Stop").click()
+        assert asked(page) == [{"do": "stop", "name": "dask-1"}]
         runs = page.get_by_role("list", name="Other runs of this cluster").get_by_role("listitem")
         expect(page.locator(".transient-axis")).to_contain_text("now")
-        expect(runs).to_have_text(["run-2step 3 of 4", "run-3waits for the end of run-1 or run-2"])
+        words = ["step 3 of 4", "waits for the end of run-1 or run-2"]
+        expect(runs.locator(".transient-run-words")).to_have_text(words)
         expect(page.get_by_role("progressbar", name="Training steps of run-2")).to_have_attribute("aria-valuenow", "3")
         expect(page.get_by_role("progressbar", name="Training steps of run-3")).to_have_count(0)
         expect(page.get_by_role("region", name="Cost")).to_contain_text("Of it: run-1 $0.420, idle $0.210.")

@@ -80,7 +80,7 @@ def test_a_study_of_many_trials_is_sorted_read_and_stopped_with_keys(
         expect(page.get_by_text("Stop search and the 4 trials in training?")).to_be_visible()
         section.locator(".transient-run-head").get_by_role("button", name="Stop", exact=True).press("Enter")
         asked = [each for each in page.evaluate("model.sent") if each["do"].startswith("stop")]
-        wanted = [{"do": "stop trial", "study": "search", "trial": 38}, {"do": "stop study", "study": "search"}]
+        wanted = [{"do": "stop trial", "study": "search", "trial": 38}, {"do": "stop", "name": "search"}]
         assert [{name: each[name] for name in each if name != "asked"} for each in asked] == wanted
 
         assert page.evaluate(SMALL) == [], "what is pressed is 24 pixels high"

@@ -17,7 +17,11 @@ from transient_magics.cli import program
 from transient_magics.client import commands
 from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
-from transient_magics.journal import Cost, Event, Journal, events
+from transient_magics.journal import Cost, Event, Journal, bill, events
+from transient_magics.panels import view
+from transient_magics.panels.snapshot.bags import bags
+from transient_magics.panels.snapshot.studies import studies
+from transient_magics.panels.wishes import wish
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Command, Stop
 from transient_magics.spec import ClusterSpec
@@ -102,23 +106,41 @@ def shell(cluster: tm.Cluster) -> InteractiveShell:
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_every_kind_is_stopped_from_a_terminal_and_a_cell(
+def test_every_kind_is_stopped_from_a_terminal_a_cell_and_a_panel(
     cluster: tm.Cluster, shell: InteractiveShell, sent: list[Command], capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert program.main(["stop", "one", name]) == 0
     shell.run_line_magic("transient_stop", f"one {name}")
-    assert sent == [_stop(name)] * 2
+    button = wish(cluster, None, {"do": "stop", "name": name})
+    assert button is not None
+    assert button.said == f"{name} is being stopped."
+    button.do()
+    assert sent == [_stop(name)] * 3
     assert capsys.readouterr().out == f"{name} leaves the queue.\n" * 2
 
 
-def test_unknown_work_is_refused_in_a_terminal_and_a_cell(
+def test_unknown_work_is_refused_in_a_terminal_a_cell_and_a_panel(
     cluster: tm.Cluster, shell: InteractiveShell, sent: list[Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert program.main(["stop", "one", "runn-1"]) == 1
     assert capsys.readouterr().err == "transient: Unknown work 'runn-1' (one). Did you mean run-1?\n"
     with pytest.raises(UnknownWorkError, match="Unknown work 'runn-1'"):
         shell.run_line_magic("transient_stop", "one runn-1")
+    for name in ("runn-1", "../jobs/job-1", ""):
+        button = wish(cluster, None, {"do": "stop", "name": name})
+        assert button is not None
+        with pytest.raises(UnknownWorkError, match=f"Unknown work '{name}'"):
+            button.do()
     assert not sent
+
+
+def test_a_panel_has_a_stop_button_for_each_piece_of_work(cluster: tm.Cluster) -> None:
+    state = cluster.state
+    shown = view(state, bill(state, 0.0), 0.0)
+    lines = [*shown["beside"], *shown["jobs"], *shown["dasks"], *studies(state, 0.0), *bags(state, 0.0)]
+    if shown["training"]:
+        lines.append(shown["training"])
+    assert {line["name"] for line in lines if line["stoppable"]} == {*WORK}
 
 
 def test_programs_read_work_clusters_and_events_as_json(

@@ -135,7 +135,7 @@ def test_a_dead_controller_is_reported_above_what_its_cluster_was(
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
     said = "No controller of <demo> has been running since 03:04."
     for html in (
-        snapshot_html(Snapshot(ClusterState(name="demo"), unattended=said)),
+        snapshot_html(Snapshot(client.Cluster("demo"), ClusterState(name="demo"), unattended=said)),
         listing_html(Listing([client.Cluster("demo")], unattended=[said])),
     ):
         assert html.startswith("<div>No controller of &lt;demo&gt; has been running since 03:04.</div>")

@@ -14,9 +14,8 @@ from tests.notebooks import runner_of
 from transient_magics import panels
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates
-from transient_magics.planner import words
 from transient_magics.planner.plan import Plan
-from transient_magics.planner.search import Search
+from transient_magics.planner.search import Search, shown
 
 LINE = "--workload icac19/resnet-32 --train-steps 64000"
 
@@ -66,7 +65,7 @@ def test_a_search_is_a_chart_and_a_table_of_lines(shell: InteractiveShell, capsy
     text, html = capsys.readouterr().out, panels.search_html(found)
     assert "<svg" in html
     assert "<script" not in html
-    for plan in words.shown(found):
+    for plan in shown(found):
         assert plan.line in text
         assert plan.line in html
     assert html.count("<title>") == len(found.front)

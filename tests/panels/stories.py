@@ -182,6 +182,9 @@ class StoryCluster:
     def run(self, name: str | None = None, /, **options: Any) -> Any:
         return self
 
+    def find(self, name: str) -> Any:
+        return self
+
     def stop(self) -> None:
         self.asked.append(("stop",))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import time
@@ -23,7 +22,6 @@ from transient_magics.panels import bag_panel_html, html, show_handle, status, v
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
 from transient_magics.panels.snapshot.bags import STATES, bags, pace
-from transient_magics.panels.wishes import AskedBag, wish
 from transient_magics.protocol.study import Dimension, parse_space
 
 from . import stories
@@ -227,23 +225,6 @@ def test_the_stored_picture_of_a_bag_has_its_end(tmp_path: Path) -> None:
     with Journal(journal) as writing:
         writing.extend(history[-2:])
     eventually(lambda: "finished: the surrogate is good enough" in shown[-1]["text/html"])
-
-
-class Asked(stories.StoryCluster):
-    """A cluster that notes which bag was to be stopped."""
-
-    def bag(self, name: str | None = None) -> Any:
-        self.asked.append(("bag", name))
-        return self
-
-
-def test_a_page_can_stop_a_bag(tmp_path: Path) -> None:
-    cluster: Any = Asked(tmp_path / "journal.jsonl")
-    found = wish(cluster, None, {"do": "stop bag", "bag": "bag-1"})
-    assert found
-    found.do()
-    assert (found.said, cluster.asked) == ("bag-1 is being stopped.", [("bag", "bag-1"), ("stop",)])
-    assert list(inspect.signature(AskedBag.stop).parameters) == list(inspect.signature(Bag.stop).parameters)
 
 
 @given(

@@ -18,7 +18,7 @@ from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.snapshot.studies import MOST_CURVES, pace, studies, whole_view
 from transient_magics.panels.twin.study import study_plot
-from transient_magics.panels.wishes import AskedStudy, AskedTrial, wish
+from transient_magics.panels.wishes import AskedStudy, Stoppable, wish
 
 from . import stories
 from .study_story import StudyStory, specification
@@ -153,7 +153,7 @@ class Asked(stories.StoryCluster):
 @pytest.mark.parametrize(
     ("message", "said", "asked"),
     [
-        ({"do": "stop study", "study": "search"}, "search is being stopped.", [("study", "search"), ("stop",)]),
+        ({"do": "stop", "name": "search"}, "search is being stopped.", [("stop",)]),
         (
             {"do": "stop trial", "study": "search", "trial": 7},
             "Trial 7 of search is being stopped.",
@@ -170,7 +170,7 @@ def test_a_page_can_stop_a_study_and_a_trial(
     found.do()
     assert (found.said, cluster.asked) == (said, asked)
     assert wish(cluster, None, {"do": "stop trial", "study": "search", "trial": "all"}) is None
-    for protocol, real in ((AskedStudy, Study), (AskedTrial, Trial)):
+    for protocol, real in ((AskedStudy, Study), (Stoppable, Trial)):
         for name, method in inspect.getmembers(protocol, inspect.isfunction):
             if not name.startswith("_"):
                 assert list(inspect.signature(method).parameters) == list(

@@ -134,7 +134,7 @@ def test_a_cluster_shows_every_run_that_goes_on_or_waits_and_a_run_only_its_own_
     assert trains["worker-0"] == ["run-1", "run-2"], "as where trials share a VM"
     snapshot = view(state, bill(state, 20.0), 20.0)
     assert snapshot["training"]["name"] == "run-1"
-    assert [(run["name"], run["phase_words"], run["step"]) for run in snapshot["beside"]] == [
+    assert [(run["name"], run["phase"], run["step"]) for run in snapshot["beside"]] == [
         ("run-2", "running", 120), ("run-3", "waiting", 0),
     ]  # fmt: skip
     assert "run-3: waits for the end of run-1 or run-2" in html(snapshot)

@@ -18,7 +18,15 @@ from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.journal import Event, Projection, costs, events, fold, replay
 from transient_magics.planner.choices import Choice, immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
-from transient_magics.planner.forecast import CLOSING_SECONDS, Forecast, _join, _startup, forecast
+from transient_magics.planner.forecast import (
+    CLOSING_SECONDS,
+    Forecast,
+    _join,
+    _startup,
+    ending_words,
+    forecast,
+    forecast_words,
+)
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.measured import Observation, Record, record
 from transient_magics.planner.plan import make_plan
@@ -26,7 +34,6 @@ from transient_magics.planner.speeds.fitting import rest_error
 from transient_magics.planner.speeds.speed import service_by_size
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.planner.store import ModelStore
-from transient_magics.planner.words import ending_words, forecast_words
 from transient_magics.spec import parse_groups
 
 BEGAN = 1_000_000.0

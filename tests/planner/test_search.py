@@ -11,9 +11,8 @@ from transient_magics.catalog import PriceList
 from transient_magics.client import plan
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.planner.plan import Plan
-from transient_magics.planner.search import Search, Sketches, knee, pareto, search
+from transient_magics.planner.search import Search, Sketches, knee, notes, pareto, search, shown
 from transient_magics.planner.speeds.workloads import PUBLISHED
-from transient_magics.planner.words import notes, shown
 
 
 @cache  # several tests look at one

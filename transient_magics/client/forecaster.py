@@ -95,7 +95,7 @@ def _words(cluster: str, run: str) -> str:
     from .planning.forecasts import forecast, no_forecast
 
     try:
-        from ..planner.words import ending_words
+        from ..planner.forecast import ending_words
 
         return ending_words(forecast(find(cluster).run(run)))
     except StoreError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from IPython.display import display
 
@@ -23,11 +23,21 @@ if TYPE_CHECKING:
     from ..client import Bag, Build, Preview, Run, Stalls, Study, StudyPreview
 
     AnyWork = Run | Study | Job | Bag | Stalls
-    from .cells import TransientMagics
+
+
+class Notebook(Protocol):
+    """The magics of a notebook, with IPython's shell and the clusters that this process declared or attached."""
+
+    held: ClassVar[dict[str, Cluster]]
+    shell: Any
+
+    def keep(self, cluster: Cluster) -> None:
+        """Remember a cluster."""
+        ...
 
 
 @places.reporting()
-def obey(magics: TransientMagics, command: Command, code: str = "", offset: int = 0) -> Any:
+def obey(magics: Notebook, command: Command, code: str = "", offset: int = 0) -> Any:
     """Do what `command` says and return the magic's value. `code`: a cell's body, below `offset` lines."""
     try:
         match command.verb:
@@ -51,14 +61,14 @@ def obey(magics: TransientMagics, command: Command, code: str = "", offset: int 
     return answer
 
 
-def _print(magics: TransientMagics, answer: Sentence | Iterator[Deleted | Sentence]) -> None:
+def _print(magics: Notebook, answer: Sentence | Iterator[Deleted | Sentence]) -> None:
     for each in [answer] if isinstance(answer, Sentence) else answer:
         if isinstance(each, Deleted):
             magics.held.pop(each.cluster.name, None)
         print(each, flush=True)
 
 
-def _declare(magics: TransientMagics, command: Command) -> Cluster | Preview:
+def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
     answer = verbs.act(command)
     if isinstance(answer, Cluster):
         _hold(magics, command, answer)
@@ -68,7 +78,7 @@ def _declare(magics: TransientMagics, command: Command) -> Cluster | Preview:
     return answer
 
 
-def _begin(magics: TransientMagics, command: Command, code: str, offset: int) -> AnyWork | StudyPreview:
+def _begin(magics: Notebook, command: Command, code: str, offset: int) -> AnyWork | StudyPreview:
     """Declare work and show its panel. With --wait, wait for it; of a job the output is printed instead."""
     begun = verbs.begin(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
     if not isinstance(begun, Begun):
@@ -92,7 +102,7 @@ def _print_output(job: Job) -> None:
     job.wait(timeout=5.0)
 
 
-def _attach(magics: TransientMagics, command: Command) -> Cluster:
+def _attach(magics: Notebook, command: Command) -> Cluster:
     cluster = verbs.act(command)
     if cluster.followed:
         print(f"Following {cluster.followed}.")
@@ -116,18 +126,18 @@ def _build(command: Command) -> Build:
     return build
 
 
-def _hold(magics: TransientMagics, command: Command, handle: Cluster | AnyWork) -> None:
+def _hold(magics: Notebook, command: Command, handle: Cluster | AnyWork) -> None:
     magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
     _bind(magics, command, handle)
 
 
-def _bind(magics: TransientMagics, command: Command, value: Any) -> None:
+def _bind(magics: Notebook, command: Command, value: Any) -> None:
     """Give the value the name that `-o` says."""
     if command.output:
         _shell(magics).push({command.output: value}, interactive=False)
 
 
-def _shell(magics: TransientMagics) -> Any:
+def _shell(magics: Notebook) -> Any:
     return magics.shell
 
 

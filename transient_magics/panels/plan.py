@@ -35,30 +35,32 @@ _LEFT, _BOTTOM, _ROOM = 52, 30, 12
 def search_view(search: Search) -> dict[str, Any]:
     """The snapshot of a search: `title`, `points` and `front` (hours, dollars and intervals), `legend` (tone, sign and
     words), `rows`, `notes`."""
-    from ..planner import words
+    from ..planner import search as found
+    from ..planner.plan import lasts
+    from ..planner.plan import row as cells_of
 
     front = [_point(plan, search) for plan in search.front]
     return {
-        "title": words.steps_of(search),
+        "title": found.steps_of(search),
         "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost"
-        + words.lasts(search.front),
+        + lasts(search.front),
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
         "legend": _legend(search),
-        "header": list(words.header(search)),
+        "header": list(found.header(search)),
         "rows": [
             {
-                "cells": list(words.row(plan, judged=search.judged)),
+                "cells": list(cells_of(plan, judged=search.judged)),
                 "line": plan.line,
                 "best": plan is search.best,
                 "knee": plan is search.knee,
             }
-            for plan in words.shown(search)
+            for plan in found.shown(search)
         ],
         "reach": {name: [min(values), max(values)] for name, values in (
             ("hours", [point["hours"] for point in front]), ("dollars", [point["dollars"] for point in front]),
         )},
-        "notes": words.notes(search),
+        "notes": found.notes(search),
     }  # fmt: skip
 
 
@@ -259,12 +261,12 @@ def _mark(point: Mapping[str, Any], across: _Scale, up: _Scale) -> str:
 
 def _legend(search: Search) -> list[tuple[str, str, str]]:
     """What the signs of the picture mean: of each its tone, the sign, and words."""
-    from ..planner import words
+    from ..planner.search import marked
 
     beaten = len(search.plans) > len(search.front)
     apart = search.knee is not search.best
     return [
-        ("good", "●", words.marked(search)),
+        ("good", "●", marked(search)),
         *([("busy", "◎", "the knee")] if apart else []),
         ("busy", "●", "no other is faster and cheaper; lines are the ranges of estimates"),
         *([("quiet", "○", "another is faster and cheaper")] if beaten else []),

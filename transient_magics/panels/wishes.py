@@ -23,30 +23,22 @@ _LINE_CHARACTERS = 500
 class AskedRun(Protocol):
     """The part of a run's handle with which wishes are carried out."""
 
-    def stop(self) -> None: ...
     def save(self) -> None: ...
     def agree(self, proposal: int | None = None) -> None: ...
     def evaluate(self, now: bool = False) -> Mapping[str, float]: ...
     def logs(self, worker: str, lines: int = 200) -> object: ...
 
 
-class AskedTrial(Protocol):
-    """The part of a trial's handle with which wishes are carried out."""
+class Stoppable(Protocol):
+    """Work of any kind, or a trial of a study."""
 
     def stop(self) -> None: ...
 
 
 class AskedStudy(Protocol):
-    """The same of a study's."""
+    """The part of a study's handle with which wishes are carried out."""
 
-    def stop(self) -> None: ...
-    def trial(self, number: int) -> AskedTrial: ...
-
-
-class AskedBag(Protocol):
-    """The same of a bag's."""
-
-    def stop(self) -> None: ...
+    def trial(self, number: int) -> Stoppable: ...
 
 
 class Asked(Protocol):
@@ -60,7 +52,7 @@ class Asked(Protocol):
     def agree(self, proposal: int | None = None) -> tuple[str, ...]: ...
     def run(self, name: str | None = None, /) -> AskedRun: ...
     def study(self, name: str | None = None) -> AskedStudy: ...
-    def bag(self, name: str | None = None) -> AskedBag: ...
+    def find(self, name: str) -> Stoppable: ...
 
 
 @dataclass(frozen=True)
@@ -85,10 +77,8 @@ def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | 
                 return Wish(f"The cluster becomes {spec}.", lambda: cluster.resize(spec))
             return Wish("", lambda: {"question": _what_resizing_means(cluster.state, spec)})
         case "stop":
-            return Wish(f"{run} is being stopped.", lambda: cluster.run(run).stop())
-        case "stop study":
-            study = str(message.get("study") or "")
-            return Wish(f"{study} is being stopped.", lambda: cluster.study(study).stop())
+            name = str(message.get("name") or "")
+            return Wish(f"{text.plain(name)} is being stopped.", lambda: cluster.find(name).stop())
         case "stop trial":
             study, number = str(message.get("study") or ""), message.get("trial")
             if not isinstance(number, int):
@@ -103,9 +93,6 @@ def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | 
             if not name:
                 return Wish("What was proposed is given up.", lambda: _nothing(cluster.agree(number)))
             return Wish(f"{name} gets what was proposed.", lambda: cluster.run(name).agree(number))
-        case "stop bag":
-            bag = str(message.get("bag") or "")
-            return Wish(f"{bag} is being stopped.", lambda: cluster.bag(bag).stop())
         case "save":
             return Wish("A checkpoint is being written.", lambda: cluster.run(run).save())
         case "evaluate":

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +31,7 @@ from ..journal.cost import hourly_of
 from ..journal.metrics import SERVER_SHARE
 from ..journal.power import MachineChange, Stretch
 from ..protocol.measures.step_parts import StepParts, step_parts
-from ..spec import if_capacity_lasts
+from ..spec import if_capacity_lasts, render_duration
 from .choices import Choice, Lifetimes
 from .lifetimes.published import stand_in
 from .measured import Observation, Record
@@ -49,6 +50,7 @@ _STALE_SECONDS = 60.0
 _CLOSING_SHAPE = 4.0  # of a gamma distribution: the closing is half as long or half as long again
 CLOSING_SECONDS = 10.0
 """From a run's last step until it is over, where no run has told: a checkpoint, an evaluation, results on their way."""
+_MINUTES = 300.0  # an interval that is shorter is told by the second
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,8 +110,6 @@ class Forecast:
         return Projection(self.dollars, *self.interval("dollars"))
 
     def __str__(self) -> str:
-        from .words import forecast_words
-
         return forecast_words(self)
 
     __repr__ = __str__
@@ -391,3 +391,47 @@ def _why(choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:
     if share >= 1 - (parts.pull + parts.push) / whole:
         return f"variables and gradients are on their way for {(parts.pull + parts.push) / whole:.0%} of a step"
     return "its workers compute slower than those did"
+
+
+def forecast_words(forecast: Forecast) -> str:
+    """`finishes in 12 min (11 min to 14 min), at 14:03, if Spot capacity lasts; this run $1.23 at its end ($1.20 to
+    $1.31)`; an interval whose ends read the same is left out."""
+    low, high = forecast.interval("seconds")
+    at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
+    return (
+        f"finishes in {render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
+        f"at {at}{forecast.provided}; this run {forecast.cost}{_but(forecast)}"
+    )
+
+
+def ending_words(forecast: Forecast) -> str:
+    """`ends about 14:32 (14:20 to 14:55), if Spot capacity lasts; this run $0.610 at its end ($0.553 to $0.704)`.
+
+    Moments have the day where that is not today's, and seconds where minutes would say the same twice.
+    """
+    low, high = forecast.interval("seconds")
+    today = time.localtime(forecast.at)[:3]
+    later = time.localtime(forecast.at + high)[:3] != today
+    clock = "%H:%M:%S" if high - low < _MINUTES else "%a %H:%M" if later else "%H:%M"
+
+    def moment(seconds: float) -> str:
+        return time.strftime(clock, time.localtime(forecast.at + seconds))
+
+    return (
+        f"ends about {moment(forecast.seconds)}{_range(moment(low), moment(high))}"
+        f"{forecast.provided}; this run {forecast.cost}{_but(forecast)}"
+    )
+
+
+def _range(low: str, high: str) -> str:
+    return f" ({low} to {high})" if low != high else ""
+
+
+def _but(forecast: Forecast) -> str:
+    """What else must be known of it: how sure it is that the run ends, whether the intervals are measured, whose
+    lifetimes stand in, and whether it is slower than expected."""
+    lost = 1 - forecast.finished
+    unless = f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
+    guess = f"a guess: {forecast.guess}" if forecast.guess else ""
+    behind = str(forecast.behind) if forecast.behind else ""
+    return unless + "".join(f"; {each}" for each in (guess, forecast.stand_in, behind) if each)

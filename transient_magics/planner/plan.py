@@ -12,7 +12,7 @@ import numpy as np
 
 from ..catalog import larger_shapes, never_on_demand, region, transfer_price, worker_entry
 from ..errors import PlanError
-from ..spec import WorkerGroup, render_duration, render_money
+from ..spec import WorkerGroup, if_capacity_lasts, render_duration, render_money
 from .choices import Choice, Lifetimes, immortal
 from .efficiency import Accuracies, Accuracy
 from .lifetimes.kaplan_meier import Continued
@@ -21,6 +21,7 @@ from .ranges import middle
 from .simulate import Course, Outcome, simulate
 from .speeds.workloads import Workload
 from .stalls.terms import terms_words
+from .words import AGAINST, accuracy_words, deadline_words, hours, hours_between
 
 if TYPE_CHECKING:
     from .deadlines.cost import DeadlineCost
@@ -31,6 +32,8 @@ _WORTH, _AS_FAST = 1.05, 0.98
 """A machine is worth a word that is so many times as fast; of those about as fast as the fastest the cheapest is told.
 """
 _NEAR_LIMIT = 0.5  # of what servers are said to take: where that is estimated, it may hold workers back from there on
+_HARDLY = 0.01
+"""So few workers lost in the mean need no digits."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,8 +113,6 @@ class Plan:
         return float((quick & (self._done.dollars <= (np.inf if dollars is None else dollars))).mean())
 
     def __str__(self) -> str:
-        from .words import plan_text
-
         return plan_text(self)
 
     __repr__ = __str__
@@ -330,3 +331,86 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
             f"parameters: it may be {workload.limit_error:.0%} off."
         )
     return list(dict.fromkeys(said))
+
+
+def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
+    """A plan in a table: time and bill with their ranges, how accurate (if plans are `judged`), saved,
+    revocations, the line."""
+    low, high = plan.interval("hours")
+    least, most = plan.interval("dollars")
+    saved = f"{plan.saved:.0%}" if plan.saved >= 0.005 else "-"
+    accuracy = [accuracy_words(plan.accuracy) if plan.accuracy else "-"]
+    return (
+        hours(plan.hours),
+        hours_between(low, high),
+        render_money(plan.dollars),
+        f"{render_money(least)} to {render_money(most)}",
+        *(accuracy if judged else []),
+        saved,
+        lost_words(plan) if plan.choice.transient else "-",
+        plan.line,
+    )
+
+
+def lasts(plans: Sequence[Plan]) -> str:
+    """Return what plans with Spot or preemptible VMs take for granted."""
+    return next(filter(None, (if_capacity_lasts(plan.choice.provisioning) for plan in plans)), "")
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan in some lines."""
+    low, high = plan.interval("hours")
+    least, most = plan.interval("dollars")
+    counted = "from the first step" if plan.workload.from_first_step else "from the request"
+    lines = [
+        plan.line,
+        f"{plan.train_steps:,} steps of {plan.workload.called}: {hours(plan.hours)} ({hours_between(low, high)}), "
+        f"{render_money(plan.dollars)} ({render_money(least)} to {render_money(most)}){lasts([plan])}; "
+        f"estimates and their ranges{guessed(plan)}, counted {counted}.",
+        f"On demand: {hours(plan.on_demand_hours)}, {render_money(plan.on_demand_dollars)}"
+        + (f"; {plan.saved:.0%} saved {AGAINST}." if plan.saved >= 0.005 else "."),
+        f"{plan.steps_per_second:,.3g} steps/s, {render_money(plan.hourly)} per hour; {plan.risk}{_lost(plan)}.",
+    ]
+    lines += deadline_words(plan.deadline) if plan.deadline else []
+    if plan.finished < 0.9995:
+        least, most = plan.interval("finished")
+        between = f"{1 - most:.1%} to {1 - least:.1%} as far as lifetimes are known"
+        lost = f"{1 - plan.finished:.1%} of the courses ({between})"
+        lines.append(f"{lost} lose every worker; time and cost count the run begun again.")
+    return "\n".join([*lines, *_accuracy(plan), *left_out(plan), *plan.notes])
+
+
+def _accuracy(plan: Plan) -> list[str]:
+    if not plan.accuracy:
+        return []
+    runs = f"{plan.accuracy.runs} runs" if plan.accuracy.runs > 1 else "a run"
+    told = f"as {runs} with as many workers and steps had; the range is that of such runs"
+    if plan.accuracy.guess:
+        told = f"as {runs} with as many workers and steps had: how others differ it does not tell"
+    return [f"Accuracy {accuracy_words(plan.accuracy)}, {told}."]
+
+
+def guessed(plan: Plan) -> str:
+    return f" that are a guess ({plan.workload.guess})" if plan.workload.guess else ""
+
+
+def left_out(plan: Plan) -> list[str]:
+    """What a declaration may add to the price; nothing where prices are those of a publication."""
+    if plan.workload.from_first_step:
+        return []
+    hourly = plan.choice.prices(plan.workload).controller_price(plan.choice.home_zone).on_demand
+    return [f"A VM for the controller (--service-account) is not in it; it adds {render_money(hourly)} per hour."]
+
+
+def lost_words(plan: Plan) -> str:
+    """How many workers are lost: `6.1 (2 to 11)`; the number alone where it is given, or where it is below 0.01."""
+    low, high = plan.interval("revocations")
+    mean = f"{plan.revocations:.2g}" if plan.revocations >= _HARDLY else f"under {_HARDLY:g}"
+    if not plan.revocations:
+        mean = "0"
+    return mean if low == high else f"{mean} ({low:.0f} to {high:.0f})"
+
+
+def _lost(plan: Plan) -> str:
+    """How many workers lifetimes cost; nothing where their number was given."""
+    return "" if plan.revocations == round(plan.revocations) else f", {lost_words(plan)} workers lost"

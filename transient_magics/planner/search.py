@@ -13,6 +13,7 @@ region cost the same, so one of each stands for all.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations, groupby, product
@@ -23,13 +24,14 @@ from numpy.typing import NDArray
 
 from ..catalog import ACCELERATORS, PriceList, has_gpu, larger_shapes, never_on_demand, region, zones_with
 from ..errors import DeclarationError, PlanError, unknown
-from ..spec import WorkerGroup, render_money
+from ..spec import WorkerGroup, render_money, render_table
 from .choices import Choice, Lifetimes, immortal
 from .efficiency import Accuracies
-from .plan import Plan, make_plan
+from .plan import Plan, guessed, lasts, left_out, make_plan, row
 from .speeds.preparation import gpu_of
 from .speeds.speed import capacity, cluster_speed, worker_speed
 from .speeds.workloads import Workload
+from .words import AGAINST, hours
 
 SERVERS = (1, 2, 4)
 OBJECTIVES = ("knee", "time", "cost")
@@ -38,6 +40,7 @@ _SIMULATED, _MIXED = 40, 24
 """Of each way of renting: so many clusters of one GPU, and so many of two."""
 _ALIKE = 1.01
 _RUNS = 1000
+MOST_ROWS = 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,8 +65,6 @@ class Search:
     """Whether runs of the model tell how accurate some of the plans will be."""
 
     def __str__(self) -> str:
-        from .words import search_text
-
         return search_text(self)
 
     __repr__ = __str__
@@ -125,8 +126,6 @@ def search(
     ]
     allowed = [plan for plan in plans if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)]
     if not allowed:
-        from .words import hours
-
         quickest, cheapest = min(plans, key=lambda plan: plan.hours), min(plans, key=lambda plan: plan.dollars)
         raise PlanError(
             f"No cluster keeps within these limits: the fastest takes {hours(quickest.hours)} for "
@@ -369,3 +368,69 @@ def _slack(hours: _Array, dollars: _Array) -> _Array:
     beaten = np.minimum(hours[near, np.newaxis] / best_hours, dollars[near, np.newaxis] / best_dollars)
     found[near] = beaten.max(axis=1)
     return found
+
+
+def search_text(search: Search) -> str:
+    """A search: the table of its front, and what it means."""
+    lines = [
+        f"{steps_of(search)}{lasts(search.front)}: {len(search.front)} of {search.considered:,} clusters "
+        f"that no other beats in time and in cost; > marks {marked(search)}.",
+        *render_table(("", *(name.upper() for name in header(search))), rows(search)),
+    ]
+    if hidden := len(search.front) - len(shown(search)):
+        lines.append(f"{hidden} more between them.")
+    return "\n".join([*lines, *notes(search)])
+
+
+def header(search: Search) -> tuple[str, ...]:
+    """Of a table of `row`s."""
+    judged = ["Accuracy"] if search.judged else []
+    return ("Time", "Range", "Cost", "Range", *judged, f"Saved{lasts(search.front)}", "Workers lost", "Line")
+
+
+def marked(search: Search) -> str:
+    """What the best one is: `the knee`, `the fastest`, `the cheapest`."""
+    return {"knee": "the knee", "time": "the fastest", "cost": "the cheapest"}[search.objective]
+
+
+def steps_of(search: Search) -> str:
+    """`64,000 steps of run-1`; where they depend on the workers, from the fewest to the most."""
+    counts = sorted({plan.train_steps for plan in search.front})
+    said = " to ".join(f"{each:,}" for each in dict.fromkeys([counts[0], counts[-1]]))
+    return f"{said} steps of {search.front[0].workload.called}"
+
+
+def shown(search: Search) -> Sequence[Plan]:
+    """The plans that a table has room for: both ends, the best one, and others evenly between."""
+    front = search.front
+    if len(front) <= MOST_ROWS:
+        return front
+    step = (len(front) - 1) / (MOST_ROWS - 1)
+    chosen = {round(index * step) for index in range(MOST_ROWS)} | {front.index(search.best)}
+    return [plan for index, plan in enumerate(front) if index in chosen]
+
+
+def rows(search: Search) -> list[tuple[str, ...]]:
+    """The front as rows, with `>` before the best one."""
+    return [(">" if plan is search.best else "", *row(plan, judged=search.judged)) for plan in shown(search)]
+
+
+def notes(search: Search) -> list[str]:
+    """What a reader must know of these figures."""
+    first = search.front[0]
+    counted = "from the first step" if first.workload.from_first_step else "from the request"
+    said = [
+        f"Hours and dollars are estimates with their ranges{guessed(first)}, counted {counted}; "
+        f"Spot VMs with {first.risk}.",
+        f"What is saved is {AGAINST}{lasts(search.front)}.",
+        *search.notes,
+    ]
+    return list(dict.fromkeys([*said, *left_out(search.best), *_of_plans(shown(search))]))
+
+
+def _of_plans(plans: Sequence[Plan]) -> Iterator[str]:
+    """What is said of them; what is said of one among several names its cluster."""
+    said = Counter(note for plan in plans for note in plan.notes)
+    for plan in plans:
+        spec = plan.line.split()[1]
+        yield from (f"{spec}: {note}" if said[note] == 1 < len(plans) else note for note in plan.notes)

@@ -20,17 +20,13 @@ import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import asyncssh
 
 from ..errors import CommandError, ForeignError, HostKeyError, RemoteError
 from ..protocol.checks import LONGEST_LINE
 from .failures import explained, lost
-
-if TYPE_CHECKING:
-    from .connection import Connection
-
 
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
 _FAILURES = 20  # in a row, each within seconds, before following is given up
@@ -68,6 +64,16 @@ class Allowance:
 
     most: int = 2**32
     taken: int = 0
+
+
+class Followable(Protocol):
+    """A connection to a VM on which files can be followed."""
+
+    def follow_blocks(
+        self, path: str, offset: int = 0, *, allowance: Allowance | None = None
+    ) -> AsyncGenerator[Block, None]:
+        """Yield blocks of lines of a file from an offset on, then each new one."""
+        ...
 
 
 async def follow(
@@ -113,7 +119,7 @@ async def follow(
 
 
 async def follow_across(
-    connected: Callable[[], Awaitable[Connection]], path: str, offset: int = 0, *, allowance: Allowance | None = None
+    connected: Callable[[], Awaitable[Followable]], path: str, offset: int = 0, *, allowance: Allowance | None = None
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """Follow a file as `Connection.follow` does, over as many connections as it takes.
 
@@ -127,7 +133,7 @@ async def follow_across(
 
 
 async def follow_blocks_across(
-    connected: Callable[[], Awaitable[Connection]], path: str, offset: int = 0, *, allowance: Allowance | None = None
+    connected: Callable[[], Awaitable[Followable]], path: str, offset: int = 0, *, allowance: Allowance | None = None
 ) -> AsyncGenerator[Block, None]:
     """Follow a file as `Connection.follow_blocks` does, over as many connections as it takes.
 

@@ -107,23 +107,18 @@ class Training(TypedDict):
     stoppable: bool
 
 
-class Beside(TypedDict):
-    """A run that goes on, or waits, beside the one whose curves are shown."""
+class WorkLine(TypedDict):
+    """A piece of work that has one line: a run beside the one whose curves are shown, a job, a Dask cluster.
+
+    `step` of `steps` is its progress (`steps` 0: none is shown). Without a `name` it counts further work.
+    """
 
     name: str
     phase: str
-    phase_words: str
     words: str
     step: int
     steps: int
-
-
-class JobLine(TypedDict):
-    """A job or a Dask cluster that goes on, waits, or is the latest; without a `name`: how many more there are."""
-
-    name: str
-    phase: str
-    words: str
+    stoppable: bool
 
 
 class Said(TypedDict):
@@ -158,9 +153,9 @@ class View(TypedDict):
     until: float
     vms: list[Lane]
     training: Training | None
-    beside: list[Beside]
-    jobs: list[JobLine]
-    dasks: list[JobLine]
+    beside: list[WorkLine]
+    jobs: list[WorkLine]
+    dasks: list[WorkLine]
     cost: Cost
     ending: str
     events: list[Said]

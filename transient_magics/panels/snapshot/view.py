@@ -14,11 +14,11 @@ from ...journal import Bill, ClusterState, Event, RunState, events
 from ...journal import Cost as Spent
 from ...protocol.bag.events import BagLost
 from ...spec import render_duration
-from .contract import VERSION, Beside, Cost, Proposal, Said, Training, View, sound
+from .contract import VERSION, Cost, Proposal, Said, Training, View, sound
 from .curves import end_of
-from .jobs import dask_lines, job_lines
 from .lanes import lanes
 from .losses import lost_words
+from .work import dask_lines, job_lines, run_lines, run_phase
 
 MOST_EVENTS = 40
 _TONES = {
@@ -85,7 +85,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "until": state.ended_at or 0.0,
         "vms": lanes(state, now),
         "training": _training(state, shown, run, forecast, bill, now) if shown else None,
-        "beside": [] if run else _beside(state, bill),
+        "beside": [] if run else run_lines(state, bill.work),
         "jobs": [] if run else job_lines(state, bill.work),
         "dasks": [] if run else dask_lines(state, bill.work),
         "cost": _cost(state, bill, now),
@@ -165,7 +165,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "name": run.name,
         "title": _title(run),
         "phase": "stopped" if text.was_stopped(run) else run.phase,
-        "phase_words": _run_phase(state, run),
+        "phase_words": run_phase(state, run),
         "words": text.run_words(run, state),
         "step": run.step,
         "steps": run.train_steps,
@@ -175,7 +175,7 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
         "data": text.data_words(run.data) if run.data else "",
         "proposal": _proposal(state.name, run, now),
         "end": end_of(run),
-        "stoppable": bool(focus) and not run.over and not state.over,
+        "stoppable": not run.over and not run.stopped and not state.over,
     }
 
 
@@ -199,24 +199,6 @@ def _given_up(state: ClusterState, now: float) -> Proposal | None:
     proposed = state.reclaim.proposed
     how = text.to_agree_words(state.name)
     return {"number": proposed.seq, "text": words, "how": how, "until": proposed.until}
-
-
-def _beside(state: ClusterState, bill: Bill) -> list[Beside]:
-    """The other runs that are not over, but for those of a study, which stand in its table."""
-    return [
-        {"name": run.name, "phase": run.phase, "phase_words": _run_phase(state, run),
-         "words": f"{text.run_words(run, state)}{text.work_cost(bill.work[run.name])}",
-         "step": run.step, "steps": run.train_steps}
-        for run in foreground.beside(state)
-    ]  # fmt: skip
-
-
-def _run_phase(state: ClusterState, run: RunState) -> str:
-    if text.is_evaluated(run):
-        return "evaluating"
-    if run.phase != "declared":
-        return "stopped" if text.was_stopped(run) else run.phase
-    return "waiting" if text.waits_for(run, state) else "starting"
 
 
 def _facts(state: ClusterState, run: RunState, cost: Spent, now: float) -> list[tuple[str, str]]:

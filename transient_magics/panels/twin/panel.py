@@ -17,7 +17,7 @@ from .study import study_html
 TONES = {
     "ready": "good", "deflated": "good", "training": "good", "running": "good", "finished": "good",
     "requested": "busy", "booting": "busy", "stopping": "busy", "stopped": "busy", "provisioning": "busy",
-    "declared": "busy", "unknown": "busy",
+    "declared": "busy", "starting": "busy", "unknown": "busy",
     "evaluating": "good", "leaving": "warn", "deleting": "warn", "refused": "warn",
     "revoked": "bad", "failed": "bad",
 }  # fmt: skip
