@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from ... import markup
 from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
-from ...journal import ClusterState, Cost, costs, now
+from ...journal import ClusterState, Cost, Work, costs, now
 from ...kinds import KINDS
 from ...protocol.cluster_commands import Stop
 from ...protocol.names import is_name
@@ -20,7 +20,7 @@ from ..following.home import until_home
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-State = TypeVar("State", bound=text.Work)
+State = TypeVar("State", bound=Work[object])
 Outcome = TypeVar("Outcome")
 
 
