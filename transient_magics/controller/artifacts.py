@@ -18,7 +18,6 @@ from typing import Protocol
 
 from ..errors import ForeignError, RoomError
 from ..journal import metrics
-from ..protocol import layout
 from ..protocol.bag.events import MOST_ARRAY_BYTES
 from ..protocol.checks import LONGEST_LINE
 from ..protocol.job import MOST_KEPT_BYTES
@@ -39,15 +38,6 @@ MOST_COUNTS = LONGEST_LINE
 """Bytes of what was counted of a model, and of the declaration of a run."""
 MOST_TRACE = MOST_BYTES
 """Bytes of the trace of a step."""
-
-IN_BUCKET = (
-    f"{layout.JOBS}/*/{layout.KEPT}/*.tar",
-    f"{layout.JOBS}/*/{layout.OUTPUT}/*.log",
-    f"{layout.BAGS}/*/{layout.RESULTS}/*",
-    f"{layout.BAGS}/*/{layout.SURROGATE}",
-    f"{layout.BAGS}/*/{layout.SURROGATE_ARRAYS}",
-)
-"""The artifacts that the controller on a VM copies into the cluster's bucket. Runs have places of their own there."""
 
 
 def accept(*files: Path) -> None:
