@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from ... import markup
 from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
-from ...journal import ClusterState, Cost, costs, now
+from ...journal import ClusterState, Cost, Work, costs, now
 from ...kinds import KINDS
 from ...protocol.cluster_commands import Stop
 from ...protocol.names import is_name
@@ -20,7 +20,7 @@ from ..following.home import until_home
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-State = TypeVar("State", bound=text.Work)
+State = TypeVar("State", bound=Work[object])
 Outcome = TypeVar("Outcome")
 
 
@@ -86,10 +86,10 @@ class Handle(Generic[State, Outcome]):
         Parameters
         ----------
         state
-            The state of its cluster (default: the present one).
+            A state of its cluster (default: the present state of all of its clusters).
         """
         if state is None:
-            state = self.cluster.state
+            return all(part.is_over(part.cluster.state) for part in self.parts)
         work = self._state_in(state)
         return state.over or (work is not None and work.over)
 
