@@ -180,7 +180,7 @@ def _agree(name: str, run: str = "") -> Sentence:
 
 def _stop(cluster: str, name: str) -> Sentence:
     work = client.cluster(cluster).find(name)
-    if all(part.is_over() for part in work.parts):
+    if work.is_over():
         return Sentence(f"{name} is over already.")
     phase = work.phase
     work.stop()
