@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -246,7 +247,7 @@ def test_each_dask_cluster_has_one_client_in_a_process(monkeypatch: pytest.Monke
                 journal.append(DECLARED["dask"](name))
                 journal.append(DaskServing(dask=name, port=8786, dashboard=0, versions=versions()))
         both = [dask for dask in tm.Cluster("two").work() if isinstance(dask, tm.Dask)]
-        clients = [dask.client for dask in both]
+        clients: list[Any] = [dask.client for dask in both]
         assert [client.dask for client in clients] == ["dask-1", "dask-2"]
         assert [dask.client for dask in both] == clients
         both[1].stop()
