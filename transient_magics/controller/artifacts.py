@@ -53,8 +53,8 @@ class Artifact:
     files: tuple[str, ...]
     most: int
     """Bytes of each file, at most."""
-    digest: str = ""
-    """The SHA-256 that was told of the only file; empty where none was."""
+    digest: str | None = None
+    """The SHA-256 that was told of the only file; None where none is told."""
     size: int = 0
     """The bytes that were told, for which there has to be room before they come; 0 where nothing was told."""
     check: Callable[..., object] = accept
@@ -204,7 +204,7 @@ def look_for_room(folder: Path, needed: int) -> None:
 
 
 def _look_at(artifact: Artifact, arrived: tuple[Path, ...]) -> None:
-    if artifact.digest:
+    if artifact.digest is not None:
         with arrived[0].open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != artifact.digest:
                 raise ForeignError("it is not what was told of it")
