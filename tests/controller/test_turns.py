@@ -78,6 +78,11 @@ def test_what_the_running_cluster_holds_is_a_part_of_it_and_the_rest_has_cluster
     assert [folder_of(part.cluster.name)[2].run_names(1) for part in study.parts] == [("m-1",), ("m-3",), ("m-5",)]
     with pytest.raises(ClusterError, match="c has a study m already"):
         client.declare_study(**DECLARED, on="k80x1")
+    over = []
+    for part in study.parts:
+        happened(part.cluster.name, events.ClusterDeleted())
+        over.append(client.cluster("c").study("m").is_over())
+    assert over == [False, False, True], "it ends with the last of its clusters"
 
 
 def test_the_dry_run_says_where_each_configuration_is_and_its_price_and_makes_nothing(

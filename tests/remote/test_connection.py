@@ -165,13 +165,13 @@ async def test_the_code_is_brought_once_whoever_brings_it(vm: Vm, home: Path) ->
         before = folder.stat().st_mtime_ns
         await push_bundle(one)
         assert folder.stat().st_mtime_ns == before
-    found = {each.relative_to(folder).as_posix() for each in folder.rglob("*.py")}
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert found == set(files)
 
 
 async def test_the_code_runs_alone_on_a_vm(connection: Connection, home: Path) -> None:
     folder = f"transient/code/{await push_bundle(connection)}"
-    program = "import transient_magics.errors as e; print(e.__file__)"
+    program = "import transient_magics.runtime.jobs.runner, transient_magics.errors as e; print(e.__file__)"
     command = f"cd / && PYTHONPATH={home / folder} {sys.executable} -c '{program}'"
     assert await connection.run(command) == f"{home / folder}/transient_magics/errors.py\n"
 
@@ -179,7 +179,8 @@ async def test_the_code_runs_alone_on_a_vm(connection: Connection, home: Path) -
 def test_the_bundle_holds_the_runtime_and_nothing_else() -> None:
     sha, files = bundle()
     assert bundle() == (sha, files)
-    beside = {f"transient_magics/{name}.py" for name in ("__init__", "errors", "files", "imports", "version")}
+    names = ("__init__.py", "__init__.pyi", "errors.py", "files.py", "imports.py", "kinds.py", "version.py")
+    beside = {f"transient_magics/{name}" for name in names}
     assert beside <= set(files)
     others = set(files) - beside
     floors = ("transient_magics/runtime/", "transient_magics/protocol/")

@@ -27,6 +27,7 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
     package = Path(__file__).parent.parent
     chosen = [
         package / "__init__.py",
+        package / "__init__.pyi",  # an import from the package reads its names
         package / "errors.py",
         package / "files.py",
         package / "imports.py",

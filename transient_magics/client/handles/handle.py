@@ -86,10 +86,10 @@ class Handle(Generic[State, Outcome]):
         Parameters
         ----------
         state
-            The state of its cluster (default: the present one).
+            A state of its cluster (default: the present state of all of its clusters).
         """
         if state is None:
-            state = self.cluster.state
+            return all(part.is_over(part.cluster.state) for part in self.parts)
         work = self._state_in(state)
         return state.over or (work is not None and work.over)
 
