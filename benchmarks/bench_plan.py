@@ -543,8 +543,8 @@ def once(seed: int, steps: int, hours_per_minute: float) -> list[Judged]:
         print(f"seed {seed}: {cluster.state.revocations} revocations", flush=True)
         return [
             Judged(
-                seed, part, state.finished_at - state.started_at, foretold.seconds, foretold.interval("seconds"),
-                state.finished_at - foretold.at, foretold.dollars, foretold.interval("dollars"), total,
+                seed, part, state.ended_at - state.started_at, foretold.seconds, foretold.interval("seconds"),
+                state.ended_at - foretold.at, foretold.dollars, foretold.interval("dollars"), total,
             ) for part, foretold in made
         ]  # fmt: skip
 

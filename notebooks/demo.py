@@ -104,7 +104,7 @@ def _summarise(state: ClusterState) -> None:
         measured = ", ".join(
             f"{name} {value:.3f}" for name, value in run.metrics.items() if name in ("accuracy", "loss")
         )
-        print(f"{run.name}: {run.step} steps in {run.finished_at - run.started_at:.0f} s; held-out digits: {measured}")
+        print(f"{run.name}: {run.step} steps in {run.ended_at - run.started_at:.0f} s; held-out digits: {measured}")
     print(
         f"cost ${account.total:.4f} at {account.source}; on demand ${account.on_demand:.4f}; saved {account.saved:.0%}"
     )

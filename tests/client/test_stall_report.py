@@ -25,7 +25,7 @@ def measured(measures: list[TrainMeasured], **changes: object) -> tuple[ClusterS
     """A cluster whose workers took these, from the second 100 to 200."""
     state = replay([requested(name, slot) for slot, name in enumerate(("ps-0", *WORKERS))])
     spec = RunSpec("stalls-1", 40, "resnet", "resnet_digits", "image_digits", stalls=5)
-    run = RunState("stalls-1", spec, phase="finished", started_at=100.0, finished_at=200.0, measured=tuple(measures))
+    run = RunState("stalls-1", spec, phase="finished", started_at=100.0, ended_at=200.0, measured=tuple(measures))
     state.runs["stalls-1"] = replace(run, **changes)  # type: ignore[arg-type]
     return state, state.runs["stalls-1"]
 
@@ -49,7 +49,7 @@ def test_a_run_that_trained_beside_it_is_named_and_plans_do_not_use_it(
     began: float, ended: float, beside: bool
 ) -> None:
     state, run = quiet()
-    other = replace(run, name="run-7", measured=(), started_at=began, finished_at=ended)
+    other = replace(run, name="run-7", measured=(), started_at=began, ended_at=ended)
     state.runs["run-7"] = other
     said = str(report(state, run))
     assert ("run-7 ran on this cluster meanwhile" in said) == beside

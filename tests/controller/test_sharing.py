@@ -92,7 +92,7 @@ def _study(name: str, per_vm: int, *runs: str, trials: int = 9) -> StudyState:
         name, RunSpec(name, 9), "max accuracy", parse_space("lr=0:1"), trials=trials, sampler="random", per_vm=per_vm
     )
     known = {number: TrialState(number, {"lr": 0.5}, (each,)) for number, each in enumerate(runs)}
-    return StudyState(name, spec, trials, trials=known)
+    return StudyState(name, spec, wanted=trials, trials=known)
 
 
 def _asks(state: ClusterState, name: str, slots: int) -> bool:
@@ -119,7 +119,7 @@ def test_two_studies_share_a_cluster_in_turns() -> None:
     state = over(replace(after(state, 1), studies=both), "a")
     assert not any(_asks(state, name, 1) for name in "st"), "its VM comes free for the other"
     assert _asks(after(over(state, "b"), 1), "t", 1)
-    alone = replace(state, studies={"s": both["s"], "t": replace(both["t"], ended_at=1.0)})
+    alone = replace(state, studies={"s": both["s"], "t": replace(both["t"], stopping_at=1.0)})
     assert has_place(alone.studies["s"], alone, 0)
 
 

@@ -215,7 +215,7 @@ def test_points_that_fail_at_once_do_not_end_a_study_of_which_another_trains_on(
     there.look()
     assert there.study.trials[3].state == "failed"
     there.look()
-    assert not there.study.ended
+    assert not there.study.stopping
     there.record(events.TrainFailed(run="s-0", step=99, reason="its loss is no number"))
     while there.look():
         pass

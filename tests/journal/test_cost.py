@@ -399,7 +399,7 @@ def one_slot(vms: int) -> ClusterState:
         for number, at in enumerate(since)
     ]  # fmt: skip
     tenures = {f"run-{number}": ((0, at, at + HOUR),) for number, at in enumerate(since)}
-    ended = {"phase": "finished", "declared_at": NOW, "finished_at": NOW}
+    ended = {"phase": "finished", "declared_at": NOW, "ended_at": NOW}
     runs = {name: replace(unknown_run(name), **ended) for name in tenures}
     spec = replace(SPEC, max_seconds=1e9)
     return cluster(*machines, spec=spec, tenures=tenures, runs=runs)

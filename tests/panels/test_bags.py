@@ -136,8 +136,8 @@ def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished()
     known = over.state.bags["bag-1"]
     gave_up = replace(known, phase="failed", reason="4 jobs failed, the last one: no such density")
     assert text.bag_words(gave_up).endswith("no such density, 130 of 200 results, after 1 interruption")
-    fewer = replace(known.state, spec=replace(known.state.spec, jobs=130))
-    whole = replace(known, state=fewer, reason="all 130 results are there")
+    fewer = replace(known.spec, jobs=130)
+    whole = replace(known, spec=fewer, state=replace(known.state, spec=fewer), reason="all 130 results are there")
     assert text.bag_words(whole) == "finished: all 130 results are there, after 1 interruption, 1 job failed"
 
 

@@ -19,6 +19,7 @@ from .state import MOST_FAILED_BOOTS, ClusterState, Relocation, RunState, VmStat
 from .steady import SteadyClock, now
 from .store import Journal
 from .studies import StudyState, TrialState
+from .work import Work
 
 __all__ = [
     "MOST_FAILED_BOOTS",
@@ -39,6 +40,7 @@ __all__ = [
     "StudyState",
     "TrialState",
     "VmState",
+    "Work",
     "WorkerState",
     "at_the_end",
     "bill",

@@ -8,20 +8,16 @@ from dataclasses import dataclass, field
 from ..protocol.dask.spec import DaskSpec
 from ..protocol.job import JobSpec
 from . import events as e
+from .work import Work
 
 
 @dataclass(frozen=True, slots=True)
-class JobState:
-    """One job. `phase`: declared (it waits), running, finished, failed, stopped.
+class JobState(Work[JobSpec]):
+    """One job. An attempt is under way where `vms` are named: those to which it was given, rank 0 first."""
 
-    Times in seconds since 1970 (0: not yet). An attempt is under way where `vms` are named: those to which it was
-    given, rank 0 first.
-    """
+    kind = "job"
 
-    name: str
-    spec: JobSpec
-    phase: str = "declared"
-    declared_at: float = 0.0
+    stop: e.JobStopping | None = None
     attempt: int = 0
     vms: tuple[str, ...] = ()
     began_at: float = 0.0
@@ -43,18 +39,9 @@ class JobState:
     failures: int = 0
     spent: float = 0.0
     """Seconds for which it ran in the attempts before."""
-    stopping_at: float = 0.0
-    stop: e.JobStopping | None = None
     started_at: float = 0.0
-    ended_at: float = 0.0
     code: int | None = None
-    reason: str = ""
     tail: str = ""
-
-    @property
-    def over(self) -> bool:
-        """It will not run any more."""
-        return self.phase in ("finished", "failed", "stopped")
 
     def ran(self, now: float) -> float:
         """For how many seconds its command has run, over all attempts."""
@@ -63,14 +50,12 @@ class JobState:
 
 
 @dataclass(frozen=True, slots=True)
-class DaskState:
-    """One Dask cluster. `phase`: declared (it waits for VMs), running, finished, failed. Times in seconds since 1970
-    (0: not yet)."""
+class DaskState(Work[DaskSpec]):
+    """One Dask cluster."""
 
-    name: str
-    spec: DaskSpec
-    phase: str = "declared"
-    declared_at: float = 0.0
+    kind = "dask"
+
+    stop: e.DaskStopping | None = None
     vm: str = ""
     """That of its scheduler; empty: it has none yet."""
     serving: e.DaskServing | None = None
@@ -86,12 +71,3 @@ class DaskState:
     """Why the scheduler has ended by itself, a clause, once it has."""
     lost: str = ""
     """How it ended otherwise, a clause."""
-    stop: e.DaskStopping | None = None
-    stopping_at: float = 0.0
-    ended_at: float = 0.0
-    reason: str = ""
-
-    @property
-    def over(self) -> bool:
-        """It is no more."""
-        return self.phase in ("finished", "failed")

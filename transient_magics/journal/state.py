@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -23,6 +23,7 @@ from .events import Event
 from .jobs import DaskState, JobState
 from .power import MachineChange, Stretch
 from .studies import StudyState
+from .work import Work
 
 MOST_FAILED_BOOTS = 2
 """VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for nothing."""
@@ -172,19 +173,17 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
-class RunState:
-    """One run. `phase`: declared, running, finished, failed.
+class RunState(Work[RunSpec]):
+    """One run, which is never in the phase `stopped`: `stopped` says whether it finished before its steps were made.
 
     `series`: (time, step, loss, steps per second); `checkpoints`: (time, step); `evaluations`: (time, step, metrics).
     Of each there are few however long the run.
     """
 
-    name: str
-    spec: RunSpec
-    phase: str = "declared"
-    declared_at: float = 0.0
+    kind = "run"
+    trains = True
+
     started_at: float = 0.0
-    finished_at: float = 0.0
     step: int = 0
     loss: float | None = None
     steps_per_second: float = 0.0
@@ -220,8 +219,6 @@ class RunState:
     traced: e.TrainTraced | None = None
     """The latest trace that was asked for."""
     stopped: bool = False
-    reason: str = ""
-    """Why it failed, or ended before its steps were made."""
     best: e.TrainBest | None = None
     """The best evaluation, of a run that keeps its checkpoint."""
     deadline: DeadlineState | None = None
@@ -238,11 +235,6 @@ class RunState:
     def train_steps(self) -> int:
         """How many steps were declared, over all workers; 0 while that is not known here."""
         return self.spec.train_steps
-
-    @property
-    def over(self) -> bool:
-        """Finished or failed."""
-        return self.phase in ("finished", "failed")
 
     def seconds_left(self, now: float) -> float:
         """Until its last step, at the speed that was told last; infinity where nothing was told of late."""
@@ -394,10 +386,9 @@ class ClusterState:
     @property
     def idle_since(self) -> float:
         """Since when the cluster is ready and without anything to do, in seconds since 1970; 0 if it is not."""
-        if self.active_run or self.studying or self.needs_workers_alone or not self.ready_at:
+        if not self.ready_at or any(not work.over for work in self.works):
             return 0.0
-        others = [each.ended_at for each in (*self.jobs.values(), *self.dasks.values(), *self.bags.values())]
-        return max([self.ready_at, *others, *(run.finished_at for run in self.runs.values())])
+        return max([self.ready_at, *(work.ended_at for work in self.works)])
 
     @property
     def stranded(self) -> bool:
@@ -429,16 +420,18 @@ class ClusterState:
         passed = self.clock.between(self.spec.declared_at, now)
         return (self.spec.ends_at - self.spec.declared_at - passed) / self.clock.rate
 
-    def of_kind(self, kind: str) -> Mapping[str, RunState | StudyState | JobState | DeclaredBag | DaskState]:
+    def of_kind(self, kind: str) -> Mapping[str, Work[object]]:
         """Return all work of a kind that was ever declared on the cluster, by name."""
-        by_kind: dict[str, Mapping[str, RunState | StudyState | JobState | DeclaredBag | DaskState]] = {
-            "run": self.runs,
-            "study": self.studies,
-            "job": self.jobs,
-            "bag": self.bags,
-            "dask": self.dasks,
-        }
-        return by_kind[kind]
+        return getattr(self, KINDS[kind].folder)
+
+    @property
+    def works(self) -> Iterator[Work[object]]:
+        """All work that was ever declared on the cluster."""
+        return (work for kind in KINDS for work in self.of_kind(kind).values())
+
+    def find(self, name: str) -> Work[object] | None:
+        """Return the work of this name; None where there is none."""
+        return next((found for kind in KINDS if (found := self.of_kind(kind).get(name))), None)
 
     @property
     def work(self) -> dict[str, str]:
@@ -509,7 +502,7 @@ class ClusterState:
     @property
     def needs_workers_alone(self) -> bool:
         """Whether something goes on that trains nothing: a job, a Dask cluster, a bag."""
-        return bool(self.active_jobs or self.active_dasks or self.active_bags)
+        return any(not work.over and not work.trains for work in self.works)
 
     @property
     def claims(self) -> list[Claim]:
@@ -584,10 +577,8 @@ class ClusterState:
         return any(begin <= moment for begin in begins) or any(begin <= moment <= end for begin, end in spans)
 
     def ended_of(self, name: str) -> float:
-        """When a run, job or Dask cluster ended, in seconds since 1970; 0 while it runs."""
-        if run := self.runs.get(name):
-            return run.finished_at if run.over else 0.0
-        work = self.jobs.get(name) or self.dasks.get(name)
+        """When work ended, in seconds since 1970; 0 while it runs, and of unknown work."""
+        work = self.find(name)
         return work.ended_at if work and work.over else 0.0
 
     def byte_price(self, vm: VmState) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..protocol.run import Value
 from ..protocol.study import StudySpec
+from .work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +33,18 @@ class TrialState:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyState:
-    """One study. `wanted`: how many trials it is to have, with those by which it was extended."""
+class StudyState(Work[StudySpec]):
+    """One study. `wanted`: the number of its trials, with those by which it was extended.
 
-    name: str
-    spec: StudySpec
-    wanted: int
-    declared_at: float = 0.0
+    It is stopped where it ended before all of them.
+    """
+
+    kind = "study"
+    trains = True
+    leases = False
+
+    wanted: int = field(kw_only=True)
     trials: Mapping[int, TrialState] = field(default_factory=dict[int, TrialState])
-    ended_at: float = 0.0
-    """When it asked for its last trial, or was ended; 0: it goes on."""
-    reason: str = ""
-    """Why it ended before all trials were done, a clause."""
     requests: frozenset[str] = frozenset()
     """By which it was extended."""
 
@@ -53,22 +54,9 @@ class StudyState:
         return tuple(run for trial in self.trials.values() for run in trial.runs)
 
     @property
-    def ended(self) -> bool:
-        """It asks for no further trial."""
-        return self.ended_at > 0
-
-    @property
-    def over(self) -> bool:
-        """It has ended, and all of its trials have."""
-        return self.ended and not self.running
-
-    @property
-    def phase(self) -> str:
-        """`declared`, `running`, `finished`, or `stopped` where it ended before all of its trials."""
-        if not self.over:
-            return "running" if self.trials else "declared"
-        told = sum(trial.told for trial in self.trials.values())
-        return "finished" if told >= self.wanted else "stopped"
+    def stopping(self) -> bool:
+        """Whether it asks for no further trial. It is over once its trials have ended, too."""
+        return self.stopping_at > 0
 
     @property
     def running(self) -> list[TrialState]:

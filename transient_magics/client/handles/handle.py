@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 from ... import markup
 from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
-from ...journal import ClusterState, Cost, costs, now
+from ...journal import ClusterState, Cost, Work, costs, now
 from ...kinds import KINDS
 from ...protocol.cluster_commands import Stop
 from ...protocol.names import is_name
@@ -20,7 +20,7 @@ from ..following.home import until_home
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-State = TypeVar("State", bound=text.Work)
+State = TypeVar("State", bound=Work[object])
 Outcome = TypeVar("Outcome")
 
 
@@ -177,9 +177,12 @@ class Handle(Generic[State, Outcome]):
         """Return the state of the work in a state of its cluster; None before the controller has recorded it."""
         return cast("State | None", state.of_kind(self.kind).get(self.name))
 
-    def _until_over(self, timeout: float | None) -> ClusterState:
-        """Block until the work is over and return the cluster's state. Raises TrainingError after `timeout` seconds."""
-        state = self.cluster.follow(self.is_over, timeout)
+    def _until_over(self, timeout: float | None, left: float | None = None) -> ClusterState:
+        """Block until the work is over and return the cluster's state. Raises TrainingError after `timeout` seconds.
+
+        `left`: how many of these are left (default: all).
+        """
+        state = self.cluster.follow(self.is_over, timeout if left is None else left)
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
         return state

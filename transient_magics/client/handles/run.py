@@ -441,8 +441,8 @@ class Run(Handle[RunState, Result]):
         return Result(
             step=work.step,
             loss=work.loss,
-            seconds=max(0.0, work.finished_at - work.started_at) if work.started_at else 0.0,
-            cost=costs(state, work.finished_at)[self.name].total,
+            seconds=max(0.0, work.ended_at - work.started_at) if work.started_at else 0.0,
+            cost=costs(state, work.ended_at)[self.name].total,
             checkpoint=self._checkpoint(work),
             metrics=Metrics(work.metrics, part_words(*work.evaluated)),
             reason=work.reason,

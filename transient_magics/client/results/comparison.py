@@ -112,7 +112,7 @@ def best_words(rows: Sequence[Row]) -> str:
 
 def row_of(state: ClusterState, run: RunState, now: float, dollars: float, revocations: int) -> Row:
     """The row of one run of the cluster in `state`, which has cost US dollars and lost workers to revocations."""
-    end = run.finished_at or state.ended_at or now
+    end = run.ended_at or state.ended_at or now
     began = run.started_at or end
     metric = judged_by(run)
     best = best_of(run, metric)

@@ -13,12 +13,12 @@ def disturbances(state: ClusterState, run: RunState) -> list[str]:
     """A sentence for each other run that went on meanwhile, and each VM that was deflated, or stopped and started."""
     if not run.measured:
         return []
-    since, until = run.started_at, run.finished_at or math.inf
+    since, until = run.started_at, run.ended_at or math.inf
     said = [
         f"{other.name} ran on this cluster meanwhile: what it takes of parameter servers and links is in network "
         "and contention"
         for other in state.runs.values()
-        if other.name != run.name and other.started_at and _overlap(other.started_at, other.finished_at, since, until)
+        if other.name != run.name and other.started_at and _overlap(other.started_at, other.ended_at, since, until)
     ]
     took = {name for each in run.measured for name in each.seconds}
     for name, vm in state.vms.items():

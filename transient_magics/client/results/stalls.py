@@ -105,7 +105,7 @@ def report(state: ClusterState, run: RunState) -> Report:
     kinds, labels, hourly = dict[str, str](), dict[str, str](), dict[str, float]()
     for name in {who for each in run.measured for who in each.seconds}:
         if vm := state.vms.get(name):
-            then = vm.ran_at(run.finished_at or math.inf)
+            then = vm.ran_at(run.ended_at or math.inf)
             kind = kinds[name] = f"{vm.accelerator or 'cpu'}/{then.machine_type}"
             labels[kind] = f"{vm.accelerator.upper() or 'CPU'} on {then.machine_type}"
             hourly[kind] = then.hourly

@@ -115,7 +115,7 @@ def _measured(row: Mapping[str, Any], speed: float | None) -> dict[str, Any]:
 def _journal(run: Run, written: _Written, records: Records) -> None:
     """What the chief reported, the evaluations, and what happened to the cluster between the run's begin and end."""
     step, state = 0, run.state
-    end = state.finished_at if state.over else math.inf
+    end = state.ended_at if state.over else math.inf
     for event in read(run.cluster.directory / layout.JOURNAL):
         its_run = getattr(event, "run", "")
         if its_run not in ("", run.name) or not (its_run or state.declared_at <= event.at <= end):

@@ -289,7 +289,7 @@ def _left_out(parts: Sequence[StudyState]) -> str:
 def _hours(state: ClusterState, run: RunState, now: float) -> float:
     if not run.started_at:
         return 0.0
-    return state.clock.between(run.started_at, run.finished_at or state.ended_at or now) / 3600
+    return state.clock.between(run.started_at, run.ended_at or state.ended_at or now) / 3600
 
 
 def revocations(state: ClusterState) -> dict[str, int]:

@@ -58,14 +58,13 @@ from .words import (
     share_words,
     value_words,
 )
-from .work import Work, work_phase, work_words
+from .work import work_phase, work_words
 
 __all__ = [
     "MOST_CHARACTERS",
     "NOTHING_TO_DELETE",
     "QUIET",
     "RENTED",
-    "Work",
     "bag_words",
     "best_words",
     "bill_words",

@@ -28,8 +28,8 @@ def bag_words(bag: DeclaredBag) -> str:
     if bag.over:
         whole = bag.phase == "finished" and len(known.counted) >= bag.spec.jobs  # its reason says that
         return f"{bag.phase}: {plain(bag.reason)}{'' if whole else f', {made}'}{lost}"
-    if bag.ending:
-        return f"ends: {plain(bag.ending.reason)}, {made}"
+    if bag.stop:
+        return f"ends: {plain(bag.stop.reason)}, {made}"
     if bag.phase == "declared" or not known.jobs:
         return "waits for workers"
     return f"{made}, {len(known.running)} under way{lost}"

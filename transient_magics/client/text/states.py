@@ -153,7 +153,7 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
         return f"failed at step {run.step:,}: {plain(run.reason)}"
     loss = f", loss {number(run.loss)}" if run.loss is not None else ""
     if run.phase == "finished":
-        took = render_duration(run.finished_at - run.started_at) if run.started_at else ""
+        took = render_duration(run.ended_at - run.started_at) if run.started_at else ""
         # With its last checkpoint written, what a stop ends is the evaluation.
         cut = run.stopped and run.made
         done = "stopped" if run.stopped and not cut else "finished"
@@ -177,7 +177,7 @@ def study_words(study: StudyState, *, deleted: bool = False) -> str:
         return f"{said}, ended with its cluster"
     if running:
         said += f", {running} under way"
-    elif not study.trials and not study.ended:
+    elif not study.trials and not study.stopping:
         said += ", waits for its first trial"
     if study.reason:
         return f"{said}, ended: {plain(study.reason)}"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-from ...journal import ClusterState, DaskState, JobState, RunState, StudyState
+from ...journal import ClusterState, DaskState, JobState, RunState, StudyState, Work
 from ...journal.bags.state import DeclaredBag
 from .bags import bag_words
 from .dasks import dask_words
 from .jobs import job_words
 from .states import run_words, study_words, was_stopped
 
-Work: TypeAlias = RunState | StudyState | JobState | DeclaredBag | DaskState
-"""The state of a piece of work in a journal."""
 
-
-def work_phase(work: Work, cluster: ClusterState) -> str:
+def work_phase(work: Work[object], cluster: ClusterState) -> str:
     """Return `declared`, `running`, `finished`, `failed` or `stopped` for work of a cluster in this state."""
     if cluster.over and not work.over:
         return "stopped"
@@ -24,7 +19,7 @@ def work_phase(work: Work, cluster: ClusterState) -> str:
     return work.phase
 
 
-def work_words(work: Work, cluster: ClusterState) -> str:
+def work_words(work: Work[object], cluster: ClusterState) -> str:
     """Return what work of a cluster in this state does, or how it ended, such as `waits for 2 workers`."""
     if isinstance(work, StudyState):
         return study_words(work, deleted=cluster.over)
@@ -40,3 +35,5 @@ def work_words(work: Work, cluster: ClusterState) -> str:
             return dask_words(work, ready)
         case DeclaredBag():
             return bag_words(work)
+        case _:
+            return work.phase

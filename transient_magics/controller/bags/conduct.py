@@ -77,14 +77,14 @@ class Bags(Works[BagSpec]):
     async def stop(self, name: str, reason: str = "") -> None:
         """Begin no further job of a bag. Does nothing if it ends already."""
         bag = self.state.bags[name]
-        if not bag.over and not bag.ending:
+        if not bag.over and not bag.stop:
             self.recorder.record(events.BagEnding(bag=name, reason=reason or "it was stopped"))
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [bag.name for bag in self.state.active_bags]:
             bag = self.state.bags[name]
-            if not bag.ending and not self.has_packages(name, bag.spec, tick.tasks):
+            if not bag.stop and not self.has_packages(name, bag.spec, tick.tasks):
                 continue
             cost = charged(self.state, name, tick.at) if bag.spec.max_cost is not None else 0.0
             match decide(bag, self.state, cost, tick.at, arriving=self._arriving(bag)):
@@ -107,7 +107,7 @@ class Bags(Works[BagSpec]):
         vm = self.state.vms.get(dask.vm) if dask and dask.over else None
         if dask is None or vm is None or not vm.living or self.state.phase == "deleting":
             return False
-        patience = _CLOSED_SECONDS if dask.closed and not bag.ending else _SILENT_SECONDS
+        patience = _CLOSED_SECONDS if dask.closed and not bag.stop else _SILENT_SECONDS
         at = time.monotonic()
         return at - max(self._over.setdefault(dask.name, at), self._heard.get(dask.name, 0.0)) < patience
 

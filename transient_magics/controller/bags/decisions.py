@@ -68,12 +68,12 @@ def decide(
         if working:  # the scheduler ends by itself; where it does not, it is told to
             return None if working.closed or now - told.at < END_SECONDS else EndDask(working.name, "its bag is over")
         return End("failed" if told.why == "failed" else "finished", _said(bag))
-    if bag.ending:
+    if bag.stop:
         if working:
-            return None if working.stop else EndDask(working.name, bag.ending.reason)
+            return None if working.stop else EndDask(working.name, bag.stop.reason)
         if arriving:
             return None
-        return End("finished" if bag.ending.limit else "stopped", bag.ending.reason)
+        return End("finished" if bag.stop.limit else "stopped", bag.stop.reason)
     if state.phase == "deleting":
         return Say(f"the cluster ends: {state.reason}")
     if limit := _limit(bag, state, cost, now):
@@ -122,4 +122,4 @@ def _free_name(bag: DeclaredBag, state: ClusterState) -> str:
     declared, for its controller was killed in between, is meant again."""
     further = (dask_name(bag.name, number) for number in count(len(bag.dasks) + 1))
     names = chain(bag.dasks[-1:], further)
-    return next(name for name in names if not state.taken("Dask cluster", name, owner=bag.name))
+    return next(name for name in names if not state.taken("dask", name, owner=bag.name))

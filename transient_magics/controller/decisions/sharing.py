@@ -82,7 +82,7 @@ def _joins(run: RunState, group: Sequence[RunState], slots: Mapping[str, int]) -
 
 
 def _asks(study: StudyState) -> bool:
-    return not study.ended and len(study.trials) < study.wanted
+    return not study.stopping and len(study.trials) < study.wanted
 
 
 def _vms(study: StudyState, state: ClusterState) -> int:

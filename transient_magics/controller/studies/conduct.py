@@ -83,7 +83,7 @@ class Studies(Works[StudySpec]):
 
     async def stop(self, name: str, reason: str = "") -> None:
         """End a study where it stands. Does nothing if it has ended."""
-        if not self.state.studies[name].ended:
+        if not self.state.studies[name].stopping:
             self.recorder.record(events.StudyEnded(study=name, reason=reason or STOPPED_BY_USER))
 
     def extend(self, name: str, trials: int, request: str = "") -> None:
@@ -139,7 +139,7 @@ class Studies(Works[StudySpec]):
 
     def _pruned(self, tasks: Tasks, study: StudyState) -> set[int]:
         """The trials that the pruner would end now; none until Optuna is imported, which takes a second."""
-        if not _has_twin(study.spec) or study.ended or f"ask {study.name}" in tasks:
+        if not _has_twin(study.spec) or study.stopping or f"ask {study.name}" in tasks:
             return set()
         if study.name not in self._twins:
             tasks.do(f"twin of {study.name}", lambda: self._make_twin(study.name))
@@ -166,7 +166,7 @@ class Studies(Works[StudySpec]):
             spec = self.state.studies[name].spec
             params = random_point(spec.dimensions, spec.seed, number)
         study = self.state.studies[name]
-        if study.ended or len(study.trials) != number:
+        if study.stopping or len(study.trials) != number:
             self._twins.pop(name, None)  # it has a trial that the journal has not
         else:
             self._begin(name, number, params)

@@ -90,7 +90,7 @@ def _outcome(
         return Tell(trial.number, "stopped", reason="stopped by the user")
     if len(runs) == len(trial.runs) and all(run.over for run in runs):
         return _judged(study, trial.number, runs)
-    if study.ended and (state.phase in ("deleting", "deleted") or not _is_made(trial, runs)):
+    if study.stopping and (state.phase in ("deleting", "deleted") or not _is_made(trial, runs)):
         return Tell(trial.number, "stopped", reason=study.reason or "the study has ended")
     if hangs := next((run for run in runs if _stands_still(run, state, now) > study.spec.give_up_seconds), None):
         since = render_duration(study.spec.give_up_seconds)
@@ -176,7 +176,7 @@ def _impossible(study: StudyState, trial: TrialState, state: ClusterState) -> st
 
 
 def _next(study: StudyState, state: ClusterState, slots: Mapping[int, str], now: float) -> list[Decision]:
-    if study.ended:
+    if study.stopping:
         return []
     if reason := _reason_to_end(study, state, now):
         return [End(reason)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec, outputs_of
 from ...protocol.run import Value
+from ..work import Work
 from .events import BagEnding
 from .numbered import Numbered
 
@@ -114,30 +115,17 @@ class BagState:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredBag:
-    """A bag on a cluster. `phase`: declared (it waits for VMs), running, finished, failed, stopped. Times in seconds
-    since 1970 (0: not yet)."""
+class DeclaredBag(Work[BagSpec]):
+    """A bag on a cluster."""
 
-    name: str
-    state: BagState
+    kind = "bag"
+    leases = False
+
+    stop: BagEnding | None = None
+    state: BagState = field(kw_only=True)
     """What its driver has told."""
-    phase: str = "declared"
-    declared_at: float = 0.0
     began_at: float = 0.0
     dasks: tuple[str, ...] = ()
     """The Dask clusters whose workers were the bag's, one after the other."""
     heard: int = 0
     """The moment (ns) of the last that its present driver told. Who follows it anew hears all of it again."""
-    ending: BagEnding | None = None
-    ended_at: float = 0.0
-    reason: str = ""
-
-    @property
-    def over(self) -> bool:
-        """It is no more."""
-        return self.phase in ("finished", "failed", "stopped")
-
-    @property
-    def spec(self) -> BagSpec:
-        """What was declared."""
-        return self.state.spec

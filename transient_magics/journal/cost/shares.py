@@ -215,7 +215,7 @@ def _holders_of(state: ClusterState, vm: VmState, holders: Mapping[int, _Holders
     run = state.runs.get(state.preparers.get(vm.slot, ""))
     if run is None:
         return _NO_HOLDERS
-    return _Holders([(run.name, -math.inf, state.clock.at(run.finished_at) if run.over else math.inf)])
+    return _Holders([(run.name, -math.inf, state.clock.at(run.ended_at) if run.over else math.inf)])
 
 
 _NO_HOLDERS = _Holders(())

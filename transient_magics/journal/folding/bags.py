@@ -8,21 +8,15 @@ from ..bags import events as e
 from ..bags.fold import fold
 from ..bags.state import BagState, DeclaredBag
 from ..state import ClusterState
-from .rules import Rules, changed, refuse_taken
+from .rules import Rules, declare, with_work
 
 rules = Rules()
 
 
 @rules.of(e.BagDeclared)
 def _(state: ClusterState, event: e.BagDeclared) -> ClusterState:
-    refuse_taken(state, "bag", event.bag)
     spec = BagSpec.from_dict({**event.spec, "name": event.bag})
-    return changed(state, bags={**state.bags, event.bag: DeclaredBag(event.bag, BagState(spec), declared_at=event.at)})
-
-
-def _with_bag(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
-    bag = state.bags[name]
-    return state if bag.over else changed(state, bags={**state.bags, name: changed(bag, **changes)})
+    return declare(state, DeclaredBag(event.bag, spec, declared_at=event.at, state=BagState(spec)))
 
 
 @rules.of(e.BagBegan)
@@ -30,24 +24,24 @@ def _(state: ClusterState, event: e.BagBegan) -> ClusterState:
     bag = state.bags[event.bag]
     began_at = bag.began_at or event.at
     if event.dask in bag.dasks:
-        return _with_bag(state, event.bag, phase="running", began_at=began_at)
+        return with_work(state, "bag", event.bag, phase="running", began_at=began_at)
     dasks = (*bag.dasks, event.dask)
-    return _with_bag(
-        state, event.bag, phase="running", dasks=dasks, began_at=began_at, heard=0
+    return with_work(
+        state, "bag", event.bag, phase="running", dasks=dasks, began_at=began_at, heard=0
     )  # by a clock of its own
 
 
 @rules.of(e.BagEnding)
 def _(state: ClusterState, event: e.BagEnding) -> ClusterState:
-    return _with_bag(state, event.bag, ending=event)
+    return with_work(state, "bag", event.bag, stop=event, stopping_at=event.at)
 
 
 @rules.of(e.BagEnded)
 def _(state: ClusterState, event: e.BagEnded) -> ClusterState:
-    return _with_bag(state, event.bag, phase=event.state, ended_at=event.at, reason=event.reason)
+    return with_work(state, "bag", event.bag, phase=event.state, ended_at=event.at, reason=event.reason)
 
 
 @rules.of(b.BagProposed, b.BagStarted, b.BagSaved, b.BagLost, b.BagResult, b.BagGaveUp, b.BagLearnt, b.BagStopped)
 def _(state: ClusterState, event: b.BagEvent) -> ClusterState:
     bag = state.bags[event.bag]
-    return _with_bag(state, event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time))
+    return with_work(state, "bag", event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time))

@@ -6,23 +6,15 @@ from ...protocol.dask.spec import DaskSpec
 from .. import events as e
 from ..jobs import DaskState
 from ..state import ClusterState
-from .rules import Rules, changed, refuse_taken
+from .rules import Rules, declare, with_work
 
 rules = Rules()
 
 
 @rules.of(e.DaskDeclared)
 def _(state: ClusterState, event: e.DaskDeclared) -> ClusterState:
-    refuse_taken(state, "Dask cluster", event.dask)
     spec = DaskSpec.from_dict({**event.spec, "name": event.dask})
-    return changed(state, dasks={**state.dasks, event.dask: DaskState(event.dask, spec, declared_at=event.at)})
-
-
-def _with_dask(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
-    dask = state.dasks[name]
-    if dask.over:
-        return state
-    return changed(state, dasks={**state.dasks, name: changed(dask, **changes)})
+    return declare(state, DaskState(event.dask, spec, declared_at=event.at))
 
 
 def _heard(
@@ -35,17 +27,17 @@ def _heard(
 
 @rules.of(e.DaskBegan)
 def _(state: ClusterState, event: e.DaskBegan) -> ClusterState:
-    return _with_dask(state, event.dask, phase="running", vm=event.vm)
+    return with_work(state, "dask", event.dask, phase="running", vm=event.vm)
 
 
 @rules.of(e.DaskServing)
 def _(state: ClusterState, event: e.DaskServing) -> ClusterState:
-    return _with_dask(state, event.dask, serving=event, heard=_heard(state, event))
+    return with_work(state, "dask", event.dask, serving=event, heard=_heard(state, event))
 
 
 @rules.of(e.DaskLeft)
 def _(state: ClusterState, event: e.DaskLeft) -> ClusterState:
-    return _with_dask(state, event.dask, left=state.dasks[event.dask].left + 1, heard=_heard(state, event))
+    return with_work(state, "dask", event.dask, left=state.dasks[event.dask].left + 1, heard=_heard(state, event))
 
 
 @rules.of(e.DaskCrashed)
@@ -53,8 +45,8 @@ def _(state: ClusterState, event: e.DaskCrashed) -> ClusterState:
     dask = state.dasks[event.dask]
     told = {"crashes": dask.crashes + 1, "heard": _heard(state, event)}
     if event.vm == dask.vm:  # what a scheduler knew is nowhere else
-        return _with_dask(state, event.dask, lost=f"its scheduler ended: {event.reason}", **told)
-    return _with_dask(state, event.dask, **told)
+        return with_work(state, "dask", event.dask, lost=f"its scheduler ended: {event.reason}", **told)
+    return with_work(state, "dask", event.dask, **told)
 
 
 @rules.of(e.DaskGpuUnused)
@@ -62,19 +54,19 @@ def _(state: ClusterState, event: e.DaskGpuUnused) -> ClusterState:
     unused = {vm: gpu for vm, gpu in state.dasks[event.dask].gpu_unused.items() if vm != event.vm}
     if event.seconds:
         unused[event.vm] = event.gpu
-    return _with_dask(state, event.dask, gpu_unused=unused, heard=_heard(state, event))
+    return with_work(state, "dask", event.dask, gpu_unused=unused, heard=_heard(state, event))
 
 
 @rules.of(e.DaskClosed)
 def _(state: ClusterState, event: e.DaskClosed) -> ClusterState:
-    return _with_dask(state, event.dask, closed=event.reason, heard=_heard(state, event))
+    return with_work(state, "dask", event.dask, closed=event.reason, heard=_heard(state, event))
 
 
 @rules.of(e.DaskStopping)
 def _(state: ClusterState, event: e.DaskStopping) -> ClusterState:
-    return _with_dask(state, event.dask, stop=event, stopping_at=event.at)
+    return with_work(state, "dask", event.dask, stop=event, stopping_at=event.at)
 
 
 @rules.of(e.DaskEnded)
 def _(state: ClusterState, event: e.DaskEnded) -> ClusterState:
-    return _with_dask(state, event.dask, phase=event.state, ended_at=event.at, reason=event.reason)
+    return with_work(state, "dask", event.dask, phase=event.state, ended_at=event.at, reason=event.reason)

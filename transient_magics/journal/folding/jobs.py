@@ -6,23 +6,15 @@ from ...protocol.job import JobSpec
 from .. import events as e
 from ..jobs import JobState
 from ..state import ClusterState
-from .rules import Rules, changed, refuse_taken
+from .rules import Rules, declare, with_work
 
 rules = Rules()
 
 
 @rules.of(e.JobDeclared)
 def _(state: ClusterState, event: e.JobDeclared) -> ClusterState:
-    refuse_taken(state, "job", event.job)
     spec = JobSpec.from_dict({**event.spec, "name": event.job})
-    return changed(state, jobs={**state.jobs, event.job: JobState(event.job, spec, declared_at=event.at)})
-
-
-def _with_job(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
-    job = state.jobs[name]
-    if job.over:
-        return state
-    return changed(state, jobs={**state.jobs, name: changed(job, **changes)})
+    return declare(state, JobState(event.job, spec, declared_at=event.at))
 
 
 @rules.of(e.JobBegan)
@@ -30,10 +22,19 @@ def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
     job = state.jobs[event.job]
     if event.attempt != job.attempt + 1 or job.vms:
         raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
-    return _with_job(
-        state, event.job, phase="running", attempt=event.attempt, vms=tuple(event.vms), began_at=event.at, started={},
-        exits={}, packed={}, gpu_unused={},
-    )  # fmt: skip
+    return with_work(
+        state,
+        "job",
+        event.job,
+        phase="running",
+        attempt=event.attempt,
+        vms=tuple(event.vms),
+        began_at=event.at,
+        started={},
+        exits={},
+        packed={},
+        gpu_unused={},
+    )
 
 
 @rules.of(e.JobStarted)
@@ -42,7 +43,7 @@ def _(state: ClusterState, event: e.JobStarted) -> ClusterState:
     if event.attempt != job.attempt or not job.vms:
         return state
     started = {**job.started, job.vms[event.rank]: event.at}
-    return _with_job(state, event.job, started=started, started_at=job.started_at or event.at)
+    return with_work(state, "job", event.job, started=started, started_at=job.started_at or event.at)
 
 
 @rules.of(e.JobKept)
@@ -53,12 +54,12 @@ def _(state: ClusterState, event: e.JobKept) -> ClusterState:
     packed = job.packed
     if event.attempt == job.attempt:
         packed = {**packed, event.rank: event.packed}
-    return _with_job(state, event.job, kept=event, packed=packed)
+    return with_work(state, "job", event.job, kept=event, packed=packed)
 
 
 @rules.of(e.JobUnkept)
 def _(state: ClusterState, event: e.JobUnkept) -> ClusterState:
-    return _with_job(state, event.job, unkept=event.reason)
+    return with_work(state, "job", event.job, unkept=event.reason)
 
 
 @rules.of(e.JobGpuUnused)
@@ -69,7 +70,7 @@ def _(state: ClusterState, event: e.JobGpuUnused) -> ClusterState:
     unused = {vm: gpu for vm, gpu in job.gpu_unused.items() if vm != job.vms[event.rank]}
     if event.seconds:
         unused[job.vms[event.rank]] = event.gpu
-    return _with_job(state, event.job, gpu_unused=unused)
+    return with_work(state, "job", event.job, gpu_unused=unused)
 
 
 @rules.of(e.JobExited)
@@ -77,7 +78,7 @@ def _(state: ClusterState, event: e.JobExited) -> ClusterState:
     job = state.jobs[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
-    return _with_job(state, event.job, exits={**job.exits, job.vms[event.rank]: event})
+    return with_work(state, "job", event.job, exits={**job.exits, job.vms[event.rank]: event})
 
 
 @rules.of(e.JobInterrupted)
@@ -86,21 +87,30 @@ def _(state: ClusterState, event: e.JobInterrupted) -> ClusterState:
     if event.attempt != job.attempt or not job.vms:
         return state
     counted = {"failures": job.failures + 1} if event.failed else {"interruptions": job.interruptions + 1}
-    return _with_job(
-        state, event.job, vms=(), began_at=0.0, started={}, exits={}, spent=job.ran(event.at), unkept="",
+    return with_work(
+        state, "job", event.job, vms=(), began_at=0.0, started={}, exits={}, spent=job.ran(event.at), unkept="",
         gpu_unused={}, reason=event.reason, **counted,
     )  # fmt: skip
 
 
 @rules.of(e.JobStopping)
 def _(state: ClusterState, event: e.JobStopping) -> ClusterState:
-    return _with_job(state, event.job, stopping_at=event.at, stop=event)
+    return with_work(state, "job", event.job, stopping_at=event.at, stop=event)
 
 
 @rules.of(e.JobEnded)
 def _(state: ClusterState, event: e.JobEnded) -> ClusterState:
     job = state.jobs[event.job]
-    return _with_job(
-        state, event.job, phase=event.state, ended_at=event.at, code=event.code, reason=event.reason, tail=event.tail,
-        spent=job.ran(event.at), started={}, gpu_unused={},
-    )  # fmt: skip
+    return with_work(
+        state,
+        "job",
+        event.job,
+        phase=event.state,
+        ended_at=event.at,
+        code=event.code,
+        reason=event.reason,
+        tail=event.tail,
+        spent=job.ran(event.at),
+        started={},
+        gpu_unused={},
+    )

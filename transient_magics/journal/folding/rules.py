@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
 from typing import TypeVar, cast
 
-from ..bags.state import DeclaredBag
+from ...kinds import KINDS
 from ..events import Event
-from ..jobs import DaskState, JobState
-from ..state import ClusterState, RunState, VmState
-from ..studies import StudyState, TrialState
+from ..state import ClusterState, VmState
+from ..studies import TrialState
+from ..work import Work
 
-_Value = TypeVar("_Value", ClusterState, VmState, RunState, StudyState, TrialState, JobState, DaskState, DeclaredBag)
+_Value = TypeVar("_Value", bound=ClusterState | VmState | TrialState | Work[object])
 _Kind = TypeVar("_Kind", bound=Event)
 Rule = Callable[[ClusterState, _Kind], ClusterState]
 
@@ -32,12 +34,29 @@ class Rules(dict[type[Event], Rule[Event]]):
 def changed(value: _Value, /, **changes: object) -> _Value:
     """As `dataclasses.replace`, which takes four times as long; a month's journal is folded when a panel opens."""
     new = object.__new__(type(value))
-    for name in value.__slots__:
+    for name in _names(type(value)):
         object.__setattr__(new, name, changes[name] if name in changes else getattr(value, name))
     return new
 
 
-def refuse_taken(state: ClusterState, kind: str, name: str) -> None:
-    """Raise ValueError where other work of the cluster has the name, or reserves it."""
-    if why := state.taken(kind, name):
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    """Return the names of all fields of a dataclass, also of those that it inherits."""
+    return tuple(field.name for field in fields(cls))
+
+
+def declare(state: ClusterState, work: Work[object]) -> ClusterState:
+    """Add new work. Raises ValueError where other work of the cluster has its name, or reserves it."""
+    if why := state.taken(work.kind, work.name):
         raise ValueError(why)
+    return _put(state, work)
+
+
+def with_work(state: ClusterState, kind: str, name: str, /, **changes: object) -> ClusterState:
+    """Change work, unless it is over. Raises KeyError where it is unknown."""
+    work = state.of_kind(kind)[name]
+    return state if work.over else _put(state, changed(work, **changes))
+
+
+def _put(state: ClusterState, work: Work[object]) -> ClusterState:
+    return changed(state, **{KINDS[work.kind].folder: {**state.of_kind(work.kind), work.name: work}})

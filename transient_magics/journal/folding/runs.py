@@ -14,7 +14,7 @@ from ...protocol.run import RunSpec
 from .. import events as e
 from ..deadlines import DeadlineState
 from ..state import ClusterState, RunState, WorkerState, unknown_run
-from .rules import Rules, changed, refuse_taken
+from .rules import Rules, changed, declare, with_work
 
 rules = Rules()
 SERIES = 720
@@ -55,12 +55,11 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
 
 @rules.of(e.TrainDeclared)
 def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
-    refuse_taken(state, "run", event.run)
     known = checks.known(RunSpec, event.spec)
     known.pop("name", None)
     run = replace(unknown_run(event.run, **known), declared_at=event.at)
     run = replace(run, deadline=DeadlineState() if run.spec.finish_by else None)
-    return changed(state, runs={**state.runs, event.run: run})
+    return declare(state, run)
 
 
 @rules.of(e.TrainChecked)
@@ -217,7 +216,7 @@ def _(state: ClusterState, event: e.TrainFinished) -> ClusterState:
         state,
         event.run,
         phase="finished",
-        finished_at=event.at,
+        ended_at=event.at,
         step=event.step,
         loss=event.loss if event.loss is not None or run is None else run.loss,
         steps_per_second=0.0,
@@ -235,7 +234,7 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
         state,
         event.run,
         phase="failed",
-        finished_at=event.at,
+        ended_at=event.at,
         reason=event.reason,
         steps_per_second=0.0,
         slow=None,
@@ -244,10 +243,8 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
 
 
 def with_run(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
-    run = state.runs.get(name)
-    if run is None or run.over:
-        return state
-    return changed(state, runs={**state.runs, name: changed(run, **changes)})
+    """Change a run, unless it is over or unknown."""
+    return with_work(state, "run", name, **changes) if name in state.runs else state
 
 
 def _timed(run: RunState | None, change: Callable[[DeadlineState], DeadlineState]) -> DeadlineState | None:

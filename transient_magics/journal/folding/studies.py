@@ -6,17 +6,15 @@ from ...protocol.study import StudySpec
 from .. import events as e
 from ..state import ClusterState
 from ..studies import StudyState, TrialState
-from .rules import Rules, changed, refuse_taken
+from .rules import Rules, changed, declare
 
 rules = Rules()
 
 
 @rules.of(e.StudyDeclared)
 def _(state: ClusterState, event: e.StudyDeclared) -> ClusterState:
-    refuse_taken(state, "study", event.study)
     spec = StudySpec.from_dict({**event.spec, "name": event.study})
-    study = StudyState(event.study, spec, spec.bounded(spec.trials), declared_at=event.at)
-    return changed(state, studies={**state.studies, event.study: study})
+    return declare(state, StudyState(event.study, spec, declared_at=event.at, wanted=spec.bounded(spec.trials)))
 
 
 @rules.of(e.StudyAsked)
@@ -25,7 +23,7 @@ def _(state: ClusterState, event: e.StudyAsked) -> ClusterState:
     if event.trial != len(study.trials):
         raise ValueError(f"trial {event.trial} does not follow on {len(study.trials) - 1}")
     trial = TrialState(event.trial, dict(event.params), event.runs, asked_at=event.at)
-    return _with_study(state, event.study, trials={**study.trials, event.trial: trial})
+    return _with_study(state, event, trials={**study.trials, event.trial: trial})
 
 
 @rules.of(e.StudyTold)
@@ -34,7 +32,7 @@ def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
     if trials[event.trial].told:
         raise ValueError(f"trial {event.trial} was told before")
     told = changed(trials[event.trial], state=event.state, value=event.value, reason=event.reason, told_at=event.at)
-    return _with_study(state, event.study, trials={**trials, event.trial: told})
+    return _with_study(state, event, trials={**trials, event.trial: told})
 
 
 @rules.of(e.StudyExtended)
@@ -42,13 +40,23 @@ def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
     study = state.studies[event.study]
     wanted = study.spec.bounded(study.wanted + event.trials)
     requests = study.requests | {event.request}
-    return _with_study(state, event.study, wanted=wanted, requests=requests, ended_at=0.0, reason="")
+    return _with_study(state, event, wanted=wanted, requests=requests, stopping_at=0.0, reason="")
 
 
 @rules.of(e.StudyEnded)
 def _(state: ClusterState, event: e.StudyEnded) -> ClusterState:
-    return _with_study(state, event.study, ended_at=event.at, reason=event.reason)
+    return _with_study(state, event, stop=event, stopping_at=event.at, reason=event.reason)
 
 
-def _with_study(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
-    return changed(state, studies={**state.studies, name: changed(state.studies[name], **changes)})
+def _with_study(
+    state: ClusterState, event: e.StudyAsked | e.StudyTold | e.StudyExtended | e.StudyEnded, /, **changes: object
+) -> ClusterState:
+    """Change a study, also one that is over: it can be extended."""
+    study = changed(state.studies[event.study], **changes)
+    if study.stopping and not study.running:
+        told = sum(trial.told for trial in study.trials.values())
+        phase = "finished" if told >= study.wanted else "stopped"
+        study = changed(study, phase=phase, ended_at=study.ended_at or event.at)
+    else:
+        study = changed(study, phase="running" if study.trials else "declared", ended_at=0.0)
+    return changed(state, studies={**state.studies, event.study: study})

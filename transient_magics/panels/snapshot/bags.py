@@ -72,7 +72,7 @@ def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> B
         "points": points,
         "vms": vms[:MOST_VMS],
         "more": max(0, len(vms) - MOST_VMS),
-        "stoppable": not over and bag.ending is None,
+        "stoppable": not over and bag.stop is None,
     }
     return sound(shown)
 
@@ -177,7 +177,7 @@ def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
     """When all results will be there: about, and between which moments with 90 %."""
     if bag.over:
         return f"at {text.clock(bag.ended_at)}"
-    if bag.ending or bag.state.enough:
+    if bag.stop or bag.state.enough:
         return ""
     found = _ending(state, bag, now)
     if found is None:

@@ -107,7 +107,7 @@ def _finite(value: float | None) -> float | None:
 
 def _marks(state: ClusterState, run: RunState, workers: Set[str]) -> list[Mark]:
     """Of revocations only those of the run's own `workers`, where they are known."""
-    end = run.finished_at or float("inf")
+    end = run.ended_at or float("inf")
     revoked = [
         ("revoked", vm.ended_at, None, f"{text.plain(vm.name)} was revoked")
         for vm in state.vms.values()

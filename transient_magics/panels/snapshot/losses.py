@@ -14,7 +14,7 @@ def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:
     no step of others with it: what is lost is what it would have done. Nothing is told where the run shares the cluster
     with another, or has a part of it alone, because the state does not keep whose worker it was.
     """
-    end, workers = run.finished_at or now, state.spec.worker_count if state.spec else 0
+    end, workers = run.ended_at or now, state.spec.worker_count if state.spec else 0
     if not run.started_at or not workers or 0 < run.spec.most_workers < workers or _has_company(state, run, end):
         return 0.0, 0.0
     seconds, after_them = 0.0, text.replacements(state)
@@ -31,7 +31,7 @@ def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:
 def _has_company(state: ClusterState, run: RunState, end: float) -> bool:
     """Whether another run trained at the same time."""
     others = (each for each in state.runs.values() if each.name != run.name and each.started_at)
-    return any(each.started_at < end and run.started_at < (each.finished_at or end) for each in others)
+    return any(each.started_at < end and run.started_at < (each.ended_at or end) for each in others)
 
 
 def lost_words(state: ClusterState, run: RunState, now: float) -> str:

@@ -1,0 +1,46 @@
+"""The state that all work on a cluster has in common, whatever its kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+_Spec = TypeVar("_Spec", covariant=True)
+
+
+class Stopping(Protocol):
+    """The event by which work began to end."""
+
+    @property
+    def reason(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[_Spec]):
+    """Work on a cluster. Times in seconds since 1970 (0: not yet)."""
+
+    kind: ClassVar[str] = ""
+    """The name of its kind in `kinds.KINDS`."""
+    trains: ClassVar[bool] = False
+    """Whether it needs parameter servers. Other work needs workers alone."""
+    leases: ClassVar[bool] = True
+    """Whether it has workers itself, not through work that it begins."""
+
+    name: str
+    spec: _Spec
+    """Its declaration."""
+    phase: str = "declared"
+    """declared (it waits), running, finished, failed, stopped."""
+    declared_at: float = 0.0
+    stop: Stopping | None = None
+    """Why it began to end."""
+    stopping_at: float = 0.0
+    """When it began to end."""
+    ended_at: float = 0.0
+    reason: str = ""
+    """Why it failed, or ended before it was done, a clause."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.phase in ("finished", "failed", "stopped")
