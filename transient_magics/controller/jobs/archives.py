@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ...journal import JobState, metrics
+from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
-from ...protocol import layout
+from ...protocol import jsonl, layout
 from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
 from ..artifacts import MOST_ARCHIVE, MOST_OUTPUT, Artifact, look_for_room
 
 CUT = "[transient] what was said here did not come from the VM"
+
+IN_BUCKET = (f"{layout.JOBS}/*/{layout.KEPT}/*.tar", f"{layout.JOBS}/*/{layout.OUTPUT}/*.log")
+"""Files that the controller on a VM copies into the cluster's bucket."""
 
 
 def archive(told: JobPacked | JobKept) -> Artifact:
@@ -85,4 +88,4 @@ def add_tail(path: Path, tail: str) -> None:
     missing = lines[known:] if known or not said else [CUT, *lines]
     if lines and missing:
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        metrics.append(path, "".join(f"{line}\n" for line in missing).encode())
+        jsonl.append_lines(path, "".join(f"{line}\n" for line in missing).encode())
