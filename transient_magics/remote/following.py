@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import posixpath
-import random
 import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
@@ -25,6 +24,7 @@ from typing import Protocol
 import asyncssh
 
 from ..errors import CommandError, ForeignError, HostKeyError, RemoteError
+from ..protocol.backoff import backoff
 from ..protocol.checks import LONGEST_LINE
 from .failures import explained, lost
 
@@ -158,7 +158,7 @@ async def follow_blocks_across(
             failures = failures + 1 if clock() - started < _QUICK_SECONDS else 1
             if failures >= _FAILURES:
                 raise
-            await asyncio.sleep(min(0.05 * 2 ** (failures - 1), 2.0) * random.uniform(0.8, 1.2))
+            await asyncio.sleep(backoff(failures, first=0.05, longest=2.0))
 
 
 def _begin(said: bytes, asked: int, name: str) -> int:

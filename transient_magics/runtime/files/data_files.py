@@ -22,6 +22,7 @@ from typing import Any
 
 from ...errors import TrainingError
 from ...files import write_atomically
+from ...protocol.backoff import backoff
 from ...protocol.chief_messages import Fetch, Files, Grant, What
 from ...protocol.messages import encode
 from ...protocol.names import checked_file
@@ -90,7 +91,7 @@ def copy(chief: str, token: str, directory: Path, what: What = "records", tries:
         except (OSError, ValueError) as error:
             if attempt == tries - 1:
                 raise TrainingError(f"the {what} could not be copied from the chief: {error}", where=chief) from error
-            time.sleep(2**attempt)  # the chief may be starting again
+            time.sleep(backoff(attempt + 1, first=1.0))  # the chief may be starting again
 
 
 def copy_once(chief: str, token: str, directory: Path) -> None:

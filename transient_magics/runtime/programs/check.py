@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ...errors import CellError, DeclarationError
+from ...errors import DeclarationError
 from ...protocol.measures.objective import Objective
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
@@ -31,7 +31,7 @@ from ..training.graph.training import check_graph
 from ..training.t2t.trainable import RegisteredModel
 from ..training.trainable import Trainable
 from ..training.user_model.trainable import OwnModel
-from ..training.usercode import cell_line, told
+from ..training.usercode import cell_line, reason
 
 
 def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[str, Any]:
@@ -85,11 +85,10 @@ def answer(folder: RunFolder, *, planned: bool = False) -> dict[str, Any]:
         found = check(folder, spec, planned=planned)
     except BaseException as error:  # noqa: BLE001 - whatever user code raises is the answer
         traceback.print_exc()
-        known = told(error, offset)
         cause: BaseException = error.__cause__ or error
         return {
             "ok": False,
-            "error": known.what if isinstance(known, CellError) else str(known),
+            "error": reason(error, offset),
             "line": cell_line(cause, offset),
         }
     return {"ok": True, **found}

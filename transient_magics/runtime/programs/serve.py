@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ... import errors
 from ...errors import TrainingError
 from ...protocol.run import RunSpec
 from ..files import vocabularies
@@ -261,8 +262,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
             decode(folder, spec, step, data, given.inputs, given.outputs, **search)
     except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
         traceback.print_exc()
-        known = told(error, offset)
-        return {"error": known.what, "where": known.where, "fix": known.fix, "kind": type(known).__name__}
+        return errors.told(told(error, offset))
     return {"step": step, **more}
 
 

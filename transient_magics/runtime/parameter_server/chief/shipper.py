@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from ....errors import TrainingError
 from ....protocol import jsonl
+from ....protocol.backoff import backoff
 from ....protocol.events import Event
 from ....protocol.measures.objective import Objective
 from ....protocol.vm_events import TrainBest, TrainShipped, TrainUnshipped
@@ -92,7 +92,7 @@ class Shipper:
                 return
             print(f"not restored: {restored['error']}", file=sys.stderr, flush=True)
             if attempt < _TRIES - 1:
-                await asyncio.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2))
+                await asyncio.sleep(backoff(attempt + 1, _FIRST_PAUSE))
         if not Checkpoints(self._folder.checkpoints).steps():
             raise TrainingError(restored["error"])
 
@@ -132,7 +132,7 @@ class Shipper:
                 self._report(TrainUnshipped(run=self._run, reason=str(shipped["error"])))
                 if not self._due.is_set():
                     self._settled.set()  # nobody waits for the other attempts: the controller brings it home meanwhile
-            await asyncio.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.8, 1.2))
+            await asyncio.sleep(backoff(attempt + 1, _FIRST_PAUSE))
         return False
 
     async def _program(self, do: str, *more: str) -> dict[str, Any]:

@@ -1,0 +1,22 @@
+"""Pauses between attempts that stamina cannot surround: it is not on VMs, and an attempt there may yield values."""
+
+from __future__ import annotations
+
+import math
+import random
+
+_JITTER = 0.2
+
+
+def backoff(failures: int, first: float, longest: float = math.inf) -> float:
+    """Return the seconds to wait after `failures` in a row, from 1 on: doubled each time, with a jitter of 20 %.
+
+    Parameters
+    ----------
+    first
+        The seconds after the first failure.
+    longest
+        The most seconds.
+    """
+    seconds = min(first * 2 ** min(failures - 1, 30), longest)
+    return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)
