@@ -16,6 +16,7 @@ from typing import Protocol
 from ...errors import ClusterError, ForeignError, RoomError
 from ...journal import ClusterState, Event, JobState, RunState, events
 from ...journal.declared import declared_study, note_brought, run_folder
+from ...kinds import load
 from ...protocol import layout
 from ...protocol.bag import events as b
 from ...remote import Connection
@@ -24,7 +25,6 @@ from ...spec import ClusterSpec, run_store
 from ..artifacts import MOST_COUNTS, MOST_METRICS, MOST_TRACE, Artifact, Source, VmFolder, bring, follow
 from ..bags import arrivals
 from ..dask import certificates
-from ..jobs import archives
 from ..runs.checking import check_counts
 from ..runs.checkpoint_copy import copy_checkpoints
 from ..runs.results import thin_metrics
@@ -32,6 +32,8 @@ from ..studies.trial_folder import make
 from .seat import Seat
 
 log = logging.getLogger(__name__)
+
+_ARCHIVES = load("job", "archives")
 
 _AGAIN_SECONDS = 5.0
 _FOLLOWED = (layout.METRICS, layout.EVENTS)
@@ -158,7 +160,7 @@ class Homecoming:
     def _artifacts(self, name: str) -> Iterator[Artifact]:
         """All that a piece of work left so far, but the results of a run, which count together."""
         if job := self._state.jobs.get(name):
-            yield from archives.left(job)
+            yield from _ARCHIVES.left(job)
         if bag := self._state.bags.get(name):
             yield from arrivals.left(bag)
         if name in self._state.runs:
@@ -179,7 +181,7 @@ class Homecoming:
                 self._done.add(artifact)
         if job := self._state.jobs.get(name):
             folder = self._directory / layout.JOBS / name
-            archives.forget_older(folder, newest(folder, job.kept.number if job.kept else 0))
+            _ARCHIVES.forget_older(folder, newest(folder, job.kept.number if job.kept else 0))
 
     async def _take(self, artifact: Artifact, source: Source) -> bool:
         try:
@@ -262,7 +264,7 @@ class Homecoming:
     def _follow_outputs(self, job: JobState) -> None:
         """Have what the job says now come here as it is said."""
         for rank in range(len(job.vms)):
-            output = archives.output(job.name, job.attempt, rank)
+            output = _ARCHIVES.output(job.name, job.attempt, rank)
             self._follow(_following(output.files[0]), output)
 
     def _follow(self, what: str, artifact: Artifact, *, rows: bool = False) -> None:
