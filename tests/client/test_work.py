@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -15,15 +16,18 @@ from tests.journal.test_taken_names import DECLARED
 from transient_magics import places
 from transient_magics.cli import program
 from transient_magics.client import commands
+from transient_magics.client.dask import connection
 from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
-from transient_magics.journal import Cost, Event, Journal, bill, events
+from transient_magics.journal import Cost, DaskState, Event, Journal, bill, events
 from transient_magics.panels import view
 from transient_magics.panels.snapshot.bags import bags
 from transient_magics.panels.snapshot.studies import studies
 from transient_magics.panels.wishes import wish
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Command, Stop
+from transient_magics.protocol.dask.versions import versions
+from transient_magics.protocol.vm_events import DaskServing
 from transient_magics.spec import ClusterSpec
 
 WORK: dict[str, tuple[str, type[tm.Handle]]] = {
@@ -215,3 +219,37 @@ def test_work_ends_with_its_cluster() -> None:
             assert handle.phase in ("stopped", "failed", "finished")
         with pytest.raises(TrainingError, match="gone was deleted before job-1 began"):
             gone.job("job-1").wait()
+
+
+class OpenClient:
+    """A client whose connection is open."""
+
+    status = "running"
+
+    def __init__(self, cluster: tm.Cluster, dask: DaskState) -> None:
+        self.dask = dask.name
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_each_dask_cluster_has_one_client_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transient_magics.client.dask.vm_client.connected", OpenClient)
+    monkeypatch.setattr(connection, "trust_shown", [connection.TRUST])
+    monkeypatch.setattr(commands, "send", lambda directory, command: {})
+    with own_home():
+        directory = places.cluster("two")
+        directory.mkdir(parents=True)
+        with Journal(directory / layout.JOURNAL) as journal:
+            journal.append(events.ClusterDeclared(spec=specify(tm.Declaration("cpux2", name="two")).to_dict()))
+            for name in ("dask-1", "dask-2"):
+                journal.append(DECLARED["dask"](name))
+                journal.append(DaskServing(dask=name, port=8786, dashboard=0, versions=versions()))
+        both = [dask for dask in tm.Cluster("two").work() if isinstance(dask, tm.Dask)]
+        clients: list[Any] = [dask.client for dask in both]
+        assert [client.dask for client in clients] == ["dask-1", "dask-2"]
+        assert [dask.client for dask in both] == clients
+        both[1].stop()
+        assert [client.closed for client in clients] == [False, True]
+        both[0].stop()

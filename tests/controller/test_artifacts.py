@@ -56,6 +56,7 @@ def refuse(*paths: Path) -> None:
     ("artifact", "there", "error"),
     [
         (replace(FILE, digest="0" * 64), NEW, "it is not what was told of it"),
+        (replace(FILE, digest=""), NEW, "it is not what was told of it"),
         (replace(FILE, check=refuse), NEW, "it holds no numbers"),
         (FILE, 11 * b"n", "is too large"),
     ],
@@ -78,7 +79,7 @@ async def test_without_room_nothing_is_fetched(folder: Path, monkeypatch: pytest
 
 
 async def test_files_that_count_together_come_together_or_not_at_all(folder: Path) -> None:
-    both = replace(FILE, files=(*FILE.files, "second"), digest="")
+    both = replace(FILE, files=(*FILE.files, "second"), digest=None)
     before = content(folder)
     assert not await bring(both, folder, Elsewhere({FILE.files[0]: NEW}))
     assert content(folder) == before

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from transient_magics import client, places
+from transient_magics.cli import verbs
+from transient_magics.cli.arguments import parse
 from transient_magics.client import commands, launching
 from transient_magics.client.configurations import StudyPreview
 from transient_magics.controller.decisions.core import BeginDeletion, Situation
@@ -221,6 +223,15 @@ def test_a_cluster_of_a_studys_own_goes_with_it(three: tuple[StudySpec, ClusterS
     happened("m-k80x2", events.StudyEnded(study="m", reason="stopped by the user"))
     state = replay(read(places.cluster("m-k80x2") / layout.JOURNAL))
     assert decide_cluster(Situation(spec.declared_at + 9, state)) == [BeginDeletion("m is over")]
+
+
+def test_the_command_stop_ends_a_study_on_the_clusters_whose_turns_are_to_come(
+    started: list[str], three: tuple[StudySpec, ClusterSpec]
+) -> None:
+    happened("c", events.StudyEnded(study="m"))
+    started.clear()
+    assert str(verbs.act(parse("stop", ["c", "m"]))).startswith("m ")
+    assert started == ["begin m-k80x2", "begin m-k80x3"]
 
 
 def test_names_of_clusters_that_live_are_not_taken(started: list[str]) -> None:

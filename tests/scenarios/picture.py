@@ -67,10 +67,17 @@ def _static(state: ClusterState, now: float) -> Iterable[str]:
             yield from _indented(_words(stalls_html(report(state, run))))
 
 
-def _values(snapshot: Mapping[str, Any]) -> Iterable[str]:
+def _values(snapshot: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
+    """A line for each value that is not empty, and for each item of a list of forms."""
     for key, value in snapshot.items():
-        if key not in _LEFT_OUT and value not in ("", [], None):
-            yield f"{key}: {json.dumps(_relative(value), ensure_ascii=False)}"
+        if (not prefix and key in _LEFT_OUT) or value in ("", [], None):
+            continue
+        if isinstance(value, dict):
+            yield from _values(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and isinstance(value[0], dict):
+            yield from (f"{prefix}{key}: {json.dumps(_relative(item), ensure_ascii=False)}" for item in value)
+        else:
+            yield f"{prefix}{key}: {json.dumps(_relative(value), ensure_ascii=False)}"
 
 
 def _lane(lane: Mapping[str, Any]) -> str:

@@ -18,7 +18,6 @@ from typing import Protocol
 
 from ..errors import ForeignError, RoomError
 from ..journal import metrics
-from ..protocol import layout
 from ..protocol.bag.events import MOST_ARRAY_BYTES
 from ..protocol.checks import LONGEST_LINE
 from ..protocol.job import MOST_KEPT_BYTES
@@ -40,15 +39,6 @@ MOST_COUNTS = LONGEST_LINE
 MOST_TRACE = MOST_BYTES
 """Bytes of the trace of a step."""
 
-IN_BUCKET = (
-    f"{layout.JOBS}/*/{layout.KEPT}/*.tar",
-    f"{layout.JOBS}/*/{layout.OUTPUT}/*.log",
-    f"{layout.BAGS}/*/{layout.RESULTS}/*",
-    f"{layout.BAGS}/*/{layout.SURROGATE}",
-    f"{layout.BAGS}/*/{layout.SURROGATE_ARRAYS}",
-)
-"""The artifacts that the controller on a VM copies into the cluster's bucket. Runs have places of their own there."""
-
 
 def accept(*files: Path) -> None:
     """Take files whatever they hold: they are only read as text, or checked by their reader."""
@@ -63,8 +53,8 @@ class Artifact:
     files: tuple[str, ...]
     most: int
     """Bytes of each file, at most."""
-    digest: str = ""
-    """The SHA-256 that was told of the only file; empty where none was."""
+    digest: str | None = None
+    """The SHA-256 that was told of the only file; None where none is told."""
     size: int = 0
     """The bytes that were told, for which there has to be room before they come; 0 where nothing was told."""
     check: Callable[..., object] = accept
@@ -214,7 +204,7 @@ def look_for_room(folder: Path, needed: int) -> None:
 
 
 def _look_at(artifact: Artifact, arrived: tuple[Path, ...]) -> None:
-    if artifact.digest:
+    if artifact.digest is not None:
         with arrived[0].open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != artifact.digest:
                 raise ForeignError("it is not what was told of it")

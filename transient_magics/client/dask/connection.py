@@ -35,10 +35,13 @@ def local_versions() -> dict[str, str]:
         raise DeclarationError(f"Dask needs {error.name}, which is not installed here", fix=fix) from None
 
 
-def open_client(cluster: Cluster) -> VmClient | None:
-    """Return the client that this process has of a Dask cluster on `cluster`, if its connection is open."""
+def open_client(cluster: Cluster, dask: str = "") -> VmClient | None:
+    """Return the client that this process has of a Dask cluster on `cluster`, if its connection is open.
+
+    `dask`: the name of the Dask cluster (default: any).
+    """
     for (identity, name), client in list(_open.items()):
-        if identity != cluster.identity:
+        if identity != cluster.identity or dask not in ("", name):
             continue
         if client.status == "running":
             return client
@@ -50,8 +53,8 @@ def open_client(cluster: Cluster) -> VmClient | None:
 def client_of(cluster: Cluster, dask: DaskState) -> VmClient:
     """Return this process's client of a Dask cluster, which is connected first. See `Dask.client`."""
     here = local_versions()
-    known = open_client(cluster)
-    if known is not None and known.dask == dask.name:
+    known = open_client(cluster, dask.name)
+    if known is not None:
         return known
     if dask.over or dask.stop:
         raise ClusterError(f"{dask.name} is over", where=cluster.name, fix="Start another one: cluster.dask()")

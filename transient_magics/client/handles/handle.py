@@ -177,9 +177,12 @@ class Handle(Generic[State, Outcome]):
         """Return the state of the work in a state of its cluster; None before the controller has recorded it."""
         return cast("State | None", state.of_kind(self.kind).get(self.name))
 
-    def _until_over(self, timeout: float | None) -> ClusterState:
-        """Block until the work is over and return the cluster's state. Raises TrainingError after `timeout` seconds."""
-        state = self.cluster.follow(self.is_over, timeout)
+    def _until_over(self, timeout: float | None, left: float | None = None) -> ClusterState:
+        """Block until the work is over and return the cluster's state. Raises TrainingError after `timeout` seconds.
+
+        `left`: how many of these are left (default: all).
+        """
+        state = self.cluster.follow(self.is_over, timeout if left is None else left)
         if state is None:
             raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
         return state

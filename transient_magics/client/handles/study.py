@@ -212,7 +212,7 @@ class Study(Handle[StudyState, "Trial | None"]):
         deadline = None if timeout is None else time.monotonic() + timeout
         for part in self.parts:
             left = None if deadline is None else max(0.01, deadline - time.monotonic())
-            state = part._until_over(left)
+            state = part._until_over(timeout, left)
             study = state.studies.get(self.name)
             if study is None and not self.begun:
                 raise TrainingError(f"{part.cluster.name} was deleted before {self.name} began")

@@ -14,6 +14,11 @@ from ...protocol import layout
 from ...protocol.bag.events import BagResult
 from ..artifacts import MOST_ARRAYS, MOST_SURROGATE, Artifact
 
+IN_BUCKET = tuple(
+    f"{layout.BAGS}/*/{name}" for name in (f"{layout.RESULTS}/*", layout.SURROGATE, layout.SURROGATE_ARRAYS)
+)
+"""Files that the controller on a VM copies into the cluster's bucket."""
+
 
 def can_read() -> bool:
     """Whether this machine has what reads them."""

@@ -22,12 +22,11 @@ from ...protocol.bag import events as b
 from ...remote import Connection
 from ...runtime.jobs.archive import newest
 from ...spec import ClusterSpec, run_store
-from ..artifacts import MOST_COUNTS, MOST_METRICS, MOST_TRACE, Artifact, Source, VmFolder, bring, follow
+from ..artifacts import MOST_COUNTS, Artifact, Source, VmFolder, bring, follow
 from ..bags import arrivals
 from ..dask import certificates
-from ..runs.checking import check_counts
+from ..runs import results
 from ..runs.checkpoint_copy import copy_checkpoints
-from ..runs.results import thin_metrics
 from ..studies.trial_folder import make
 from .seat import Seat
 
@@ -63,8 +62,8 @@ class Homecoming:
         self._seat = VmFolder(host.live, Seat.folder(spec.name))
         self._done: set[Artifact] = set()
         """Artifacts that came since this program began, were refused, or were not there."""
-        self._traces: dict[str, Artifact] = {}
-        """By its file: traces that were told of."""
+        self._traces: dict[tuple[str, str], Artifact] = {}
+        """The latest trace that was told of, by run and worker."""
 
     @property
     def _state(self) -> ClusterState:
@@ -102,7 +101,7 @@ class Homecoming:
                 self._note_trace(event, again=True)
                 self._begin(event.run)
             case events.TrainFinished() | events.TrainFailed():
-                self._host.cancel(_progress(event.run))
+                self._host.cancel(results.measured(event.run).what)
                 self._begin(event.run)
             case events.JobBegan():
                 self._follow_outputs(self._state.jobs[event.job])
@@ -163,8 +162,7 @@ class Homecoming:
             yield from _ARCHIVES.left(job)
         if bag := self._state.bags.get(name):
             yield from arrivals.left(bag)
-        if name in self._state.runs:
-            yield from (each for each in self._traces.values() if each.files[0].startswith(f"{layout.RUNS}/{name}/"))
+        yield from (made for (run, _), made in self._traces.items() if run == name)
 
     def _is_here(self, artifact: Artifact) -> bool:
         if artifact in self._done:
@@ -233,30 +231,27 @@ class Homecoming:
         if not self._has_run(run):  # once its folder is here
             return
         (self._folder(run) / layout.HOME).unlink(missing_ok=True)
-        measured = Artifact(_progress(run), (f"{layout.RUNS}/{run}/{layout.METRICS}",), MOST_METRICS)
+        measured = results.measured(run)
         self._follow(measured.what, measured, rows=True)
 
     def _note_trace(self, told: events.TrainTraced, *, again: bool) -> None:
         """Know of a trace. Unless `again`, one that is here of that worker is the one."""
-        file = f"{layout.RUNS}/{told.run}/{layout.trace_of(told.worker)}"
-        if not told.reason and (again or not (self._directory / file).exists()):
-            what = f"trace of {told.run} on {told.worker}"
-            self._traces[file] = Artifact(what, (file,), MOST_TRACE, version=told.seq)
+        made = results.trace(told)
+        if not told.reason and (again or not (self._directory / made.files[0]).exists()):
+            self._traces[told.run, told.worker] = made
 
     async def _bring_results(self, run: RunState, source: Source) -> None:
         """Bring the run's own files as they are at its end, and checkpoints that are not in the bucket."""
-        folder, below = self._folder(run.name), f"{layout.RUNS}/{run.name}"
-        for name in _FOLLOWED:  # a run without a step has no metrics
-            await self._take(Artifact(name, (f"{below}/{name}",), MOST_METRICS), source)
-        counts = (f"{below}/{layout.MODEL}",)
-        await self._take(Artifact(f"counts of {run.name}", counts, MOST_COUNTS, check=check_counts), source)
+        folder = self._folder(run.name)
+        for artifact in results.left(run.name):
+            await self._take(artifact, source)
         if source is self._seat and _step(run.checkpoint_step) > _step(run.shipped_step):  # no bucket took them
-            there = self._seat.path(f"{below}/{layout.CHECKPOINTS}")
+            there = self._seat.path(f"{layout.RUNS}/{run.name}/{layout.CHECKPOINTS}")
             try:
                 await copy_checkpoints(await self._host.live(), there, folder / layout.CHECKPOINTS)
             except ForeignError as error:
                 log.warning("checkpoints of %s were not taken: %s", run.name, error)
-        await thin_metrics(folder)
+        await results.thin_metrics(folder)
         (folder / layout.HOME).touch(mode=0o600)
 
     # What grows
@@ -275,10 +270,6 @@ class Homecoming:
 
 def _step(saved: int | None) -> int:
     return -1 if saved is None else saved
-
-
-def _progress(run: str) -> str:
-    return f"progress of {run}"
 
 
 def _following(file: str) -> str:

@@ -1,6 +1,6 @@
-"""What is left of a run in its bucket beside the checkpoints: how it ended, its metrics, events, cell and declaration.
+"""What a run leaves beside its checkpoints: how it ended, its metrics, events, counts and traces, cell and declaration.
 
-Written by the controller when the run is over, because the controller has all of it, however the run ended.
+When the run is over the controller writes most of it into the run's place in a bucket, however the run ended.
 """
 
 from __future__ import annotations
@@ -12,15 +12,42 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...cloud import CloudStorage
-from ...journal import Event, metrics
+from ...journal import Event, events, metrics
 from ...protocol import layout
 from ...runtime.files.manifest import split
+from ..artifacts import MOST_COUNTS, MOST_METRICS, MOST_TRACE, Artifact
+from .checking import check_counts
 
 log = logging.getLogger(__name__)
 
 _FILES = (layout.CELL, layout.EVENTS, layout.METRICS)
 NAMES = frozenset({*_FILES, layout.RUN, "result.json"})
 """All that a run has there."""
+
+
+def measured(run: str) -> Artifact:
+    """The metrics of a run, which grow as long as it trains."""
+    return Artifact(f"progress of {run}", (_file(run, layout.METRICS),), MOST_METRICS)
+
+
+def left(run: str) -> tuple[Artifact, ...]:
+    """All files that a run leaves at its end. One without a step has no metrics."""
+    what = f"result of {run}"
+    return (
+        Artifact(what, (_file(run, layout.METRICS),), MOST_METRICS),
+        Artifact(what, (_file(run, layout.EVENTS),), MOST_METRICS),
+        Artifact(what, (_file(run, layout.MODEL),), MOST_COUNTS, check=check_counts),
+    )
+
+
+def trace(told: events.TrainTraced) -> Artifact:
+    """The trace of a step that was made."""
+    file = _file(told.run, layout.trace_of(told.worker))
+    return Artifact(f"trace of {told.run} on {told.worker}", (file,), MOST_TRACE, version=told.seq)
+
+
+def _file(run: str, name: str) -> str:
+    return f"{layout.RUNS}/{run}/{name}"
 
 
 async def thin_metrics(folder: Path) -> None:

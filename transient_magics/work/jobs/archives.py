@@ -18,6 +18,9 @@ from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path
 
 CUT = "[transient] what was said here did not come from the VM"
 
+IN_BUCKET = (f"{layout.JOBS}/*/{layout.KEPT}/*.tar", f"{layout.JOBS}/*/{layout.OUTPUT}/*.log")
+"""Files that the controller on a VM copies into the cluster's bucket."""
+
 
 def archive(told: JobPacked | JobKept) -> Artifact:
     """The archive that was told of: of plain files, with the digest that was told."""
