@@ -1,7 +1,7 @@
 """The paid hour: try on Google Cloud what a user does, for a dollar at most, and delete everything.
 
     python paid_hour.py --project my-project --spend 1
-    python paid_hour.py                                   on the emulator, in about a minute, for nothing
+    python paid_hour.py                                   on the emulator, in some minutes, for nothing
 
 Every VM carries a time at which Compute Engine deletes it, even if this program and this machine are gone.
 """
@@ -112,7 +112,7 @@ def boot(declaration: tm.Declaration) -> str:
     """Declare a cluster, wait until its VMs let SSH in, and delete it."""
     with tm.declare(declaration) as cluster:
         found = boot_times(cluster)
-    return f"{found} Deleted; it cost ${cluster.cost().total:.2f}."
+    return f"{found} Deleted; it cost ${cluster.cost().total:.3f}."
 
 
 def boot_times(cluster: tm.Cluster) -> str:
@@ -136,7 +136,7 @@ def use_gpu(declaration: tm.Declaration, passed: list[bool]) -> str:
         found = boot_times(cluster)
         passed.append(attempt("training, driver and TensorFlow", lambda: train(cluster)))
         passed.append(attempt("a preemption notice", lambda: revoke(cluster)))
-    return f"{found} Deleted; it cost ${cluster.cost().total:.2f}."
+    return f"{found} Deleted; it cost ${cluster.cost().total:.3f}."
 
 
 def train(cluster: tm.Cluster) -> str:

@@ -281,7 +281,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     ]),
     "lifetimes": (client.lifetimes, [
         "--gpu k80 --region us-west1 --source published --provisioning-model preemptible --fit weibull --job 4h "
-        "--age 3h --checkpoint-cost 2m --restart 1m",
+        "--age 3h --checkpoint-cost 2m",
     ]),
     "image build": (client.build_image, [
         "i --project my-own --zone us-west1-b --base b --no-gpu --machine-type m --disk-gb 60 --network n --subnet u "

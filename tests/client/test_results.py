@@ -27,6 +27,7 @@ from transient_magics.client.results import comparison, keras_model, models, tri
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
+from transient_magics.protocol import jsonl
 from transient_magics.protocol.measures.step_parts import EXPOSED
 from transient_magics.runtime.programs import serve
 
@@ -62,7 +63,7 @@ def row(worker: str, second: float, step: int, **values: Any) -> dict[str, Any]:
 
 
 def measure(run: client.Run, *rows: dict[str, Any]) -> None:
-    metrics.append(run.directory / "metrics.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in rows))
+    jsonl.append_lines(run.directory / "metrics.jsonl", b"".join(json.dumps(each).encode() + b"\n" for each in rows))
 
 
 def happen(run: client.Run, *history: tuple[float, Event]) -> None:

@@ -23,8 +23,8 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
 from transient_magics.controller.works import Tick
-from transient_magics.journal import ClusterState, Event, events, fold, metrics
-from transient_magics.protocol import layout
+from transient_magics.journal import ClusterState, Event, events, fold
+from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.agent_commands import BeginJob, EndJob
 from transient_magics.protocol.job import JobSpec
 from transient_magics.remote import Connection, generate_key
@@ -216,7 +216,7 @@ async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_wri
     there.write_bytes(flood)
     (home / layout.job_on_vm("job-1") / layout.job_events(1)).write_text("", encoding="utf-8")
     turn, lines_of_turn, sizes = 0, Counter[int](), list[int]()
-    append = metrics.append
+    append = jsonl.append_lines
 
     async def count_turns() -> None:
         nonlocal turn
@@ -229,7 +229,7 @@ async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_wri
         sizes.append(len(lines))
         append(path, lines)
 
-    monkeypatch.setattr(metrics, "append", counted)
+    monkeypatch.setattr(jsonl, "append_lines", counted)
     counting = asyncio.create_task(count_turns())
     await told_to_the_vm(tmp_path, Journal(), lambda _: here.exists() and here.stat().st_size == len(flood))
     counting.cancel()

@@ -409,7 +409,7 @@ def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
     assert 0 < done.count("complete") < 20
     assert set(done) <= {"complete", "stopped"}
     there.record(events.StudyExtended(study="s", trials=1))
-    assert not there.study.over
+    assert (there.study.over, there.study.stop, there.study.stopping_at) == (False, None, 0.0)
     stopped = Simulated(study(), rate)
     stopped.look(), stopped.look(), stopped.step()
     stopped.record(events.TrainFinished(run="s-0", step=10, stopped=True))

@@ -11,6 +11,7 @@ import pytest
 
 from transient_magics.journal import RunSeries, metrics
 from transient_magics.journal.series import POINTS
+from transient_magics.protocol import jsonl
 
 BEGAN = 1_700_000_000
 
@@ -123,7 +124,7 @@ async def test_a_large_file_is_read_in_samples_and_then_followed(tmp_path: Path)
         if rows and rows[-1]["worker"] == "late":
             break
         if rows and rows[-1]["time"] // 10**9 == BEGAN + 39_999:
-            metrics.append(path, json.dumps({**rows[-1], "worker": "late"}).encode() + b"\n")
+            jsonl.append_lines(path, json.dumps({**rows[-1], "worker": "late"}).encode() + b"\n")
     assert seen < 60_000
     assert len(metrics.sample(path)) < 60_000
     assert metrics.sample(path)[-1]["worker"] == "late"

@@ -18,7 +18,7 @@ from ssh_server import serve
 from vms import Vm
 
 from transient_magics.errors import ForeignError, RemoteError, RoomError
-from transient_magics.journal import metrics
+from transient_magics.protocol import jsonl
 from transient_magics.protocol.checks import LONGEST_LINE
 from transient_magics.remote import Allowance, Connection, follow_across, generate_key, transfer
 from transient_magics.remote.following import Splitter
@@ -90,7 +90,7 @@ async def test_links_are_not_taken_and_not_followed_here(tmp_path: Path) -> None
     assert list(out.iterdir()) == []
     (tmp_path / "metrics.jsonl").symlink_to(secret)
     with pytest.raises(OSError, match="symbolic link"):
-        metrics.append(tmp_path / "metrics.jsonl", b"{}\n")
+        jsonl.append_lines(tmp_path / "metrics.jsonl", b"{}\n")
     assert secret.read_text(encoding="utf-8") == "mine"
 
 

@@ -14,13 +14,14 @@ from tests.runtime.machine_room import lines
 from transient_magics.files import write_atomically
 from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.chief_messages import read_fetch, read_first
+from transient_magics.protocol.jsonl import append
 from transient_magics.protocol.messages import encode
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import protocol
 from transient_magics.runtime.files import data_files, vocabularies
 from transient_magics.runtime.files.checkpoints import Checkpoints
 from transient_magics.runtime.files.manifest import Manifest
-from transient_magics.runtime.folder import Lines, append
+from transient_magics.runtime.folder import Lines
 
 
 def test_a_torn_line_is_closed_before_the_next(tmp_path: Path):

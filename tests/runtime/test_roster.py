@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.machine_room import lines
+from transient_magics.protocol import jsonl
 from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.parameter_server.chief.chief import Chief
-from transient_magics.runtime.parameter_server.chief.roster import Roster, read_events
+from transient_magics.runtime.parameter_server.chief.roster import Roster
 from transient_magics.runtime.parameter_server.variables import Keeper
 
 SPEC = RunSpec("run-1", 100, token="secret")
@@ -70,9 +71,9 @@ def test_a_chief_killed_between_an_event_and_its_state_leaves_no_repetition(
 
 def test_a_line_that_a_crash_tore_was_not_told(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    assert Roster.after(read_events(path)) == Roster()
+    assert Roster.after(jsonl.read(path)) == Roster()
     joined = '{"kind":"worker.joined","worker":"worker-%d","number":%d}\n'
     path.write_text(
         joined % (0, 0) + (joined % (1, 1))[:30] + "\n" + '{"kind":"train.progress","step":5}\n', encoding="utf-8"
     )
-    assert Roster.after(read_events(path)) == Roster({0: "worker-0"}, {0: "worker-0"})
+    assert Roster.after(jsonl.read(path)) == Roster({0: "worker-0"}, {0: "worker-0"})

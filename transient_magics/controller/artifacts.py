@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Protocol
 
 from ..errors import ForeignError, RoomError
 from ..journal import metrics
+from ..protocol import jsonl
 from ..protocol.bag.events import MOST_ARRAY_BYTES
 from ..protocol.checks import LONGEST_LINE
 from ..protocol.job import MOST_KEPT_BYTES
@@ -171,7 +171,7 @@ async def follow(
     source
         The folder on the VM.
     append
-        Appends lines to a file here (default: `metrics.append`).
+        Appends lines to a file here (default: `jsonl.append_lines`).
     rows
         Only lines that follow on those here are taken: others come when the file is brought whole.
 
@@ -181,11 +181,11 @@ async def follow(
         The file is longer than its bound.
     """
     (name,) = artifact.files
-    append = append or metrics.append
+    append = append or jsonl.append_lines
     path = directory / name
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists():
-        cut_torn_line(path)
+        jsonl.cut_torn_line(path)
     size = path.stat().st_size if path.exists() else 0
     allowance = Allowance(artifact.most, size)
     async for block in follow_blocks_across(source.connection, source.path(name), size, allowance=allowance):
@@ -212,12 +212,3 @@ def _look_at(artifact: Artifact, arrived: tuple[Path, ...]) -> None:
         artifact.check(*arrived)
     except (ValueError, RecursionError) as error:
         raise ForeignError(str(error)) from error
-
-
-def cut_torn_line(path: Path) -> None:
-    """Cut the end of a file behind its last whole line: a process may have been killed while it wrote, or the disk was
-    full."""
-    with path.open("rb+") as file:
-        begin = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE)
-        file.seek(begin)
-        file.truncate(begin + file.read().rfind(b"\n") + 1)

@@ -17,10 +17,10 @@ from typing import Any
 
 from ..errors import ClusterError, RemoteError, unknown
 from ..files import write_atomically
-from ..journal import ClusterState, Journal, encode, events, metrics, now, read, replay
+from ..journal import ClusterState, Journal, encode, events, now, read, replay
 from ..journal.declared import agree, agree_to_move, agreed, differences, resized, was_governed
 from ..kinds import KINDS, load
-from ..protocol import agent_commands, layout
+from ..protocol import agent_commands, jsonl, layout
 from ..protocol.agent_commands import DISPATCHER, INPUT
 from ..protocol.cluster_commands import (
     Agree,
@@ -215,7 +215,7 @@ class Controller:
         there = self._state.spec
         found = sift(self._directory, read(self._directory / layout.JOURNAL), known)
         try:
-            metrics.append(self._directory / LEFT_OUT, b"".join(map(encode, found.left_out)))
+            jsonl.append_lines(self._directory / LEFT_OUT, b"".join(map(encode, found.left_out)))
         except OSError as error:  # they are kept for those who look into it, and decide nothing
             log.warning("%s: %s", LEFT_OUT, error)
         written = self._recorder.rewrite(found.kept)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
 from .. import places
-from ..protocol import layout
+from ..protocol import jsonl, layout
 from .folding import replay
 from .follow import decode_lines
 from .state import ClusterState
-
-_HEAD_BYTES = 512
 
 
 class KeptState:
@@ -23,27 +20,19 @@ class KeptState:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._head, self._offset, self._state = b"", 0, ClusterState()
-        self._file = 0
+        self._position = jsonl.Position(path)
+        self._state = ClusterState()
 
     def read(self) -> ClusterState:
         """The state now; the empty one where there is no journal."""
         with self._lock:
-            try:
-                with self._path.open("rb") as file:
-                    head = file.read(_HEAD_BYTES)
-                    size = file.seek(0, 2)
-                    known, self._file = self._file, os.fstat(file.fileno()).st_ino
-                    # Another cluster of that name, or another history of this one.
-                    if known != self._file or not head.startswith(self._head) or size < self._offset:
-                        self._head, self._offset, self._state = b"", 0, ClusterState()
-                    file.seek(self._offset)
-                    block = file.read()
-            except FileNotFoundError:
+            if not self._path.exists():
                 return ClusterState()
-            events, end = decode_lines(block)
-            self._head = head if len(head) == _HEAD_BYTES else self._head
-            self._offset, self._state = self._offset + end, replay(events, self._state)
+            lines, is_other = self._position.read()
+            if is_other:  # another cluster of that name, or another history of this one
+                self._state = ClusterState()
+            events, _ = decode_lines(lines)
+            self._state = replay(events, self._state)
             return self._state
 
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..files import replacing
+from ..protocol import jsonl
 from ..protocol.checks import LONGEST_LINE, plain
 from ..protocol.measures.step_parts import StepParts, step_parts
 from ..protocol.names import LONGEST_NAME
-from .follow import follow_lines
 
 GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
 SPLIT = tuple(f"{'' if name.startswith('hidden') else 'split_'}{name}" for name in StepParts._fields)
@@ -45,13 +45,6 @@ _TAIL_BYTES = 2**16
 _SAMPLES = 512
 _SAMPLE_BYTES = 2**13
 _PIECE_BYTES = 2**16
-
-
-def append(path: Path, lines: bytes) -> None:
-    """Append whole lines as they came from the VM. Raises OSError, also where there is a link at `path`."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "ab") as file:
-        file.write(lines)
 
 
 def joined(block: Iterable[tuple[int, bytes]]) -> bytes:
@@ -83,7 +76,7 @@ async def follow(path: Path) -> AsyncIterator[list[dict[str, Any]]]:
             offset = end
             yield _parsed(block)
             await asyncio.sleep(0)  # others have their turn
-    async for _, block in follow_lines(path, offset):
+    async for _, block in jsonl.follow(path, offset):
         for begin in range(0, len(block), _PIECE_BYTES):
             end = block.find(b"\n", begin + _PIECE_BYTES) + 1 or len(block)
             start = block.find(b"\n", begin) + 1 if begin else 0

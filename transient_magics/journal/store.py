@@ -1,8 +1,6 @@
-"""Appending to a journal: one writer, whole lines, and what to do with a line that a crash tore apart.
+"""Appending to a journal: one writer, whole lines (`protocol/jsonl.py`).
 
-A line is written by one `write` on a file opened for appending, so that readers see whole lines or a torn last one. A
-torn last line of an earlier writer is closed with a newline and passed over by every reader. When the disk is full, a
-part that was written is cut off again and the error goes to the caller, who keeps the event.
+When the disk is full, a part that was written is cut off again and the error goes to the caller, who keeps the event.
 
 A journal has a second name beside it, a hard link. A journal that was removed is restored from it, with its whole
 history and bill, when a controller or a client next opens it.
@@ -19,6 +17,7 @@ from typing import Self
 
 from .. import files
 from ..errors import JournalError
+from ..protocol import jsonl
 from .events import Event, encode
 from .folding import MOST_LOST
 from .follow import read
@@ -60,7 +59,8 @@ class Journal:
             restore(path)
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._folder = os.stat(path.parent)
-            self._close_torn_line()
+            if jsonl.is_torn(self._file):
+                os.write(self._file, b"\n")
         except OSError as error:
             raise JournalError(f"The journal cannot be opened: {error.strerror}", where=str(path)) from error
         name_twice(path)
@@ -154,8 +154,3 @@ class Journal:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _close_torn_line(self) -> None:
-        size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")

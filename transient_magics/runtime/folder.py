@@ -9,9 +9,7 @@ and waits. As long as `ahead` is, another run has the worker of this VM: the one
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import sys
 import time
 from collections import deque
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
-from ..protocol import layout
+from ..protocol import jsonl, layout
 from ..protocol.run import RunSpec
 
 
@@ -91,22 +89,8 @@ class Lines:
         """Try again what waits."""
         while self._waiting:
             try:
-                append(self._path, self._waiting[0])
+                jsonl.append(self._path, self._waiting[0])
             except OSError as error:
                 print(f"{self._path.name} cannot be written: {error}", file=sys.stderr, flush=True)
                 return
             self._waiting.popleft()
-
-
-def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Append `line` as JSON with one write; a torn line before it (a crash, a full disk) is closed first."""
-    text = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            text = b"\n" + text
-        if os.write(handle, text) < len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(handle)

@@ -6,7 +6,6 @@ forecast of nothing else.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Literal, Self
 
 from .. import places
 from ..errors import DeclarationError
-from ..protocol import checks, layout
+from ..protocol import checks, jsonl, layout
 from ..protocol.machines import CPU
 from ..protocol.names import checked_name
 
@@ -91,12 +90,11 @@ class Sighting:
 
 
 def read_sightings(folder: Path) -> list[Sighting]:
-    """What a measurement has seen, in order; a line that was torn by a crash is passed over."""
+    """Return what a measurement has seen, in order; unreadable lines are skipped."""
     found: list[Sighting] = []
-    with suppress(FileNotFoundError):
-        for line in (folder / SEEN).read_bytes().splitlines():
-            with suppress(ValueError):
-                found.append(checks.built(Sighting, checks.parsed_object(line)))
+    for values in jsonl.read(folder / SEEN):
+        with suppress(ValueError):
+            found.append(checks.built(Sighting, values))
     return found
 
 
@@ -115,8 +113,8 @@ def measurements() -> list[tuple[MeasureSpec, list[Sighting]]]:
 
 def write_sightings(folder: Path, seen: Iterable[Sighting]) -> None:
     """Append to what was seen."""
-    with (folder / SEEN).open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(each)) + "\n" for each in seen)
+    for sighting in seen:
+        jsonl.append(folder / SEEN, asdict(sighting))
 
 
 def shares(seen: Iterable[Sighting]) -> dict[str, tuple[int, int]]:

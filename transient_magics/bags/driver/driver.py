@@ -25,12 +25,12 @@ from ...errors import PlanError
 from ...files import write_atomically
 from ...journal.bags.fold import fold
 from ...journal.bags.state import BagState
-from ...protocol import checks, layout
+from ...protocol import checks, jsonl, layout
 from ...protocol.agent_commands import BeginDask
 from ...protocol.bag import events as b
 from ...protocol.bag.events import MOST_ARRAY_BYTES, MOST_SAID
 from ...protocol.bag.spec import BagSpec
-from ...protocol.events import decode
+from ...protocol.events import from_values
 from ...protocol.vm_events import told
 from ...runtime.dask import bag_task, scheduler
 from ...runtime.dask.setting import security
@@ -127,14 +127,12 @@ class Driver:
                                  reason="its driver began again"))  # fmt: skip
 
     def _read(self, path: Path) -> None:
-        if not path.exists():
-            return
-        for line in path.read_bytes().splitlines():
+        for values in jsonl.read(path):
             try:
-                event = decode(line)
+                event = from_values(values)
                 if isinstance(event, b.BagEvent):
                     self.state = fold(self.state, event)
-            except ValueError as error:  # a torn last line
+            except ValueError as error:
                 log.warning("%s: %s", path.name, error)
 
     def _tell(self, event: b.BagEvent) -> None:

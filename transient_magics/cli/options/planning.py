@@ -257,13 +257,6 @@ def lifetimes() -> tuple[Option, ...]:
                 default="1m",
                 metavar="TIME",
             ),
-            flag(
-                "--restart",
-                "how long it takes until a lost job continues from its last checkpoint",
-                duration("--restart", "m"),
-                default="5m",
-                metavar="TIME",
-            ),
         ),
     )
 
@@ -309,9 +302,7 @@ def check_plan(values: dict[str, Any], called: str) -> None:
 
 def check_lifetimes(values: dict[str, Any], called: str) -> None:
     """Options of a job, with a job."""
-    if "job" not in values and (
-        lonely := next((key for key in ("age", "checkpoint_cost", "restart") if key in values), "")
-    ):
+    if "job" not in values and (lonely := next((key for key in ("age", "checkpoint_cost") if key in values), "")):
         raise DeclarationError(f"--{lonely.replace('_', '-')} is about a job", fix=f"For example: {called} --job 4h")
 
 

@@ -212,7 +212,6 @@ def lifetimes(
     job: float | None = None,
     age: float = 0.0,
     checkpoint_cost: float = 60.0,
-    restart: float = 300.0,
 ) -> Lifetimes:
     """How long `spot` or `preemptible` VMs with a GPU (of all kinds) live in a region (in all).
 
@@ -225,7 +224,7 @@ def lifetimes(
     from ...planner.lifetimes.study import study
 
     question = Question(gpu.lower() if gpu else None, region, provisioning_model)
-    asked = Job(job, age, checkpoint_cost, restart) if job else None
+    asked = Job(job, age, checkpoint_cost) if job else None
     answer = Lifetimes(study(question, source, tuple(fit)), asked)
     _ = answer.notes  # a job that cannot be planned is said now, not when the answer is shown
     return answer

@@ -41,7 +41,6 @@ from ...journal import (
     decode_lines,
     events,
     fold,
-    metrics,
     now,
     read,
     replay,
@@ -49,12 +48,11 @@ from ...journal import (
 from ...journal.declared import ATTACHED, agree, agreed, note_asked, resized, waiting
 from ...journal.store import name_twice, restore
 from ...kinds import KINDS
-from ...protocol import layout
+from ...protocol import jsonl, layout
 from ...protocol.cluster_commands import Command, Declare, Delete, ExtendStudy, Move, Ping, Resize
 from ...remote import Allowance, Connection
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
-from ..artifacts import cut_torn_line
 from ..commands import serve
 from ..dask import certificates
 from ..dask.conduct import until
@@ -197,7 +195,7 @@ class Mirror:
         store = cluster_store(self._spec)
         if not store or not self._access.storage:
             return
-        cut_torn_line(self._journal)
+        jsonl.cut_torn_line(self._journal)
         bucket, path = split(store)
         name, whole = f"{path}{layout.JOURNAL}", self._journal.with_name(f".{layout.JOURNAL}.whole")
         try:
@@ -352,13 +350,13 @@ class Mirror:
 
     def append(self, what: str, path: Path, lines: bytes) -> None:
         """Add lines to a file here: there is room for `what` then."""
-        metrics.append(path, lines)
+        jsonl.append_lines(path, lines)
         self._no_room.pop(what, None)
 
     async def _follow_journal(self, connection: Connection) -> None:
         """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
         restore(self._journal)
-        cut_torn_line(self._journal)
+        jsonl.cut_torn_line(self._journal)
         there = f"{Seat.folder(self.state.name)}/{layout.JOURNAL}"
         content = self._journal.read_bytes()
         start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
@@ -390,7 +388,7 @@ class Mirror:
         kept, common = self._journal.with_name(LOST), self._journal.with_name(f".{layout.JOURNAL}.common")
         for path, lines in ((kept, content[begin:]), (common, content[:begin])):
             path.unlink(missing_ok=True)
-            metrics.append(path, lines)
+            jsonl.append_lines(path, lines)
         common.replace(self._journal)  # another file: its readers begin at its first line
         name_twice(self._journal)
         self.state = state
@@ -408,7 +406,7 @@ class Mirror:
             self._part(begin)
         elif begin > size:  # a line that is too long to be one: here it is as long, and says nothing
             os.truncate(self._journal, begin - 1)
-            metrics.append(self._journal, b"\n")
+            jsonl.append_lines(self._journal, b"\n")
         if _is_forged(line):
             log.warning("%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80])
             line = _as_copied(line)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from ...cloud import CloudStorage
 from ...errors import CloudError, ForeignError, RemoteError, RoomError, TrainingError
-from ...journal import Event, RunState, VmState, events, metrics, now, read
-from ...protocol import layout
+from ...journal import Event, RunState, VmState, events, now, read
+from ...protocol import jsonl, layout
 from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, Save
 from ...protocol.vm_events import from_chief
 from ...remote import Allowance
@@ -401,7 +401,7 @@ class Training:
                 self._refusals.add(line, error)
                 continue
             with suppress(OSError):  # a copy for a new parameter server's VM; the journal has what matters
-                metrics.append(self.folder / layout.EVENTS, line + b"\n")
+                jsonl.append_lines(self.folder / layout.EVENTS, line + b"\n")
             if event.kind in ("train.finished", "train.failed"):
                 self._end(replace(event, time=await self._when(event)))
                 return
@@ -430,7 +430,7 @@ class Training:
         path = self.folder / layout.METRICS
         async for lines in self._chief.blocks(layout.METRICS, _size(path), self._metrics):
             try:
-                metrics.append(path, lines)
+                jsonl.append_lines(path, lines)
             except OSError as error:
                 log.warning("%s: metrics are lost: %s", self.name, error)
 

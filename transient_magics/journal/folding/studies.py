@@ -40,7 +40,7 @@ def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
     study = state.studies[event.study]
     wanted = study.spec.bounded(study.wanted + event.trials)
     requests = study.requests | {event.request}
-    return _with_study(state, event, wanted=wanted, requests=requests, stopping_at=0.0, reason="")
+    return _with_study(state, event, wanted=wanted, requests=requests, stop=None, stopping_at=0.0, reason="")
 
 
 @rules.of(e.StudyEnded)

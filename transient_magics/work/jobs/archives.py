@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...controller.artifacts import MOST_ARCHIVE, MOST_OUTPUT, Artifact, look_for_room
-from ...journal import JobState, metrics
+from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
-from ...protocol import layout
+from ...protocol import jsonl, layout
 from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
 
 CUT = "[transient] what was said here did not come from the VM"
@@ -88,4 +88,4 @@ def add_tail(path: Path, tail: str) -> None:
     missing = lines[known:] if known or not said else [CUT, *lines]
     if lines and missing:
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        metrics.append(path, "".join(f"{line}\n" for line in missing).encode())
+        jsonl.append_lines(path, "".join(f"{line}\n" for line in missing).encode())

@@ -18,6 +18,7 @@ from typing import Any
 
 from ....files import write_atomically
 from ....protocol import chief_messages as messages
+from ....protocol import jsonl
 from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
 from ....protocol.measures.objective import Best, Objective
@@ -26,7 +27,7 @@ from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
 from ...files import blocks, data_files, delivery
 from ...files.checkpoints import Checkpoints, path_of
-from ...folder import Lines, RunFolder, append
+from ...folder import Lines, RunFolder
 from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
 from ...role import log
 from ...stopwatch import Stopwatch
@@ -41,7 +42,7 @@ from ..variables import Keeper, NotFiniteError
 from . import events as events
 from .evaluation import evaluate
 from .judge import Judge
-from .roster import Roster, read_events
+from .roster import Roster
 from .rounds import Rounds
 from .shared_graphs import SharedGraphs
 from .shipper import Shipper
@@ -71,7 +72,7 @@ class Chief:
         self._stopwatch = Stopwatch(asked or time.time(), "variables")
         self._keeper = Keeper(folder, spec, assignment)
         self._kept = self._read_kept()
-        events_before = list(read_events(folder.events))
+        events_before = list(jsonl.read(folder.events))
         roster, judge = Roster.after(events_before), Judge(spec, events_before)
         if folder.standby.exists():
             self._kept.setdefault("next_number", max(roster.joined, default=0) + _NUMBERS_APART)
@@ -183,7 +184,7 @@ class Chief:
         self._folder.prepared.touch()
         while standby.exists():  # noqa: ASYNC110 (the agent removes it: no event comes from there)
             await asyncio.sleep(_STANDBY_SECONDS)
-        told_before = list(read_events(self._folder.events))
+        told_before = list(jsonl.read(self._folder.events))
         roster, judge = Roster.after(told_before), Judge(self._spec, told_before)
         self._state.succeed(roster, judge, Turns(self._spec, told_before), time.monotonic())
         await self._restore()
@@ -293,7 +294,7 @@ class Chief:
                 self._tell(event)
             case events.Record(line):
                 with contextlib.suppress(OSError):  # a full disk costs metrics, not training
-                    append(self._folder.metrics, line)
+                    jsonl.append(self._folder.metrics, line)
             case events.Tell(connection, message):
                 writer = self._writers.get(connection)
                 if writer is not None and not writer.is_closing():

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from ....protocol import jsonl
 from ....protocol.vm_events import TrainEvaluated
 from ...files.checkpoints import Checkpoints
 from ...folder import RunFolder
@@ -20,7 +21,6 @@ from ...role import log
 from ...training import fingerprint
 from ...training.usercode import sentence
 from .events import EvaluationDone
-from .roster import read_events
 
 _LONGEST, _PASSES = 900.0, 3
 """Seconds, and how often the time of the split is added: what takes longer has failed. It is read to see whether it is
@@ -57,7 +57,7 @@ async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False, secon
 
 def _part_before(folder: RunFolder) -> dict[str, Any]:
     """Which part of the dev split the run's latest evaluation was of; nothing where there was none."""
-    evaluated = [event for event in read_events(folder.events) if event.get("kind") == TrainEvaluated.kind]
+    evaluated = [event for event in jsonl.read(folder.events) if event.get("kind") == TrainEvaluated.kind]
     if not evaluated:
         return {}
     told = {name: evaluated[-1][name] for name in _PART if name in evaluated[-1]}

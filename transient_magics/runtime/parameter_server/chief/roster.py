@@ -6,10 +6,8 @@ its successor takes over of the workers is what was told: in the journal nobody 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 
@@ -30,15 +28,3 @@ class Roster:
             elif event["kind"] == "worker.left":
                 training.pop(event["number"], None)
         return cls(joined, training)
-
-
-def read_events(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The run's file of events, which may not be there yet."""
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue  # torn by a crash or a full disk: whoever follows the file passes over it too

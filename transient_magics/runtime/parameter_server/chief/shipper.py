@@ -16,13 +16,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ....errors import TrainingError
+from ....protocol import jsonl
 from ....protocol.events import Event
 from ....protocol.measures.objective import Objective
 from ....protocol.vm_events import TrainBest, TrainShipped, TrainUnshipped
 from ...files.checkpoints import Checkpoints, path_of
 from ...folder import RunFolder
 from ...programs.running import answer
-from ...protocol import decode
 
 _TRIES, _FIRST_PAUSE = 5, 2.0
 _MOST_SECONDS = 3600.0
@@ -145,9 +145,7 @@ def _shipped(folder: RunFolder) -> int:
     """The newest step that is known to have been shipped; -1 if there is none."""
     steps = [-1]
     with contextlib.suppress(OSError):
-        for line in folder.events.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):  # a torn one
-                told = decode(line)
-                if told.get("kind") == TrainShipped.kind and isinstance(step := told.get("step"), int):
-                    steps.append(step)
+        for event in jsonl.read(folder.events):
+            if event.get("kind") == TrainShipped.kind and isinstance(step := event.get("step"), int):
+                steps.append(step)
     return max(steps)
