@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from transient_magics.client.following.watch import watch
 from transient_magics.errors import ClusterError, NameTakenError, TrainingError
 from transient_magics.journal import ClusterState, Event, Journal, events
 from transient_magics.panels.display import Display
-from transient_magics.protocol import layout
+from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.cluster_commands import Delete
 from transient_magics.protocol.job import JobSpec
 from transient_magics.spec import ClusterSpec
@@ -39,7 +38,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home in which no controller is started, and each change of a file is noticed soon."""
     with own_home() as folder:
         monkeypatch.setattr(commands, "in_charge", lambda directory: True)
-        monkeypatch.setattr(sys.modules["transient_magics.journal.follow"], "_CHECK_SECONDS", 0.05)
+        monkeypatch.setattr(jsonl, "_CHECK_SECONDS", 0.05)
         yield folder
         for path in places.clusters().glob(f"*/{layout.SPEC}"):
             path.unlink()  # nothing to delete: they never had VMs

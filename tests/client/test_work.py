@@ -253,3 +253,17 @@ def test_each_dask_cluster_has_one_client_in_a_process(monkeypatch: pytest.Monke
         both[1].stop()
         assert [client.closed for client in clients] == [False, True]
         both[0].stop()
+
+
+def test_a_folder_under_a_name_that_other_work_has_hides_no_work(sent: list[Command]) -> None:
+    with own_home():
+        directory = places.cluster("three")
+        with_run = directory / layout.RUNS / "job-1"
+        with_run.mkdir(parents=True)
+        (with_run / layout.RUN).write_text("{}", encoding="utf-8")
+        with Journal(directory / layout.JOURNAL) as journal:
+            journal.extend(_history(specify(tm.Declaration("cpux2", name="three"))))
+        cluster = tm.Cluster("three")
+        cluster.find("job-1").stop()
+        assert sent == [_stop("job-1")]
+        assert [row.name for row in cluster.work().rows] == [*WORK]

@@ -14,9 +14,6 @@ from transient_magics import client
 from transient_magics.client import commands
 from transient_magics.journal import events
 
-pytest.importorskip("distributed")
-pytest.importorskip("sklearn")
-
 BAG = """
 import time
 import numpy as np

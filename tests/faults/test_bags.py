@@ -16,9 +16,6 @@ from transient_magics.journal import bill, now
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
 
-pytest.importorskip("distributed")
-pytest.importorskip("sklearn")
-
 CELL = """
 import math, os, signal, time
 import numpy as np

@@ -15,7 +15,6 @@ from transient_magics.journal import events
 from transient_magics.protocol import layout
 from transient_magics.protocol.dask import versions
 
-pytest.importorskip("distributed")
 pytestmark = pytest.mark.nightly
 
 

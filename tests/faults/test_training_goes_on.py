@@ -35,6 +35,17 @@ def test_a_killed_worker_costs_nobody_else_a_step(patient: Patient) -> None:
     assert joined.run == "run-1"  # type: ignore[attr-defined]
 
 
+def test_the_fork_servers_of_emulated_vms_are_forked_from_a_zygote(patient: Patient) -> None:
+    for vm in (patient.server(), *patient.workers()):
+        assert "zygote_program.py" in parent_line(patient.process(vm, "agent.fork_server"))
+
+
+def parent_line(process: int) -> str:
+    """The command line of the parent of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return Path(f"/proc/{fields[1]}/cmdline").read_text(encoding="utf-8")
+
+
 def test_a_killed_agent_is_followed_by_one_that_adopts_the_worker(patient: Patient) -> None:
     vm = patient.workers()[0]
     worker = patient.process(vm, "worker")

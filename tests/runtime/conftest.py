@@ -38,5 +38,5 @@ def room(tmp_path: Path) -> Iterator[MachineRoom]:
 @pytest.fixture(scope="module")
 def shared_room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineRoom]:
     """Machines of all tests of a module."""
-    with closing(MachineRoom(tmp_path_factory.mktemp("vms"))) as room:
+    with closing(MachineRoom(tmp_path_factory.mktemp("vms"), zygotes=True)) as room:
         yield room

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -29,9 +30,16 @@ PATIENCE = 300.0  # far more than anything takes: a machine with two busy cores 
 
 async def inside() -> None:
     from tests.runtime.metadata_server import MetadataServer
+    from transient_emulator.vms import zygote
+    from transient_emulator.vms.zygote import Zygotes
 
     servers: dict[str, MetadataServer] = {}
     agents: dict[str, asyncio.subprocess.Process] = {}
+    zygotes = None
+    if os.environ.pop("TRANSIENT_TESTS_ZYGOTES", ""):
+        zygotes = Zygotes(Path(tempfile.mkdtemp(prefix="zygotes-")))  # a short path, as those of sockets are
+        zygotes.start()
+        os.environ[zygote.VARIABLE] = str(zygotes.folder)
     if road := os.environ.pop("TRANSIENT_TESTS_ROAD", ""):
         relay = await asyncio.start_server(partial(pass_on, road), "127.0.0.1", 0)
         os.environ["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:{relay.sockets[0].getsockname()[1]}"
@@ -55,6 +63,8 @@ async def inside() -> None:
             await (await asyncio.create_subprocess_exec("mount", *command["words"])).wait()
         number = agents[name].pid if name in agents else 0
         print(json.dumps({"pid": number, "time": time.time_ns()}), flush=True)
+    if zygotes:
+        await zygotes.stop()
 
 
 async def pass_on(road: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,9 +86,13 @@ async def pass_on(road: str, reader: asyncio.StreamReader, writer: asyncio.Strea
 
 
 class MachineRoom:
-    """Machines below one folder, by name; all of them end with it. `road`: the Unix socket on their way to buckets."""
+    """Machines below one folder, by name; all of them end with it.
 
-    def __init__(self, folder: Path, road: Path | None = None) -> None:
+    `road` is the Unix socket on their way to buckets. With `zygotes` their fork servers are forked from processes that
+    have TensorFlow imported, as those of emulated VMs are; else each machine imports it, as a real VM does.
+    """
+
+    def __init__(self, folder: Path, road: Path | None = None, *, zygotes: bool = False) -> None:
         self._folder = folder
         self._agents: dict[str, int] = {}
         self._process = subprocess.Popen(
@@ -88,7 +102,11 @@ class MachineRoom:
             text=True,
             cwd=PROJECT,
             bufsize=1,
-            env={**os.environ, **({"TRANSIENT_TESTS_ROAD": str(road)} if road else {})},
+            env={
+                **os.environ,
+                **({"TRANSIENT_TESTS_ROAD": str(road)} if road else {}),
+                **({"TRANSIENT_TESTS_ZYGOTES": "1"} if zygotes else {}),
+            },
             encoding="utf-8",
         )
 

@@ -29,6 +29,7 @@ from .host import Host, PeerCheck, Surroundings
 from .links import Links
 from .metadata_server import Beside
 from .shares import Shares
+from .zygote import Zygotes
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,12 +49,16 @@ class Fleet:
         self._operations = operations
         self.weather, self._on_change, self._on_gone = weather, on_change, on_gone
         self._isolation = isolated
-        self._around = Surroundings(self._folder, isolated, owner_only, self._save, weather.attributes, beside)
+        self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
+        self._zygotes = Zygotes(homes / f"zygotes-{self._tag}") if isolated is Isolation.FULL else None
+        self._around = Surroundings(
+            self._folder, isolated, owner_only, self._save, weather.attributes, beside,
+            zygotes=self._zygotes.folder if self._zygotes else None,
+        )  # fmt: skip
         self._revoker = Revoker(weather, self)
         self._links = Links(weather, lambda: self._hosts)
         self.shares = Shares(weather, lambda: self._hosts, self._share_changed)
         weather.on_change(self._weather_changed)
-        self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
         self._records: dict[tuple[str, str, str], Record] = {}
         self._hosts: dict[str, Host] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -201,6 +206,8 @@ class Fleet:
 
     async def recover(self, same_network: bool) -> None:
         """Take over what an earlier emulator left, and let the weather work; without its network, its VMs are lost."""
+        if self._zygotes:
+            self._zygotes.start()
         for saved in self._store:
             record = Record(**saved)
             self._records[record.key] = record
@@ -229,6 +236,8 @@ class Fleet:
                 for record in list(self._records.values()):
                     group.create_task(self._remove(record))
         self.shares.close()
+        if self._zygotes:
+            await self._zygotes.stop()
 
     # The life of one VM.
 

@@ -38,6 +38,7 @@ class Surroundings:
     attributes: Callable[[Record], dict[str, str]]
     beside: Callable[[Record], Beside] | None = None
     """What a VM's metadata server offers besides."""
+    zygotes: Path | None = None
 
 
 class Host:
@@ -49,7 +50,7 @@ class Host:
         plan = Plan(
             identity=record.identity, name=record.name, number=record.number, address=record.address,
             directory=self._folder, home=Path(record.home), user=_user(record),
-            has_gpu=bool(record.resource.get("guestAccelerators")),
+            has_gpu=bool(record.resource.get("guestAccelerators")), zygotes=around.zygotes,
         )  # fmt: skip
         self._machine = Machine(plan, around.isolation, on_death)
         allowed = around.owner_only if self._bare else lambda request: True

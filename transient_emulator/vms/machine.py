@@ -24,6 +24,7 @@ from transient_magics import places
 
 from ..network import delay_line, isolation, netlink
 from ..network.isolation import Isolation
+from . import zygote
 from .descriptors import readable
 from .names import replace_content
 
@@ -51,7 +52,7 @@ exec sleep 2147483647"""
 class Plan:
     """What sets one VM apart: its identity, number, address, folder (home, bin, tmp below it) and short home path.
 
-    With `has_gpu` its programs find the GPUs of this machine, if it has any.
+    With `has_gpu` its programs find the GPUs of this machine, if it has any. `zygotes` is the folder of their sockets.
     """
 
     identity: str
@@ -62,6 +63,7 @@ class Plan:
     home: Path
     user: str
     has_gpu: bool = False
+    zygotes: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,7 @@ class Machine:
             "TMPDIR": str(plan.directory / "tmp"), "GCE_METADATA_HOST": metadata, "GCE_METADATA_IP": metadata,
             "STORAGE_EMULATOR_HOST": f"http://{metadata}", "TF_NUM_INTRAOP_THREADS": str(OPERATION_THREADS),
             MARK: plan.identity, **visible_gpus(plan.has_gpu, os.environ),
+            **({zygote.VARIABLE: str(plan.zygotes)} if plan.zygotes else {}),
         }  # fmt: skip
 
     def _furnish(self) -> None:

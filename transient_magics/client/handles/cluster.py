@@ -337,12 +337,12 @@ class Cluster:
             The cluster has no work of this name.
         """
         state = self.state
-        kinds = [kind for kind in KINDS if self._has(state, kind, name)]
-        if not kinds:
+        kind = state.work.get(name) or next((kind for kind in KINDS if self._has(state, kind, name)), None)
+        if kind is None:
             raise _unknown(self.name, "work", name, [*state.work])
         if name in state.runs and state.runs[name].spec.stalls:
             return Stalls(name, self)
-        return _HANDLES[kinds[0]](name, self)
+        return _HANDLES[kind](name, self)
 
     def work(self) -> WorkList:
         """Return all work of the cluster, the oldest first, as `tm.work` does."""

@@ -53,7 +53,7 @@ from ..protocol import LONGEST_LINE
 from ..role_record import Record, recorded
 from .dask import AgentDask
 from .jobs import AgentJobs
-from .starting import ForkServer
+from .starting import ForkServer, has_zygote
 from .supervise import RoleProcess
 from .traffic import counted
 
@@ -161,12 +161,13 @@ class Agent:
         """The fork server for a role that starts now; None: it starts plainly.
 
         A parameter server needs all that a fork server imports, so it gets one. A worker may do with much less: without
-        a server it is faster alone, unless it makes a trial: the next one comes soon. A server that died is not missed
-        at once: there may be no memory for another.
+        a server it is faster alone, unless it makes a trial: the next one comes soon. Where there is a zygote a server
+        takes no time. A server that died is not missed at once: there may be no memory for another.
         """
         own = self._is_own(assignment.run)
         if self._fork_server is None or self._fork_server.own != own:
-            worth = assignment.role == "ps" or (assignment.role == "worker" and self._is_trial(assignment.run))
+            makes_trial = assignment.role == "worker" and self._is_trial(assignment.run)
+            worth = has_zygote() or assignment.role == "ps" or makes_trial
             return self._have_server(own) if worth else None
         return self._fork_server
 

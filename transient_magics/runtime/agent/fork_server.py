@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from ...protocol.messages import encode
 from ..protocol import DONE, decode
-from ..role import RUNTIME, Role, program
+from ..role import RUNTIME, Role, program, take_environment
 
 _PR_SET_PDEATHSIG = 1
 
@@ -52,7 +52,7 @@ class _Server:
 
     def serve(self) -> None:
         """Fork until the agent has gone."""
-        self._say(imported=True)
+        self._say(imported=os.getpid())
         unread = b""
         while True:
             for handle in self._events():
@@ -124,7 +124,7 @@ class _Server:
             os._exit(code)
 
     def _play(self, role: str, arguments: list[str]) -> None:
-        _be_called(program(role), arguments)
+        be_called(program(role), arguments)
         given = Role()
         if _hung_up(self._agent):  # who looked before this process said what it is would start another one
             sys.exit(DONE)
@@ -135,7 +135,7 @@ class _Server:
 def _run(name: str, arguments: list[str], caller: int) -> None:
     """A program of `runtime/programs`, for as long as its caller lives."""
     module = f"{RUNTIME}.programs.{name}"
-    _be_called(module, arguments)
+    be_called(module, arguments)
     try:
         handle = os.pidfd_open(caller)
     except ProcessLookupError:
@@ -155,7 +155,7 @@ def _hung_up(agent: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _be_called(module: str, arguments: list[str]) -> None:
+def be_called(module: str, arguments: list[str]) -> None:
     """Have the command line of a module that is run so, as far as there is room for it in that of the server."""
     sys.argv = [module, *arguments]
     words = [sys.executable, "-m", *sys.argv]
@@ -185,11 +185,6 @@ def _unfit() -> str:
 
 def main() -> None:
     """Serve the agent at the other end of the standard input."""
-    parser = argparse.ArgumentParser(description="Forks roles; started by the agent.")
-    parser.add_argument("--root", required=True, help="the agent's")
-    parser.add_argument("--kind", choices=("registered", "own"), required=True, help="of models")
-    parser.add_argument("--room", help="for the command lines of the roles")
-    given = parser.parse_args()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     agent = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
@@ -197,24 +192,45 @@ def main() -> None:
         signal.signal(early, signal.SIG_IGN)
     oom_score = _OOM_SCORE.read_text(encoding="utf-8")
     _OOM_SCORE.write_text(_FIRST, encoding="utf-8")
-    _import_all(registered=given.kind == "registered")
-    if why := _unfit():
-        print(f"roles are not forked here: {why}", file=sys.stderr, flush=True)
+    try:
+        import_all(sys.argv[1:])
+    except _UnfitError as error:
+        print(f"roles are not forked here: {error}", file=sys.stderr, flush=True)
         os._exit(1)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the agent has gone
         _Server(agent, oom_score).serve()
     os._exit(DONE)
 
 
-def _import_all(*, registered: bool) -> None:
+class _UnfitError(Exception):
+    """Roles cannot be forked from this process."""
+
+
+def import_all(arguments: list[str]) -> None:
+    """Import what roles need, for the models that the command line names. Raises an error where a fork might not work.
+
+    A zygote of the emulator calls this once, and `main` in each process that it forks, where everything is imported.
+    """
     from ..training.define import preload
 
+    take_environment()
+    registered = _parser().parse_args(arguments).kind == "registered"
     preload(registered)
     model = "t2t" if registered else "user_model"
     for name in (*_NEEDED, f"training.{model}.trainable"):
         importlib.import_module(f"{RUNTIME}.{name}")
     gc.collect()
     gc.freeze()  # a collection would write to all of it, and share it no more
+    if why := _unfit():
+        raise _UnfitError(why)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Forks roles; started by the agent.")
+    parser.add_argument("--root", required=True, help="the agent's")
+    parser.add_argument("--kind", choices=("registered", "own"), required=True, help="of models")
+    parser.add_argument("--room", help="for the command lines of the roles")
+    return parser
 
 
 if __name__ == "__main__":

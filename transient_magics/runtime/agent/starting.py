@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +30,13 @@ _IMPORT_SECONDS, _FORK_SECONDS = 120.0, 10.0
 _LOOK_SECONDS, _CODE_SECONDS = 0.5, 1.0
 _ROOM = 256
 """Bytes that a process forked from a server has for its own command line, more than the server's own."""
+
+
+ZYGOTES = "TRANSIENT_ZYGOTES"
+"""In the environment of an emulated VM: the folder of the sockets of zygotes, one for each kind of model. Fork servers
+are forked from them (`transient_emulator/vms/zygote.py`).
+"""
+_CODE = Path(__file__).parents[3]
 
 
 class Process(Protocol):
@@ -96,6 +105,55 @@ def spawn(role: str, name: str, folder: RunFolder, arguments: Sequence[str]) -> 
     return Program(process)
 
 
+class _Started:
+    """The process of a fork server that this agent has started."""
+
+    def __init__(self, arguments: Sequence[str], root: Path, agent: socket.socket, log: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.fork_server", *arguments],
+            stdin=agent.fileno(),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=root,
+            env=environment(os.environ),
+        )
+        self.pid: int | None = self._process.pid
+
+    def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class _FromZygote:
+    """The process of a fork server that a zygote forks for this agent. Raises OSError where there is no zygote.
+
+    Its `pid` is known once it has imported everything. Until then it ends as it finds that its agent has gone.
+    """
+
+    def __init__(self, kind: str, arguments: Sequence[str], root: Path, agent: socket.socket, log: int) -> None:
+        self.pid: int | None = None
+        request = {
+            "code": str(_CODE), "arguments": arguments, "environment": environment(os.environ), "folder": str(root),
+        }  # fmt: skip
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as zygote:
+            zygote.settimeout(_CODE_SECONDS)
+            zygote.connect(f"{os.environ[ZYGOTES]}/{kind}.sock")
+            socket.send_fds(zygote, [encode(request)], [agent.fileno(), log])
+
+    def kill(self) -> None:
+        """End it."""
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def has_zygote() -> bool:
+    """Whether a fork server takes no time: this VM is emulated, and starts Python programs as all its VMs do."""
+    return ZYGOTES in os.environ and os.environ.get("PYTHONPATH", "") in ("", str(_CODE))
+
+
 class ForkServer:
     """A fork server for runs of models of their `own`, or of registered ones. It ends with this agent."""
 
@@ -107,17 +165,9 @@ class ForkServer:
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         kind = "own" if own else "registered"
-        command = [sys.executable, "-m", f"{__package__}.fork_server", "--root", str(root), "--kind", kind]
+        arguments = ["--root", str(root), "--kind", kind, "--room", " " * _ROOM]
         with theirs, open(root / "fork-server.log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--room", " " * _ROOM],
-                stdin=theirs.fileno(),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd=root,
-                env=environment(os.environ),
-            )
+            self._process = _begin(kind, arguments, root, theirs, log.fileno())
         self._hearing = asyncio.create_task(self._hear())
 
     @property
@@ -165,7 +215,9 @@ class ForkServer:
         try:
             while not waiting.done() and seconds > 0:
                 await asyncio.wait([waiting], timeout=_LOOK_SECONDS)
-                seconds = 0.0 if is_stopped(self._process.pid) else seconds - _LOOK_SECONDS
+                pid = self._process.pid
+                stands_still = pid is not None and is_stopped(pid)
+                seconds = 0.0 if stands_still else seconds - _LOOK_SECONDS
             if not waiting.done():
                 self.end()
                 return None
@@ -186,7 +238,8 @@ class ForkServer:
 
     def _heard(self, message: dict[str, Any]) -> None:
         match message:
-            case {"imported": True}:
+            case {"imported": pid}:
+                self._process.pid = pid
                 self._imported.set()
             case {"forked": None}:
                 self._asked.popleft().set_result(None)
@@ -208,8 +261,15 @@ class ForkServer:
         loop.remove_writer(self._socket)
         self._socket.close()
         self._process.kill()
-        self._process.wait()
         self._imported.set()
         for future in (*self._asked, *self._codes.values()):
             if not future.done():
                 future.set_result(None)
+
+
+def _begin(kind: str, arguments: Sequence[str], root: Path, agent: socket.socket, log: int) -> _FromZygote | _Started:
+    """Have a process that is forked from the emulator's zygote, or started by this agent where there is none."""
+    if has_zygote():
+        with suppress(OSError):
+            return _FromZygote(kind, arguments, root, agent, log)
+    return _Started(arguments, root, agent, log)
