@@ -28,7 +28,7 @@ class Kind:
     waits: bool = True
     """Whether a controller begins work that it finds declared, although no client asked for it."""
     package: str = ""
-    """The package with its parts."""
+    """The package with its parts; empty where these are still in the packages of the frame."""
 
     def __str__(self) -> str:
         return self.word or self.name
@@ -39,7 +39,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("run", "runs", "run.json", ("run", "stalls")),
         Kind("study", "studies", "study.json", ("study",)),
-        Kind("job", "jobs", "job.json", ("job",)),
+        Kind("job", "jobs", "job.json", ("job",), package="transient_magics.work.jobs"),
         Kind("bag", "bags", "bag.json", ("bag",)),
         # A Dask cluster without its client is of no use: the client declares another one.
         Kind("dask", "dasks", "dask.json", ("dask",), word="Dask cluster", waits=False),

@@ -13,7 +13,11 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.controller.decisions.core import Situation, idle_seconds
 from transient_magics.controller.decisions.ledger import leases
-from transient_magics.controller.jobs.decisions import (
+from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
+from transient_magics.protocol.job import JobSpec
+from transient_magics.protocol.run import RunSpec
+from transient_magics.spec import WORKER
+from transient_magics.work.jobs.decisions import (
     LEAVING_SECONDS,
     STOP_SECONDS,
     Begin,
@@ -24,10 +28,6 @@ from transient_magics.controller.jobs.decisions import (
     Warn,
     decide,
 )
-from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
-from transient_magics.protocol.job import JobSpec
-from transient_magics.protocol.run import RunSpec
-from transient_magics.spec import WORKER
 
 SECOND = 10**9
 

@@ -19,9 +19,6 @@ import pytest
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.controller import artifacts
-from transient_magics.controller.jobs import conduct
-from transient_magics.controller.jobs.archives import CUT, add_tail
-from transient_magics.controller.jobs.conduct import Jobs
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
@@ -33,6 +30,9 @@ from transient_magics.protocol.job import JobSpec
 from transient_magics.remote import Connection, generate_key
 from transient_magics.runtime.jobs import archive
 from transient_magics.spec import WORKER
+from transient_magics.work.jobs import conduct
+from transient_magics.work.jobs.archives import CUT, add_tail
+from transient_magics.work.jobs.conduct import Jobs
 
 SAID = "begins\nworks\ndone at 208\n"
 

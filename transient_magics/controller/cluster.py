@@ -19,6 +19,7 @@ from ..errors import ClusterError, RemoteError, unknown
 from ..files import write_atomically
 from ..journal import ClusterState, Journal, encode, events, now, read, replay
 from ..journal.declared import agree, agree_to_move, agreed, differences, resized, was_governed
+from ..kinds import KINDS, load
 from ..protocol import agent_commands, jsonl, layout
 from ..protocol.agent_commands import DISPATCHER, INPUT
 from ..protocol.cluster_commands import (
@@ -67,7 +68,6 @@ from .decisions.core import (
 from .decisions.giving_up import MEASURES, leaving
 from .decisions.restarting import asked
 from .forgotten import begin_without_journal
-from .jobs.conduct import Jobs
 from .metering import Metering
 from .opening import Opening
 from .place import command_socket, here
@@ -170,8 +170,9 @@ class Controller:
         self._studies = Studies(self._directory, recorder, self._link, self._runs.stop_trial)
         dasks = Dasks(self._directory, recorder, self._link, self._training_refused)
         bags = Bags(self._directory, recorder, self._link, dasks)
-        jobs = Jobs(self._directory, recorder, self._link)
-        self._works = {works.kind: works for works in (self._studies, self._runs, jobs, bags, dasks)}
+        packages = [kind.name for kind in KINDS.values() if kind.package]
+        loaded = [load(name, "conduct").create(self._directory, recorder, self._link) for name in packages]
+        self._works = {works.kind: works for works in (self._studies, self._runs, *loaded, bags, dasks)}
         self._deadlines = Deadlines(recorder, self._runs.save_run, self._runs.stop_trial)
         self._mover = Mover(self._directory, recorder, self._runs)
         self._reclaims = Reclaims(self._directory, recorder)

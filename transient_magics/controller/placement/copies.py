@@ -12,15 +12,15 @@ from pathlib import Path
 
 from ...cloud import CloudStorage
 from ...errors import CloudError, GoneError
+from ...kinds import load
 from ...protocol import layout
 from ...runtime.files.manifest import split
 from ..bags import arrivals
-from ..jobs import archives
 
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 60.0
-_COPIED = (*archives.IN_BUCKET, *arrivals.IN_BUCKET)
+_COPIED: tuple[str, ...] = (*load("job", "archives").IN_BUCKET, *arrivals.IN_BUCKET)
 
 
 class Copies:

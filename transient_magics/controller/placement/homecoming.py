@@ -16,6 +16,7 @@ from typing import Protocol
 from ...errors import ClusterError, ForeignError, RoomError
 from ...journal import ClusterState, Event, JobState, RunState, events
 from ...journal.declared import declared_study, note_brought, run_folder
+from ...kinds import load
 from ...protocol import layout
 from ...protocol.bag import events as b
 from ...remote import Connection
@@ -24,13 +25,14 @@ from ...spec import ClusterSpec, run_store
 from ..artifacts import MOST_COUNTS, Artifact, Source, VmFolder, bring, follow
 from ..bags import arrivals
 from ..dask import certificates
-from ..jobs import archives
 from ..runs import results
 from ..runs.checkpoint_copy import copy_checkpoints
 from ..studies.trial_folder import make
 from .seat import Seat
 
 log = logging.getLogger(__name__)
+
+_ARCHIVES = load("job", "archives")
 
 _AGAIN_SECONDS = 5.0
 _FOLLOWED = (layout.METRICS, layout.EVENTS)
@@ -157,7 +159,7 @@ class Homecoming:
     def _artifacts(self, name: str) -> Iterator[Artifact]:
         """All that a piece of work left so far, but the results of a run, which count together."""
         if job := self._state.jobs.get(name):
-            yield from archives.left(job)
+            yield from _ARCHIVES.left(job)
         if bag := self._state.bags.get(name):
             yield from arrivals.left(bag)
         yield from (made for (run, _), made in self._traces.items() if run == name)
@@ -177,7 +179,7 @@ class Homecoming:
                 self._done.add(artifact)
         if job := self._state.jobs.get(name):
             folder = self._directory / layout.JOBS / name
-            archives.forget_older(folder, newest(folder, job.kept.number if job.kept else 0))
+            _ARCHIVES.forget_older(folder, newest(folder, job.kept.number if job.kept else 0))
 
     async def _take(self, artifact: Artifact, source: Source) -> bool:
         try:
@@ -257,7 +259,7 @@ class Homecoming:
     def _follow_outputs(self, job: JobState) -> None:
         """Have what the job says now come here as it is said."""
         for rank in range(len(job.vms)):
-            output = archives.output(job.name, job.attempt, rank)
+            output = _ARCHIVES.output(job.name, job.attempt, rank)
             self._follow(_following(output.files[0]), output)
 
     def _follow(self, what: str, artifact: Artifact, *, rows: bool = False) -> None:

@@ -14,6 +14,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ...controller import on_vm
+from ...controller.artifacts import VmFolder, bring, fetched, follow
+from ...controller.on_vm import OnVm, ask, files_below, is_plain
+from ...controller.record import Recorder
+from ...controller.tasks import Tasks
+from ...controller.vms.link import Link
+from ...controller.works import STOPPED_BY_USER, Tick, Works
 from ...errors import ForeignError, RoomError
 from ...journal import Event, JobState, events, now
 from ...protocol import layout
@@ -22,13 +29,6 @@ from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
 from ...remote import Connection
 from ...runtime.jobs.archive import newest, path_of
-from .. import on_vm
-from ..artifacts import VmFolder, bring, fetched, follow
-from ..on_vm import OnVm, ask, files_below, is_plain
-from ..record import Recorder
-from ..tasks import Tasks
-from ..vms.link import Link
-from ..works import STOPPED_BY_USER, Tick, Works
 from . import archives
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
 
@@ -269,3 +269,8 @@ class _Part(OnVm):
         except TimeoutError:
             with suppress(OSError):  # no room: its end is in the journal
                 archives.add_tail(self._jobs.directory / self._printed.files[0], exited.tail)
+
+
+def create(directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> Jobs:
+    """Return what conducts the jobs of the cluster in `directory`."""
+    return Jobs(directory, recorder, link)

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ...controller.artifacts import MOST_ARCHIVE, MOST_OUTPUT, Artifact, look_for_room
 from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout
 from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
-from ..artifacts import MOST_ARCHIVE, MOST_OUTPUT, Artifact, look_for_room
 
 CUT = "[transient] what was said here did not come from the VM"
 
