@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import grimp
 import pytest
 
+import transient_magics as tm
 from tools import modules
 
 SOURCES = {
@@ -40,3 +43,9 @@ def test_small_modules_with_one_importer_are_listed(graph: grimp.ImportGraph, tm
 
 def test_imports_for_type_checkers_and_in_functions_make_cycles(graph: grimp.ImportGraph) -> None:
     assert modules.cycles(graph) == [["some_package.b", "some_package.c"]]
+
+
+def test_no_module_hides_a_public_name() -> None:
+    # The import system binds a submodule in its package, also over a function of that name.
+    modules_of_that_name = [name for name in tm.__all__ if find_spec(f"transient_magics.{name}") is not None]
+    assert all(isinstance(getattr(tm, name), ModuleType) for name in modules_of_that_name)

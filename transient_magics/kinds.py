@@ -39,7 +39,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Kind("run", "runs", "run.json", ("run", "stalls")),
         Kind("study", "studies", "study.json", ("study",)),
-        Kind("job", "jobs", "job.json", ("job",), package="transient_magics.work.jobs"),
+        Kind("job", "jobs", "job.json", ("job",), package="transient_magics.works.jobs"),
         Kind("bag", "bags", "bag.json", ("bag",)),
         # A Dask cluster without its client is of no use: the client declares another one.
         Kind("dask", "dasks", "dask.json", ("dask",), word="Dask cluster", waits=False),

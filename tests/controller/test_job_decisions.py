@@ -17,7 +17,7 @@ from transient_magics.journal import ClusterState, Event, bill, events, fold, re
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.run import RunSpec
 from transient_magics.spec import WORKER
-from transient_magics.work.jobs.decisions import (
+from transient_magics.works.jobs.decisions import (
     LEAVING_SECONDS,
     STOP_SECONDS,
     Begin,

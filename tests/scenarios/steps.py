@@ -52,7 +52,7 @@ from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import WORKER, ClusterSpec, PriceLine, WorkerGroup
-from transient_magics.work.jobs.conduct import Jobs
+from transient_magics.works.jobs.conduct import Jobs
 
 BEGAN = 1_767_225_600.0
 """2026-01-01 00:00:00 UTC, when every cluster here is declared."""
