@@ -25,7 +25,7 @@ from transient_magics.panels.job import Drawn
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime.jobs.archive import pack
-from transient_magics.spec import CONTROLLER
+from transient_magics.spec import CONTROLLER, WORKER
 
 SPEC = JobSpec("job-1", "python train.py", keep="out")
 SEATED = (
@@ -34,6 +34,10 @@ SEATED = (
         provisioning_model="standard", hourly=0.02, on_demand_hourly=0.02,
     ),
     events.ControllerMoved(vm="controller-0"),
+)  # fmt: skip
+RENTED = events.VmRequested(
+    vm="worker-0", role=WORKER, slot=0, zone="z", accelerator="", machine_type="e2-standard-2",
+    provisioning_model="spot", hourly=0.02, on_demand_hourly=0.06,
 )  # fmt: skip
 BEGAN = events.JobBegan(job="job-1", attempt=1, vms=("worker-0",))
 
@@ -45,7 +49,7 @@ def job_with(*history: Event, purpose: str = "training") -> Job:
     spec = specify(client.Declaration("cpux2", name="one", purpose=purpose))
     with Journal(directory / layout.JOURNAL) as journal:
         declared = events.JobDeclared(job="job-1", spec=SPEC.to_dict())
-        for event in (events.ClusterDeclared(spec=spec.to_dict()), declared, *history):
+        for event in (events.ClusterDeclared(spec=spec.to_dict()), RENTED, declared, *history):
             journal.append(event)
     return Job("job-1", Cluster("one"))
 

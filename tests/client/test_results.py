@@ -468,9 +468,9 @@ def test_a_misspelt_hyperparameter_is_found_before_anything_is_queued(
     monkeypatch.setattr(client.commands, "send", lambda *_: {})
     t2t = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_digits", "train_steps": 5}
     known = {**t2t, "cluster": run.cluster, "source": "hparams.add_hparam('own_size', 3)"}
-    with pytest.raises(DeclarationError, match=r"no hyper-parameter 'learning_rat' \(--hparams\).*learning_rate"):
+    with pytest.raises(DeclarationError, match=r"'learning_rat' \(--hparams\)\. Did you mean learning_rate\?"):
         client.train(**known, hparams="num_hidden_layers=2,learning_rat=0.1")
-    with pytest.raises(DeclarationError, match=r"no hyper-parameter 'hiden_size' \(--over\).*hidden_size"):
+    with pytest.raises(DeclarationError, match=r"'hiden_size' \(--over\)\. Did you mean hidden_size\?"):
         client.declare_study(**known, over="learning_rate=1e-3:1e-1:log hiden_size=8,16", objective="max accuracy")
     assert not list((run.cluster.directory / "studies").glob("*"))
     assert client.train(**known, hparams="own_size=4,learning_rate=0.1").name == "run-2"

@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import transient_magics as tm
 from tests.homes import own_home
 from tests.journal.test_taken_names import DECLARED
-from transient_magics import client, places
+from transient_magics import places
 from transient_magics.cli import program
 from transient_magics.client import commands
 from transient_magics.client.dask import connection
@@ -159,7 +159,7 @@ def test_programs_read_work_clusters_and_events_as_json(
         return capsys.readouterr().out
 
     work = json.loads(printed("work", "one"))
-    assert work == client.work(cluster).data
+    assert work == tm.work(cluster).data
     (listed,) = json.loads(printed("cluster", "list"))
     assert {name: listed[name] for name in ("name", "phase", "workers", "project")} == {
         "name": "one",
@@ -190,11 +190,11 @@ def test_unknown_work_is_the_same_error_for_every_kind(cluster: tm.Cluster) -> N
 
 
 def test_all_work_is_in_one_list(cluster: tm.Cluster) -> None:
-    listed = client.work(cluster)
+    listed = tm.work(cluster)
     assert [(row.name, row.kind, row.phase) for row in listed.rows] == [
         (name, kind, "declared") for name, (kind, _) in WORK.items()
     ]
-    assert [handle.name for handle in client.work()] == [handle.name for handle in cluster.work()] == [*WORK]
+    assert [handle.name for handle in tm.work()] == [handle.name for handle in cluster.work()] == [*WORK]
     assert listed.data[0] == {
         "kind": "run", "name": "run-1", "cluster": "one", "phase": "declared",
         "since": cluster.state.runs["run-1"].declared_at, "cost": 0.0,

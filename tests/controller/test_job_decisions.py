@@ -13,6 +13,7 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.controller.decisions.core import Situation, idle_seconds
 from transient_magics.controller.decisions.ledger import leases
+from transient_magics.errors import JournalError
 from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.run import RunSpec
@@ -419,3 +420,11 @@ def test_whatever_happens_no_revocation_is_a_failure_all_ends_and_costs_sum_to_t
     moment = cluster.time + 5.0
     account = bill(cluster.state, moment)
     assert sum(account.lines.values()) == pytest.approx(account.total)
+
+
+def test_an_attempt_on_vms_that_the_cluster_never_had_is_refused() -> None:
+    cluster = Cluster()
+    cluster.declare(workers=2)
+    with pytest.raises(JournalError, match="has no VM ghost"):
+        cluster.record(events.JobBegan(job="job-1", attempt=1, vms=("worker-0", "ghost")))
+    assert [type(decision) for decision in cluster.look()] == [Begin]

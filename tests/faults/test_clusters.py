@@ -76,7 +76,7 @@ def test_the_same_name_twice_is_refused_and_harms_nothing(pair: tuple[Patient, P
 
 def test_commands_that_cannot_be_meant_are_refused_in_one_sentence(pair: tuple[Patient, Patient]) -> None:
     left, _ = pair
-    with pytest.raises(ClusterError, match="no VM worker-77"):
+    with pytest.raises(ClusterError, match="Unknown VM 'worker-77'"):
         left.cluster.revoke("worker-77")
     with pytest.raises(ClusterError, match="on demand"):
         left.cluster.revoke("ps-0")

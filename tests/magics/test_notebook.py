@@ -95,7 +95,7 @@ def test_a_mistake_fails_the_cell_with_one_line(home: Path) -> None:
     mistakes = {
         "%transient_cluster k80x": "column 5",
         "%%train --model resnet --train-steps 5\nx = 1": "needs --hparams-set",
-        "%transient_cluster delete nope": "no cluster nope",
+        "%transient_cluster delete nope": "Unknown cluster 'nope'",
     }
     notebook = notebook_of("%load_ext transient_magics", *mistakes)
     runner = runner_of(notebook)

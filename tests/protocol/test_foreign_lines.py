@@ -203,7 +203,7 @@ def test_the_ground_floor_needs_nothing_but_the_standard_library() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, encoding="utf-8"
     ).stdout.split()
     ours = {name for name in found if name.startswith("transient_magics")}
-    assert {name.split(".")[1] for name in ours if "." in name} <= {"protocol", "version"}
+    assert {name.split(".")[1] for name in ours if "." in name} <= {"imports", "kinds", "protocol", "version"}
     assert {name.split(".")[0] for name in found if name.split(".")[0] not in sys.stdlib_module_names} == {
         "transient_magics"
     }

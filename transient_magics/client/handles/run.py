@@ -114,7 +114,7 @@ class Run(Handle[RunState, Result]):
     def place(self) -> tuple[str, str | None] | None:
         """Where its checkpoints are kept (`gs://bucket/path`) and in which project, as this machine knows it."""
         try:
-            store = declared_run(self.cluster.directory, self.state).spec.store
+            store = self.declared.store
             return (store, agreed(self.cluster.directory).project) if store else None
         except TransientError:  # nothing of it is here yet
             return None
@@ -175,8 +175,15 @@ class Run(Handle[RunState, Result]):
     @property
     def declared(self) -> RunSpec:
         """The declaration of the run, as this machine knows it, also before the controller has recorded it."""
-        known = self._state_in(self.cluster.state) or unknown_run(self.name)
-        return declared_run(self.cluster.directory, known).spec
+        return declared_run(self.cluster.directory, self.recorded).spec
+
+    @property
+    def recorded(self) -> RunState:
+        """The state of the run in the journal, or one without steps where the journal does not have the run.
+
+        The checkpoints in the folder of a run can be used although its cluster's journal is lost.
+        """
+        return self._state_in(self.cluster.state) or unknown_run(self.name)
 
     def agree(self, proposal: int | None = None) -> None:
         """Have the workers that are proposed for it now (`--adapt ask`), or those of the proposal of that number.
@@ -303,7 +310,7 @@ class Run(Handle[RunState, Result]):
     @property
     def best(self) -> Best | None:
         """The best evaluation so far, whose checkpoint is kept (`--keep-best`); None before the first."""
-        found = self.state.best
+        found = self.recorded.best
         if found is None:
             return None
         here = self.directory / found.path if is_path(found.path) else None
@@ -414,7 +421,7 @@ class Run(Handle[RunState, Result]):
             why = getattr(error, "strerror", None) or error
             raise TrainingError(f"The results of {self.name} cannot be written: {why}", where=str(target)) from error
         if place := self.place:
-            fetch(*place, target, results=self.state.over)
+            fetch(*place, target, results=self.recorded.over)
         return target
 
     def _copy_to(self, target: Path) -> None:

@@ -52,7 +52,7 @@ def _ask(
         import numpy
     except ImportError:
         raise TrainingError(f"run.{do} needs NumPy, which is not installed on this machine") from None
-    given = inputs if _is_structure(inputs, own=not run.state.spec.model) else {INPUTS: inputs}
+    given = inputs if _is_structure(inputs, own=not run.recorded.spec.model) else {INPUTS: inputs}
     found = [(name_of(INPUTS, path), value) for path, value in leaves(given)]
     names = unique(name for name, _ in found)
     arrays = {name: _array(numpy, name, value) for name, (_, value) in zip(names, found, strict=True)}
@@ -113,7 +113,7 @@ def with_checkpoint(run: Run, temporary: Path, checkpoint: str | int) -> tuple[P
     Its own, or one filled from its bucket. `checkpoint`: `last`, `best`, or the step of one that is kept. Raises
     TrainingError where there is none such.
     """
-    state, wanted = run.state, _wanted(run, checkpoint)
+    state, wanted = run.recorded, _wanted(run, checkpoint)
     here = Checkpoints(run.directory / layout.CHECKPOINTS).steps()
     newest = wanted is None and (not state.shipped or here[:1] >= [state.shipped_step or 0])
     if here and (newest or wanted in here):
@@ -139,7 +139,7 @@ def _wanted(run: Run, checkpoint: str | int) -> int | None:
         return None
     if checkpoint == "best":
         if (best := run.best) is None:
-            declared = run.state.spec.objective
+            declared = run.recorded.spec.objective
             fix = "Declare it with --keep-best accuracy." if declared is None else "It comes with the first evaluation."
             raise TrainingError(f"{run.name} has no best checkpoint", where=run.cluster.name, fix=fix)
         return best.step
@@ -149,7 +149,7 @@ def _wanted(run: Run, checkpoint: str | int) -> int | None:
 
 
 def _no_checkpoint(run: Run, step: int | None) -> TrainingError:
-    when = "" if run.state.over else " yet"
+    when = "" if run.recorded.over else " yet"
     what = "no checkpoint" if step is None else f"no checkpoint of step {step:,}"
     return TrainingError(f"{run.name} has {what}{when}", where=run.cluster.name)
 

@@ -48,7 +48,7 @@ class _Written:
 
 def write(run: Run, folder: Path) -> Path:
     """Bring `folder` up to date. Raises TrainingError where it holds another run's, or cannot be written."""
-    state = run.state
+    state = run.recorded
     identity = f"{run.cluster.name}/{run.name} of {state.declared_at:.3f}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def _measured(row: Mapping[str, Any], speed: float | None) -> dict[str, Any]:
 
 def _journal(run: Run, written: _Written, records: Records) -> None:
     """What the chief reported, the evaluations, and what happened to the cluster between the run's begin and end."""
-    step, state = 0, run.state
+    step, state = 0, run.recorded
     end = state.ended_at if state.over else math.inf
     for event in read(run.cluster.directory / layout.JOURNAL):
         its_run = getattr(event, "run", "")

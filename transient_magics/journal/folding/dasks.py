@@ -6,7 +6,7 @@ from ...protocol.dask.spec import DaskSpec
 from .. import events as e
 from ..jobs import DaskState
 from ..state import ClusterState
-from .rules import Rules, declare, with_work
+from .rules import Rules, declare, refuse_unknown_vms, with_work
 
 rules = Rules()
 
@@ -27,6 +27,7 @@ def _heard(
 
 @rules.of(e.DaskBegan)
 def _(state: ClusterState, event: e.DaskBegan) -> ClusterState:
+    refuse_unknown_vms(state, [event.vm])
     return with_work(state, "dask", event.dask, phase="running", vm=event.vm)
 
 

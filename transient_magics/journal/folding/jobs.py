@@ -6,7 +6,7 @@ from ...protocol.job import JobSpec
 from .. import events as e
 from ..jobs import JobState
 from ..state import ClusterState
-from .rules import Rules, declare, with_work
+from .rules import Rules, declare, refuse_unknown_vms, with_work
 
 rules = Rules()
 
@@ -22,6 +22,7 @@ def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
     job = state.jobs[event.job]
     if event.attempt != job.attempt + 1 or job.vms:
         raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
+    refuse_unknown_vms(state, event.vms)
     return with_work(
         state,
         "job",

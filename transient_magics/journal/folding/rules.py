@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cache
 from typing import TypeVar, cast
@@ -50,6 +50,13 @@ def declare(state: ClusterState, work: Work[object]) -> ClusterState:
     if why := state.taken(work.kind, work.name):
         raise ValueError(why)
     return _put(state, work)
+
+
+def refuse_unknown_vms(state: ClusterState, vms: Iterable[str]) -> None:
+    """Raise ValueError where work is given to a VM that the cluster never had: a VM may have written the event."""
+    unknown = [vm for vm in vms if vm not in state.vms]
+    if unknown:
+        raise ValueError(f"the cluster has no VM {', '.join(unknown)}")
 
 
 def with_work(state: ClusterState, kind: str, name: str, /, **changes: object) -> ClusterState:
