@@ -82,7 +82,7 @@ def test_commands_that_cannot_be_meant_are_refused_in_one_sentence(pair: tuple[P
         left.cluster.revoke("ps-0")
     with pytest.raises(DeclarationError, match="more than the 4"):
         left.cluster.resize("k80x9")
-    with pytest.raises(ClusterError, match=r"Unknown running VM 'worker-77' .*Known: .*worker-0"):
+    with pytest.raises(ClusterError, match=r"Unknown VM 'worker-77' .*Known: .*worker-0"):
         left.cluster.logs("worker-77")
     with pytest.raises(ClusterError, match="Unknown cluster 'nowhere'"):
         client.cluster("nowhere")
