@@ -183,3 +183,11 @@ def test_the_evidence_on_deadlines_is_what_the_table_shows() -> None:
     assert {round(share) for share in late[1]} == {9}
     assert (round(min(late[4])), round(max(late[4]))) == (2, 5)
     assert "9% of such runs were late with one VM, and 2 to 5% with four" in text
+    planned = [
+        share
+        for drop in (5, 10)
+        for share in shares(f"deadline kept, drop of {drop}%, noise, planned at the lower end", "", "above")
+    ]
+    assert len(planned) == 4
+    assert (min(planned), max(planned)) == (0, pytest.approx(100 * 3 / 400))
+    assert "0 to 3 of 400 late" in text
