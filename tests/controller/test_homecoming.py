@@ -179,6 +179,30 @@ async def test_an_archive_that_is_not_what_was_told_is_fetched_once_and_the_next
     assert not path_of(directory / layout.JOBS / "job-1", 1).exists()
 
 
+async def test_an_archive_that_is_not_there_yet_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.02)
+    there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
+    asked = asyncio.Event()
+    looked_for = there.exists
+
+    async def exists(path: str) -> bool:
+        found = await looked_for(path)
+        asked.set()
+        return found
+
+    monkeypatch.setattr(there, "exists", exists)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host, _ = reached(there, directory, group)
+        archive = path_of(there.folder / layout.JOBS / "job-1", 1)
+        aside = archive.rename(tmp_path / "aside")
+        await asked.wait()
+        aside.rename(archive)
+        await until(path_of(directory / layout.JOBS / "job-1", 1).exists)
+        host.tasks.cancel_all()
+
+
 def declared(folder: Path, *names: str) -> Path:
     """The folder of run-1 below that one, with these files and its declaration."""
     run = folder / layout.RUNS / "run-1"

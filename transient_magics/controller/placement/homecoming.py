@@ -61,7 +61,7 @@ class Homecoming:
         self._directory, self._spec, self._host = directory, spec, host
         self._seat = VmFolder(host.live, Seat.folder(spec.name))
         self._done: set[Artifact] = set()
-        """Artifacts that came since this program began, were refused, or were not there."""
+        """Artifacts that came since this program began, or were refused."""
         self._traces: dict[tuple[str, str], Artifact] = {}
         """The latest trace that was told of, by run and worker."""
 
@@ -170,23 +170,29 @@ class Homecoming:
         return artifact.version is None and all((self._directory / name).exists() for name in artifact.files)
 
     async def _bring(self, name: str, what: str, source: Source) -> None:
-        """Bring the artifacts of a piece of work that are called so, until none is missing."""
-        while missing := [artifact for artifact in self._missing(name) if artifact.what == what]:
+        """Bring the artifacts of a piece of work that are called so; one that the source lacks is tried again later."""
+        absent: set[Artifact] = set()
+        while missing := [
+            artifact for artifact in self._missing(name) if artifact.what == what and artifact not in absent
+        ]:
             for artifact in missing:
                 for file in artifact.files:
                     self._host.cancel(_following(file))
-                await self._take(artifact, source)
-                self._done.add(artifact)
+                if await self._take(artifact, source):
+                    self._done.add(artifact)
+                else:
+                    absent.add(artifact)
         if job := self._state.jobs.get(name):
             folder = self._directory / layout.JOBS / name
             _ARCHIVES.forget_older(folder, newest(folder, job.kept.number if job.kept else 0))
 
     async def _take(self, artifact: Artifact, source: Source) -> bool:
+        """Bring an artifact. Return False where the source lacks it; one that is refused is not asked for again."""
         try:
             return await bring(artifact, self._directory, source)
         except ForeignError as error:
             log.warning("the %s was not taken: %s", artifact.what, error)
-            return False
+            return True
 
     # Runs
 
