@@ -2,8 +2,7 @@
 
 `python tools/gallery.py [NOTEBOOK ...]`, by default those of `notebooks/`. GitHub and JupyterLab show pictures of a
 notebook that they do not trust, and drop inline SVG. Panels are pictured before the cell that deletes their cluster.
-The notebooks in LONG need hours on an idle machine and run only when they are named.
-Cells with the tag `trains` are skipped: their results are rows in a file beside the notebook.
+The published study, `icac19.ipynb`, trains nothing: its rows are in a file beside it (`notebooks/paper.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from tests.browser.lab import Lab, chromium, jupyterlab  # noqa: E402
 from tests.homes import own_home  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
-LONG = ("icac19", "lennard-jones")
 SCALE = 1.5
 """Pixels of a picture for each CSS pixel."""
 COLOURS = 128
@@ -78,8 +76,7 @@ class GalleryError(Exception):
 def main() -> int:
     """Return 0 when every notebook ran and is stored."""
     parser = argparse.ArgumentParser(description=__doc__)
-    usual = [path for path in sorted(NOTEBOOKS.glob("*.ipynb")) if path.stem not in LONG]
-    parser.add_argument("notebooks", nargs="*", type=Path, default=usual)
+    parser.add_argument("notebooks", nargs="*", type=Path, default=sorted(NOTEBOOKS.glob("*.ipynb")))
     chosen = parser.parse_args().notebooks
     with opened_lab(SCALE) as lab:
         for path in chosen:
@@ -128,7 +125,7 @@ def run(lab: Lab, path: Path) -> str:
     page.evaluate(_CLEAR)
     pictures: dict[Place, Picture] = {}
     for index, cell in enumerate(source.cells):
-        if cell.cell_type != "code" or "trains" in cell.metadata.get("tags", ()):
+        if cell.cell_type != "code":
             continue
         if cell.source.startswith(NEXT_MOMENT) or "delete" in cell.source:
             take_pictures(page, pictures)
