@@ -107,6 +107,8 @@ def test_a_stored_notebook_shows_results(path: Path) -> None:
     pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     assert pictures
     assert all(base64.b64decode("".join(picture)).startswith(PNG) for picture in pictures)
+    charts = [cell for cell in cells if "plt.subplots(" in "".join(cell["source"])]
+    assert all("image/png" in str(cell["outputs"]) for cell in charts)
     assert all(cell["execution_count"] for cell in cells)
 
 
