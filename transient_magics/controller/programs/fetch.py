@@ -25,7 +25,7 @@ from ...runtime.files import manifest
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import EMULATED_PROJECT
 from ..answer import answer
-from ..runs.results import NAMES
+from ..runs.artifacts import NAMES
 
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 30  # of one of its files beside the checkpoints

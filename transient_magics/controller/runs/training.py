@@ -31,11 +31,11 @@ from ..foreign import Refusals
 from ..packages import gather
 from ..place import here
 from ..vms.link import Link, Work
+from .artifacts import Results, thin_metrics
 from .bucket_token import Mint, TokenKeeper, only_own, tokens
 from .checking import counts, reason_against
 from .chief_line import ChiefLine
 from .earlier_check import found_alike
-from .results import Results, thin_metrics
 from .sending import files_of, send_newest, send_rest
 from .shipments import CHECKPOINTS, INTO_BUCKET_SECONDS, SHIP_SECONDS, Shipments
 

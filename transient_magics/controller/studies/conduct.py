@@ -29,8 +29,8 @@ from ..tasks import Tasks
 from ..vms.link import Link
 from ..works import STOPPED_BY_USER, Tick, Turn, Works, refuse_when_ending
 from . import turn
+from .artifacts import make
 from .decisions import Ask, Decision, Declare, End, StopRun, Tell, decide
-from .trial_folder import make
 
 log = logging.getLogger(__name__)
 
