@@ -45,7 +45,7 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         # A kind whose work begins other work stands before that: the control loop takes them in this order.
-        Kind("study", "studies", "study.json", ("study",), moves=True, package="transient_magics.controller.studies"),
+        Kind("study", "studies", "study.json", ("study",), moves=True, package="transient_magics.works.studies"),
         Kind(
             "run",
             "runs",

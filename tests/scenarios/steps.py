@@ -37,7 +37,6 @@ from transient_magics.controller.decisions.ledger import Leases, leases
 from transient_magics.controller.decisions.moving import meant
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.runs.conduct import Runs
-from transient_magics.controller.studies.conduct import Studies
 from transient_magics.controller.vms.machines import requested
 from transient_magics.controller.works import Tick
 from transient_magics.deadlines.decisions import decide as decide_deadline
@@ -53,6 +52,7 @@ from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import WORKER, ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.works.jobs.conduct import Jobs
+from transient_magics.works.studies.conduct import Studies
 
 BEGAN = 1_767_225_600.0
 """2026-01-01 00:00:00 UTC, when every cluster here is declared."""

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ...controller.placement.homecoming import Sync
 from ...files import write_atomically
 from ...journal import StudyState, now
 from ...journal.declared import declared_study
 from ...protocol import layout
 from ...protocol.run import Value
 from ...spec import run_store
-from ..placement.homecoming import Sync
 
 
 def make(directory: Path, study: str, number: int, repeat: int, params: Mapping[str, Value], store: str | None) -> None:
