@@ -57,7 +57,7 @@ KINDS: dict[str, Kind] = {
             package="transient_magics.controller.runs",
         ),
         Kind("job", "jobs", "job.json", ("job",), saves=True, package="transient_magics.works.jobs"),
-        Kind("bag", "bags", "bag.json", ("bag",), package="transient_magics.controller.bags"),
+        Kind("bag", "bags", "bag.json", ("bag",), package="transient_magics.works.bags"),
         # A Dask cluster without its client is of no use: the client declares another one.
         Kind(
             "dask",

@@ -17,10 +17,6 @@ import pytest
 
 from tests.panels.stories import declaration
 from transient_magics.controller import artifacts, on_vm
-from transient_magics.controller.bags import artifacts as of_bags
-from transient_magics.controller.bags import conduct
-from transient_magics.controller.bags.conduct import Bags, _Follower
-from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
 from transient_magics.controller.dask.conduct import Dasks
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
@@ -35,6 +31,10 @@ from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.names import is_name
 from transient_magics.protocol.study import parse_space
+from transient_magics.works.bags import artifacts as of_bags
+from transient_magics.works.bags import conduct
+from transient_magics.works.bags.conduct import Bags, _Follower
+from transient_magics.works.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
 
 Block = list[tuple[int, bytes]]
 SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_hours=2.0)

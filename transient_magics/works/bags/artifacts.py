@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...controller.artifacts import MOST_ARRAYS, MOST_SURROGATE, Artifact
+from ...controller.placement.homecoming import Sync
 from ...journal import Event
 from ...journal.bags.state import DeclaredBag
 from ...protocol import layout
 from ...protocol.bag.events import BagLearnt, BagResult
-from ..artifacts import MOST_ARRAYS, MOST_SURROGATE, Artifact
-from ..placement.homecoming import Sync
 
 
 def can_read() -> bool:

@@ -16,6 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from ...controller import on_vm
+from ...controller.artifacts import Artifact, VmFolder, bring
+from ...controller.dask.conduct import Dasks
+from ...controller.foreign import RefusedError
+from ...controller.on_vm import OnVm
+from ...controller.record import Recorder
+from ...controller.tasks import Tasks
+from ...controller.vms.link import Link
+from ...controller.works import Tick, Works
 from ...errors import ClusterError, ForeignError, RoomError, install_extra
 from ...files import write_atomically
 from ...journal import now, read
@@ -27,15 +36,6 @@ from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ...protocol.dask.spec import DaskSpec
-from .. import on_vm
-from ..artifacts import Artifact, VmFolder, bring
-from ..dask.conduct import Dasks
-from ..foreign import RefusedError
-from ..on_vm import OnVm
-from ..record import Recorder
-from ..tasks import Tasks
-from ..vms.link import Link
-from ..works import Tick, Works
 from . import artifacts
 from .decisions import Begin, End, EndDask, Say, decide
 
