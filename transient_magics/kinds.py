@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
             word="Dask cluster",
             waits=False,
             needs_server=True,
-            package="transient_magics.controller.dask",
+            package="transient_magics.works.dask",
         ),
     )
 }

@@ -17,7 +17,6 @@ import pytest
 
 from tests.panels.stories import declaration
 from transient_magics.controller import artifacts, on_vm
-from transient_magics.controller.dask.conduct import Dasks
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
@@ -35,6 +34,7 @@ from transient_magics.works.bags import artifacts as of_bags
 from transient_magics.works.bags import conduct
 from transient_magics.works.bags.conduct import Bags, _Follower
 from transient_magics.works.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
+from transient_magics.works.dask.conduct import Dasks
 
 Block = list[tuple[int, bytes]]
 SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_hours=2.0)

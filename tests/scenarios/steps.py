@@ -18,7 +18,6 @@ from unittest import mock
 
 from tests import virtual_time as loop
 from tests.simulation.clock import Clock
-from transient_magics.controller.dask.conduct import Dasks
 from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import (
     Arrive,
@@ -51,6 +50,7 @@ from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import WORKER, ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.works.bags.conduct import Bags
+from transient_magics.works.dask.conduct import Dasks
 from transient_magics.works.jobs.conduct import Jobs
 from transient_magics.works.studies.conduct import Studies
 

@@ -18,7 +18,6 @@ from typing import Any, cast
 
 from ...controller import on_vm
 from ...controller.artifacts import Artifact, VmFolder, bring
-from ...controller.dask.conduct import Dasks
 from ...controller.foreign import RefusedError
 from ...controller.on_vm import OnVm
 from ...controller.record import Recorder
@@ -36,6 +35,7 @@ from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ...protocol.dask.spec import DaskSpec
+from ..dask.conduct import Dasks
 from . import artifacts
 from .decisions import Begin, End, EndDask, Say, decide
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...controller.placement.homecoming import Sync
 from ...journal import DaskState
 from ...protocol import layout
 from ...spec import ClusterSpec
-from ..placement.homecoming import Sync
 from . import certificates
 
 

@@ -12,6 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...controller import on_vm
+from ...controller.on_vm import OnVm, ask, files_below
+from ...controller.record import Recorder
+from ...controller.tasks import Tasks
+from ...controller.vms.link import Link
+from ...controller.works import STOPPED_BY_USER, Tick, Works
 from ...errors import ClusterError, ForeignError
 from ...journal import DaskState, Event, VmState, events, now
 from ...protocol import layout
@@ -19,12 +25,6 @@ from ...protocol.agent_commands import BeginDask, EndDask
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import from_dask
 from ...remote import push_bundle
-from .. import on_vm
-from ..on_vm import OnVm, ask, files_below
-from ..record import Recorder
-from ..tasks import Tasks
-from ..vms.link import Link
-from ..works import STOPPED_BY_USER, Tick, Works
 from . import certificates
 from .decisions import Begin, Decision, End, Stop, decide, parts
 
