@@ -54,7 +54,7 @@ KINDS: dict[str, Kind] = {
             moves=True,
             saves=True,
             needs_server=True,
-            package="transient_magics.controller.runs",
+            package="transient_magics.works.runs",
         ),
         Kind("job", "jobs", "job.json", ("job",), saves=True, package="transient_magics.works.jobs"),
         Kind("bag", "bags", "bag.json", ("bag",), package="transient_magics.works.bags"),

@@ -34,7 +34,6 @@ from transient_magics.controller.decisions.core import (
 from transient_magics.controller.decisions.ledger import Leases, leases
 from transient_magics.controller.decisions.moving import meant
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.conduct import Runs
 from transient_magics.controller.vms.machines import requested
 from transient_magics.controller.works import Tick
 from transient_magics.deadlines.decisions import decide as decide_deadline
@@ -52,6 +51,7 @@ from transient_magics.spec import WORKER, ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.works.bags.conduct import Bags
 from transient_magics.works.dask.conduct import Dasks
 from transient_magics.works.jobs.conduct import Jobs
+from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.studies.conduct import Studies
 
 BEGAN = 1_767_225_600.0

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...controller.record import Recorder
-from ...controller.runs.conduct import Runs
 from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import STOPPED_BY_USER, Tick, Turn, Works, refuse_when_ending
@@ -28,6 +27,7 @@ from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, run_store
 from ...trials import Twin, missing, point, random_point
+from ..runs.conduct import Runs
 from . import turn
 from .artifacts import make
 from .decisions import Ask, Decision, Declare, End, StopRun, Tell, decide

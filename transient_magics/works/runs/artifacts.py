@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 
 from ...cloud import CloudStorage
+from ...controller.artifacts import MOST_COUNTS, MOST_METRICS, MOST_TRACE, Artifact, Source
+from ...controller.placement.homecoming import Action, Homecoming, Sync
 from ...errors import ClusterError, ForeignError
 from ...journal import Event, RunState, events, metrics
 from ...journal.declared import note_brought
 from ...protocol import layout
 from ...runtime.files.manifest import split
-from ..artifacts import MOST_COUNTS, MOST_METRICS, MOST_TRACE, Artifact, Source
-from ..placement.homecoming import Action, Homecoming, Sync
 from .checking import check_counts
 from .checkpoint_copy import copy_checkpoints
 
