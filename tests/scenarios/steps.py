@@ -18,7 +18,6 @@ from unittest import mock
 
 from tests import virtual_time as loop
 from tests.simulation.clock import Clock
-from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import (
     Arrive,
     BeginDeletion,
@@ -52,6 +51,7 @@ from transient_magics.works.bags.conduct import Bags
 from transient_magics.works.dask.conduct import Dasks
 from transient_magics.works.jobs.conduct import Jobs
 from transient_magics.works.runs.conduct import Runs
+from transient_magics.works.runs.deadline_situation import seen
 from transient_magics.works.studies.conduct import Studies
 
 BEGAN = 1_767_225_600.0

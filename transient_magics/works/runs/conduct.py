@@ -16,7 +16,6 @@ from typing import Any
 
 from ...catalog import DISK_GB
 from ...controller.commands import PATIENCE, still_looking
-from ...controller.deadlines.conduct import Deadlines
 from ...controller.decisions.ledger import Leases, leases, to_check, to_conduct
 from ...controller.decisions.preparation import scaled
 from ...controller.record import Recorder
@@ -33,6 +32,7 @@ from ...protocol.vm_events import ProcessGaveUp
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, RunSpec, run_store
 from ...spec.places import slot_of
+from .deadlines import Deadlines
 from .tracing import bring
 from .training import Training
 
