@@ -41,6 +41,7 @@ SETTLE_MILLISECONDS = 4_000
 WIDTH, HEIGHT = 1180, 3200
 """Size of the page in CSS pixels. Panels are pictured whole, so the page is higher than the highest one."""
 
+CHART = "plt.subplots("
 NEXT_MOMENT = ("%%sweep", "%%bag")
 """Cells that show the panel of their cluster once more: the first one is pictured while its VMs start."""
 SHORTEST_HOST = 5
@@ -60,6 +61,8 @@ class Picture:
 
 _CLEAR = """() => { for (const cell of jupyterapp.shell.currentWidget.content.widgets)
     if (cell.model.type === 'code') { cell.model.clearExecution(); } }"""
+_CLEAR_CELL = "index => jupyterapp.shell.currentWidget.content.widgets[index].model.clearExecution()"
+_OUTPUTS = "index => jupyterapp.shell.currentWidget.content.widgets[index].model.outputs.length"
 _SELECT = "index => { jupyterapp.shell.currentWidget.content.activeCellIndex = index; }"
 _ENDED = """index => /^\\[\\d+\\]/.test(
     jupyterapp.shell.currentWidget.content.widgets[index].node.querySelector('.jp-InputPrompt')?.textContent ?? '')"""
@@ -129,10 +132,9 @@ def run(lab: Lab, path: Path) -> str:
             continue
         if cell.source.startswith(NEXT_MOMENT) or "delete" in cell.source:
             take_pictures(page, pictures)
-        page.evaluate(_SELECT, index)
-        lab.command(page, "notebook:run-cell")
-        page.wait_for_function(_ENDED, arg=index, timeout=CELL_MILLISECONDS)
+        run_cell(lab, page, index)
     take_pictures(page, pictures)
+    draw_lost_charts(lab, page, source.cells)
     lab.save(page)
     lab.close_pages(reuse=True)
     lab.end_kernels()
@@ -146,6 +148,28 @@ def run(lab: Lab, path: Path) -> str:
             ]
     text = nbformat.writes(source) + "\n"
     return without_places(text, path.name, lab)
+
+
+def run_cell(lab: Lab, page: Page, index: int) -> None:
+    """Run a cell and wait until it has ended."""
+    page.evaluate(_SELECT, index)
+    lab.command(page, "notebook:run-cell")
+    page.wait_for_function(_ENDED, arg=index, timeout=CELL_MILLISECONDS)
+
+
+def draw_lost_charts(lab: Lab, page: Page, cells: list[Any]) -> None:
+    """Run the cells again that draw a chart and show none.
+
+    On a busy machine JupyterLab lost such an output twice, for an unknown reason. The kernel still has the results.
+    """
+    for index, cell in enumerate(cells):
+        if cell.cell_type == "code" and CHART in cell.source and not page.evaluate(_OUTPUTS, index):
+            print(f"cell {index} is run again: its chart was lost", flush=True)
+            page.evaluate(_CLEAR_CELL, index)
+            run_cell(lab, page, index)
+            page.wait_for_timeout(SETTLE_MILLISECONDS)
+            if not page.evaluate(_OUTPUTS, index):
+                raise GalleryError(f"Cell {index} draws a chart, and JupyterLab shows none")
 
 
 def take_pictures(page: Page, pictures: dict[Place, Picture]) -> None:
