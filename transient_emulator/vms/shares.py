@@ -146,7 +146,7 @@ class Shares:
         self._means = self._means or throttle.available()
         cores = min(host.record.vcpus or vcpus(host.record), OPERATION_THREADS)
         try:
-            self._means.hold(host.record.identity, cores, part, host.machine.processes)
+            self._means.limit(host.record.identity, cores, part, host.machine.processes)
         except OSError:
             # It is going at this moment, or has just come and is looked at again.
             _LOG.warning("the processors of VM %s cannot be kept from it", host.record.name, exc_info=True)
