@@ -103,7 +103,7 @@ def _prepare_and_serve(options: argparse.Namespace) -> None:
         allowed is Isolation.NONE or bool(holder and isolation.alive(*holder))
     )
     if holder and not same and isolation.alive(*holder):
-        isolation.end(holder[0])
+        isolation.kill(holder[0])
     sockets = places.sockets()
     tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
     settings = Settings(

@@ -128,7 +128,7 @@ class _Emulator:
             if self._settings.keep:
                 self._announce(holder)
             elif holder:
-                isolation.let_go(holder[0])
+                isolation.end_holder(holder[0])
 
     def _lay_network(self) -> list[Any] | None:
         """The bridge that all VMs are plugged into, and the process that keeps it there."""
@@ -138,8 +138,8 @@ class _Emulator:
         netlink.add_bridge(BRIDGE, hardware_address(BRIDGE_ADDRESS))
         netlink.add_address(BRIDGE, BRIDGE_ADDRESS, PREFIX)
         netlink.set_up(BRIDGE)
-        process = isolation.hold()
-        return [process, isolation.started(process)]
+        process = isolation.start_holder()
+        return [process, isolation.start_stamp(process)]
 
     def _announce(self, holder: list[Any] | None) -> None:
         settings = self._settings

@@ -75,7 +75,7 @@ class Api:
         self.firewall = Firewall(
             fleet.records, lambda project: (rule for _, rule in rules.everywhere(project)), own_network
         )
-        rules.on_change = self.firewall.stir
+        rules.on_change = self.firewall.wake
         self._images = Images(state, operations)
         self._disks = Disks(state, operations, fleet, self._images)
         self._addresses = Addresses(state, operations)
@@ -108,7 +108,7 @@ class Api:
     def follow(self) -> None:
         """VMs have come, gone or changed."""
         self._disks.follow()
-        self.firewall.stir()
+        self.firewall.wake()
 
     def routes(self) -> list[Route]:
         """What is served here."""

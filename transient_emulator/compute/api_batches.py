@@ -19,9 +19,9 @@ def add_to(application: web.Application) -> None:
     async def answer(request: web.Request) -> web.Response:
         # Only what has not been read can be cloned.
         blank = request.clone()
-        parts = batches.parts(request.headers.get("Content-Type", ""), await request.read(), _MOST)
+        parts = batches.split(request.headers.get("Content-Type", ""), await request.read(), _MOST)
         answers = await asyncio.gather(*(_one(application, blank, part) for part in parts))
-        kind, body = batches.together(answers)
+        kind, body = batches.join(answers)
         return web.Response(body=body, headers={"Content-Type": kind})
 
     application.router.add_post("/batch/compute/v1", answer)

@@ -99,7 +99,7 @@ class Endpoint:
 
     async def _batch(self, request: web.BaseRequest, base: str) -> web.Response:
         answers: list[batches.Answer] = []
-        for part in batches.parts(request.headers.get("Content-Type", ""), await _read(request), _MOST_CALLS):
+        for part in batches.split(request.headers.get("Content-Type", ""), await _read(request), _MOST_CALLS):
             url = urlsplit(part.target)
             names, query = _names(url.path.removeprefix(_JSON)), dict(parse_qsl(url.query, keep_blank_values=True))
             try:
@@ -108,7 +108,7 @@ class Endpoint:
                 status, content = error.status, error.body()
             text = b"" if content is None else json.dumps(content).encode()
             answers.append(batches.Answer(part.identity, status, text))
-        kind, body = batches.together(answers)
+        kind, body = batches.join(answers)
         return web.Response(body=body, headers={"Content-Type": kind})
 
     def _refusal(self, request: web.BaseRequest, error: wire.ApiError) -> web.Response:

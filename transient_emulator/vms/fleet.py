@@ -214,7 +214,7 @@ class Fleet:
             self._latest = max(self._latest, record.number)
         for record in list(self._records.values()):
             if record.first and not same_network and isolation.alive(*record.first):
-                isolation.end(record.first[0])
+                isolation.kill(record.first[0])
                 record.first = None
             await self._continue(record)
         known = {each.folder for each in self._records.values()}

@@ -111,7 +111,7 @@ class Machine:
     @property
     def first_process(self) -> tuple[int, str] | None:
         """Id and start of the VM's first process, as the host sees it."""
-        return (self._first, isolation.started(self._first)) if self._first else None
+        return (self._first, isolation.start_stamp(self._first)) if self._first else None
 
     @property
     def is_on(self) -> bool:
@@ -148,7 +148,7 @@ class Machine:
             opened.close()
         self.sockets.clear()
         if self._first:
-            isolation.end(self._first)
+            isolation.kill(self._first)
         if self._isolation is not Isolation.FULL or self._first is None:
             await self._end_marked()
         if self._first:
@@ -311,8 +311,8 @@ class Machine:
     def processes(self) -> list[int]:
         """All that runs in it at this moment, as the host sees it."""
         if self._isolation is not Isolation.FULL or self._first is None:
-            return isolation.marked(MARK, self.plan.identity)
-        return isolation.beside(self._first)
+            return isolation.processes_with(MARK, self.plan.identity)
+        return isolation.processes_beside(self._first)
 
     def _held(self) -> set[str]:
         """The addresses to which it sends through the delay line, an earlier emulator's among them."""
@@ -354,9 +354,9 @@ class Machine:
     async def _end_marked(self) -> None:
         # Without a process namespace (or if it was left half made), what hides can only be found by its mark, and may
         # start more while we look.
-        while found := isolation.marked(MARK, self.plan.identity):
+        while found := isolation.processes_with(MARK, self.plan.identity):
             for process in found:
-                isolation.end(process)
+                isolation.kill(process)
             for process in found:
                 await _gone(process)
 
@@ -382,8 +382,8 @@ def _child(process: int) -> int | None:
 
 def _kill_tree(process: int) -> None:
     if child := _child(process):
-        isolation.end(child)
-    isolation.end(process)
+        isolation.kill(child)
+    isolation.kill(process)
 
 
 async def _gone(process: int) -> None:
