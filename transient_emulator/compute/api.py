@@ -189,7 +189,7 @@ class Api:
         if known := self._operations.repeated(record.project, calls.request_id(request)):
             return known
         calls.check_fingerprint(given.get("labelFingerprint"), record.resource["labelFingerprint"], "label")
-        fields = {"labels": {}, **instances.labelled(given.get("labels") or {})}
+        fields = {"labels": {}, **instances.label_fields(given.get("labels") or {})}
         return self._fleet.change(record, "setLabels", fields, calls.request_id(request))
 
     async def _set_metadata(self, request: web.Request) -> Answer:
@@ -197,7 +197,7 @@ class Api:
         if known := self._operations.repeated(record.project, calls.request_id(request)):
             return known
         calls.check_fingerprint(given.get("fingerprint"), record.resource["metadata"]["fingerprint"])
-        fields = {"metadata": instances.checked_metadata(given)}
+        fields = {"metadata": instances.check_metadata(given)}
         return self._fleet.change(record, "setMetadata", fields, calls.request_id(request))
 
     def _guest_attributes(self, request: web.Request) -> Answer:

@@ -76,7 +76,7 @@ class Changes:
 
     def _set_tags(self, record: Record, body: dict[str, Any], request: web.Request) -> dict[str, Any]:
         calls.check_fingerprint(body.get("fingerprint"), record.resource["tags"]["fingerprint"], "tags")
-        return {"tags": instances.checked_tags(body)}
+        return {"tags": instances.check_tags(body)}
 
     def _set_scheduling(self, record: Record, body: dict[str, Any], request: web.Request) -> dict[str, Any]:
         present = record.resource["scheduling"]
@@ -85,16 +85,16 @@ class Changes:
         if record.status != "TERMINATED" and changed:
             why = "It can only be changed while the instance is stopped."
             raise wire.invalid(f"scheduling.{changed[0]}", wanted.get(changed[0]), why)
-        return {"scheduling": instances.checked_scheduling(wanted, bool(record.resource.get("guestAccelerators")))}
+        return {"scheduling": instances.check_scheduling(wanted, bool(record.resource.get("guestAccelerators")))}
 
     def _set_machine_type(self, record: Record, body: dict[str, Any], request: web.Request) -> dict[str, Any]:
         if record.status != "TERMINATED":
             path = wire.path_of(record.resource["selfLink"])
             why = "Machine type cannot be changed while instance is running."
             raise wire.ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready. {why}")
-        machine = instances.machine_named(record.project, record.zone, body.get("machineType"))
+        machine = instances.find_machine(record.project, record.zone, body.get("machineType"))
         attached = [] if machine.get("accelerators") else record.resource.get("guestAccelerators", [])
-        accelerators = instances.checked_accelerators(record.project, record.zone, attached, machine)
+        accelerators = instances.check_accelerators(record.project, record.zone, attached, machine)
         return {"machineType": machine["selfLink"], "guestAccelerators": accelerators}
 
     def _protect(self, record: Record, body: dict[str, Any], request: web.Request) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class Resources:
         if where:
             resource[place.removesuffix("s")] = wire.link(project, scope)
         if self.labels:
-            resource |= instances.labelled(body.get("labels") or {})
+            resource |= instances.label_fields(body.get("labels") or {})
         if body.get("description"):
             resource["description"] = str(body["description"])
         self.keep(project, scope, resource)
@@ -292,7 +292,7 @@ class Resources:
             return known
         project, scope, resource = self.own(request)
         calls.check_fingerprint(body.get("labelFingerprint"), resource["labelFingerprint"], "label")
-        fields = instances.labelled(body.get("labels") or {})
+        fields = instances.label_fields(body.get("labels") or {})
         self.keep(project, scope, {**{k: v for k, v in resource.items() if k != "labels"}, **fields})
         return self.done(project, scope, "setLabels", resource, calls.request_id(request))
 

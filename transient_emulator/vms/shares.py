@@ -18,7 +18,7 @@ from transient_magics.protocol.share import KEY, LEAST, WHOLE, Share, share_of
 from ..deflation import throttle
 from ..deflation.policies import Deflatable, proportional, reclaim
 from ..deflation.throttle import Throttle
-from ..instances import Record, checked_metadata
+from ..instances import Record, check_metadata
 from ..rest import tables, wire
 from ..weather.weather import Weather
 from .host import Host
@@ -116,7 +116,7 @@ class Shares:
             if str(wanted) != str(share(record)):
                 others = [item for item in record.resource["metadata"].get("items", ()) if item["key"] != KEY]
                 items = others if wanted.whole else [*others, {"key": KEY, "value": str(wanted)}]
-                record.resource["metadata"] = checked_metadata({"items": items})
+                record.resource["metadata"] = check_metadata({"items": items})
                 self._changed(record)
                 self.stir()
 
