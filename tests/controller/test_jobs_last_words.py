@@ -28,7 +28,7 @@ from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.agent_commands import BeginJob, EndJob
 from transient_magics.protocol.job import JobSpec
 from transient_magics.remote import Connection, generate_key
-from transient_magics.runtime.jobs import archive
+from transient_magics.runtime.files import archive
 from transient_magics.spec import WORKER
 from transient_magics.works.jobs import conduct
 from transient_magics.works.jobs.artifacts import CUT, add_tail

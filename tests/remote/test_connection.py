@@ -171,7 +171,7 @@ async def test_the_code_is_brought_once_whoever_brings_it(vm: Vm, home: Path) ->
 
 async def test_the_code_runs_alone_on_a_vm(connection: Connection, home: Path) -> None:
     folder = f"transient/code/{await push_bundle(connection)}"
-    program = "import transient_magics.runtime.jobs.runner, transient_magics.errors as e; print(e.__file__)"
+    program = "import transient_magics.works.jobs.on_vm.runner, transient_magics.errors as e; print(e.__file__)"
     command = f"cd / && PYTHONPATH={home / folder} {sys.executable} -c '{program}'"
     assert await connection.run(command) == f"{home / folder}/transient_magics/errors.py\n"
 

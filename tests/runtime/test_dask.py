@@ -26,11 +26,10 @@ from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginDask
 from transient_magics.protocol.bag.events import MOST_SAID
 from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.runtime import dask_record
-from transient_magics.runtime.agent.dask import AgentDask
-from transient_magics.runtime.dask import said
-from transient_magics.runtime.dask.faults import Faults
 from transient_magics.works.dask import certificates
+from transient_magics.works.dask.on_vm import record, said
+from transient_magics.works.dask.on_vm.agent import AgentDask
+from transient_magics.works.dask.on_vm.faults import Faults
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
 PATIENCE = 120.0
@@ -64,7 +63,7 @@ class OneVm:
 
     @property
     def process(self) -> int:
-        found = dask_record.runner(self.folder)
+        found = record.runner(self.folder)
         assert found
         return found[0]
 
@@ -92,7 +91,7 @@ class Room:
         import cloudpickle
         import distributed
 
-        from transient_magics.runtime.dask.setting import security
+        from transient_magics.works.dask.on_vm.setting import security
 
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests
         own = security(self.authority)
@@ -258,7 +257,7 @@ async def test_a_worker_whose_task_holds_the_interpreter_is_waited_for(
 async def test_a_job_that_holds_the_interpreter_past_its_time_ends_with_its_process(room: Room) -> None:
     from distributed import KilledWorker
 
-    from transient_magics.runtime.dask.bag_task import compute
+    from transient_magics.works.dask.on_vm.bag_task import compute
 
     def asked(source: str) -> list[Any]:
         return [f"import ctypes, time\ndef job(): {source}", {}, 0, 0, 1, 0.0, b"", (), 2.0]
@@ -301,7 +300,7 @@ def job():
 async def test_jobs_have_processes_and_an_event_loop_and_a_worker_that_ends_unasked_is_a_crash(room: Room) -> None:
     from distributed import KilledWorker
 
-    from transient_magics.runtime.dask.bag_task import compute
+    from transient_magics.works.dask.on_vm.bag_task import compute
 
     vm = room.vm("worker-0")
     await vm.begin(room.place)
@@ -329,7 +328,7 @@ async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room:
     assert room.scheduler.told("dask.crashed")[0]["reason"] == "signal 9"
     await room.scheduler.begin()
     await asyncio.sleep(0.5)
-    assert dask_record.runner(room.scheduler.folder) is None
+    assert record.runner(room.scheduler.folder) is None
 
 
 def test_a_fault_counts_where_the_vm_lives_to_tell_it() -> None:
@@ -385,7 +384,7 @@ def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     assert said.last(tmp_path) == "", "nothing was printed"
     monkeypatch.setattr(said, "_MOST_BYTES", 50_000)
     program = (
-        "import os, sys; from pathlib import Path; from transient_magics.runtime.dask import said\n"
+        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import said\n"
         "folder = Path(sys.argv[1]); said.take_over(folder); print('of the job before'); said.begin(folder)\n"
         "for line in range(5000): print(f'line {line:06}')\n"
         "said.shorten(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"

@@ -30,12 +30,13 @@ from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginJob
 from transient_magics.protocol.job import JobSpec
-from transient_magics.runtime import job_record
-from transient_magics.runtime.agent.jobs import AgentJobs
-from transient_magics.runtime.jobs import archive, runner
-from transient_magics.runtime.jobs.family import Family
-from transient_magics.runtime.jobs.notice import Notices
-from transient_magics.runtime.jobs.output import Output
+from transient_magics.runtime import process_record
+from transient_magics.runtime.files import archive
+from transient_magics.works.jobs.on_vm import runner
+from transient_magics.works.jobs.on_vm.agent import AgentJobs
+from transient_magics.works.jobs.on_vm.family import Family
+from transient_magics.works.jobs.on_vm.notice import Notices
+from transient_magics.works.jobs.on_vm.output import Output
 
 PATIENCE = 60.0
 ADDRESSES = ("10.0.0.5",)
@@ -77,9 +78,9 @@ async def running(job: OneJob) -> AsyncIterator[AgentJobs]:
         yield agent
     finally:
         agent.let_go()
-        if found := job_record.runner(job.folder):
+        if found := process_record.runner(job.folder):
             os.kill(found[0], signal.SIGKILL)
-        job_record.kill_marked(job.folder)
+        process_record.kill_marked(job.folder)
 
 
 def is_in_session(pid: int, session: int) -> bool:
@@ -93,7 +94,9 @@ def is_in_session(pid: int, session: int) -> bool:
 @pytest.mark.slow
 async def test_a_command_ends_with_its_code_and_all_that_it_has_started(tmp_path: Path) -> None:
     away = f"{sys.executable} -c 'import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)'"
-    job = OneJob(tmp_path, f"env -u {job_record.MARK} {away} & sleep 1; echo $RANK of $WORLD_SIZE; cd nowhere; exit 7")
+    job = OneJob(
+        tmp_path, f"env -u {process_record.MARK} {away} & sleep 1; echo $RANK of $WORLD_SIZE; cd nowhere; exit 7"
+    )
     async with running(job):
         ended = await job.until("job.exited")
     assert (ended["code"], ended["noticed"], ended["reason"]) == (7, False, "")
@@ -191,7 +194,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
     try:
         await runner.Runner(job.folder, job.begin).run()
     finally:
-        job_record.kill_marked(job.folder)
+        process_record.kill_marked(job.folder)
     assert 15 <= packed_at[0] < killed_at[0] < 30, "a VM under notice has 30 seconds"
     [ended] = job.told("job.exited")
     assert (ended["code"], ended["noticed"]) == (-signal.SIGKILL, True)
@@ -205,12 +208,12 @@ async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_f
     job = OneJob(tmp_path, "echo begins >> kept/log; cat kept/log; sleep 600", keep="kept")
     async with running(job):
         await job.said("begins\n")
-        found = job_record.runner(job.folder)
+        found = process_record.runner(job.folder)
         assert found
-        before = job_record.marked(job.folder)
+        before = process_record.marked(job.folder)
         os.kill(found[0], signal.SIGKILL)
         await job.said("begins\nbegins\nbegins\n")
-        assert not set(before) & set(job_record.marked(job.folder)), "no process of before is left"
+        assert not set(before) & set(process_record.marked(job.folder)), "no process of before is left"
         assert len(job.told("job.started")) == 2
 
 
@@ -634,6 +637,6 @@ def test_output_is_what_was_said_as_long_as_it_fits_and_never_much_more(blocks: 
 
 
 def test_the_program_ends_at_once_where_nothing_is_wanted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "transient_magics.runtime.jobs", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "transient_magics.works.jobs.on_vm", "--folder", str(tmp_path)]
     done = subprocess.run(command, timeout=60, check=False)
     assert done.returncode == 0

@@ -20,7 +20,7 @@ from ...errors import ClusterError, RemoteError, TransientError
 from ...journal import DaskState
 from ...protocol import layout
 from ...protocol.cluster_commands import Stop
-from ...runtime.dask.setting import security
+from ...works.dask.on_vm.setting import security
 from .. import commands
 
 if TYPE_CHECKING:

@@ -46,13 +46,13 @@ from ...protocol.job import NOTICE_SECONDS
 from ...protocol.messages import encode
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
-from ..dask.memory import resident
+from ...works.dask.on_vm.agent import AgentDask
+from ...works.dask.on_vm.memory import resident
+from ...works.jobs.on_vm.agent import AgentJobs
 from ..folder import Lines, RunFolder
 from ..metadata import notice_seconds, watch_preemption
 from ..protocol import LONGEST_LINE
 from ..role_record import Record, recorded
-from .dask import AgentDask
-from .jobs import AgentJobs
 from .starting import ForkServer, has_zygote
 from .supervise import RoleProcess
 from .traffic import counted

@@ -29,7 +29,7 @@ from ...protocol.agent_commands import BeginJob, EndJob, WarnJob
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
 from ...remote import Connection
-from ...runtime.jobs.archive import newest, path_of
+from ...runtime.files.archive import newest, path_of
 from . import artifacts
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
 

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from ...protocol.bag.events import MOST_SAID
+from ....protocol.bag.events import MOST_SAID
 
 NAME = "said.log"
 _MOST_BYTES = 16 * 2**20

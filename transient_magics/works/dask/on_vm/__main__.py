@@ -1,4 +1,4 @@
-"""`python -m transient_magics.runtime.dask --folder DIRECTORY [--crashed JSON]`: be the part that is wanted there."""
+"""`python -m transient_magics.works.dask.on_vm --folder DIRECTORY [--crashed JSON]`: be the part that is wanted there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from ...errors import TransientError
-from .. import dask_record
+from ....errors import TransientError
+from . import record
 
 
 def main() -> None:
@@ -21,8 +21,8 @@ def main() -> None:
     parser.add_argument("--crashed", default="[]", help="what became of the workers here before this one")
     given = parser.parse_args()
     folder: Path = given.folder.absolute()
-    begin = dask_record.wanted(folder)
-    if begin is None or not dask_record.claim(folder):
+    begin = record.wanted(folder)
+    if begin is None or not record.claim(folder):
         return
     from . import scheduler, worker
 
@@ -35,7 +35,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
     except TransientError as error:
         sys.exit(str(error))  # the last that it says is what its agent tells
-    dask_record.tell_end(folder, os.getpid())
+    record.tell_end(folder, os.getpid())
 
 
 if __name__ == "__main__":

@@ -25,18 +25,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...errors import TrainingError
-from ...protocol import checks, layout
-from ...protocol.agent_commands import BeginJob
-from ...protocol.job import NOTICE_SECONDS, JobSpec
-from ...protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
-from .. import gpu_use, job_record
-from ..children import separate_children
-from ..folder import Lines, RunFolder
-from ..metadata import notice_seconds, watch_preemption
-from ..training.packages import provide
+from ....errors import TrainingError
+from ....protocol import checks, layout
+from ....protocol.agent_commands import BeginJob
+from ....protocol.job import NOTICE_SECONDS, JobSpec
+from ....protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
+from ....runtime import gpu_use, process_record
+from ....runtime.children import separate_children
+from ....runtime.files.archive import last_change, pack, signature, unpack
+from ....runtime.folder import Lines, RunFolder
+from ....runtime.metadata import notice_seconds, watch_preemption
+from ....runtime.training.packages import provide
 from . import notice
-from .archive import last_change, pack, signature, unpack
 from .family import Family, adopt_orphans, in_child, machine_memory
 from .output import Output
 
@@ -100,16 +100,16 @@ class Runner:
 
     def _on_notice(self) -> None:
         """This VM is taken back. A process that looked after the job before may have written that already."""
-        left = job_record.seconds_left(job_record.notice_file(self._folder, self._begin.attempt))
+        left = process_record.seconds_left(process_record.notice_file(self._folder, self._begin.attempt))
         self._notices.own_end = time.monotonic() + min(left, self._notice_seconds)
         self._act_on_notices()
 
     async def _follow_notices(self) -> None:
         """Take the controller's warning about another rank's VM, and do what is due."""
-        warned = job_record.warning_file(self._folder, self._begin.attempt)
+        warned = process_record.warning_file(self._folder, self._begin.attempt)
         while not self._told.is_set():
             if self._notices.several and self._notices.warned_end == math.inf:
-                self._notices.warned_end = time.monotonic() + job_record.seconds_left(warned)
+                self._notices.warned_end = time.monotonic() + process_record.seconds_left(warned)
             self._act_on_notices()
             until_due = max(self._notices.due - time.monotonic(), 0.0)
             await asyncio.sleep(min(until_due, _NOTICE_LOOK_SECONDS))
@@ -119,10 +119,10 @@ class Runner:
         moment = time.monotonic()
         if self._notices.end == math.inf:
             return
-        path = job_record.notice_file(self._folder, self._begin.attempt)
+        path = process_record.notice_file(self._folder, self._begin.attempt)
         if not path.exists():
             try:
-                job_record.write_end(path, self._notices.end - moment)
+                process_record.write_end(path, self._notices.end - moment)
             except OSError as error:  # a full disk: SIGTERM comes all the same
                 print(f"the notice cannot be written: {error}", file=sys.stderr, flush=True)
         if moment >= self._notices.due:
@@ -180,12 +180,12 @@ class Runner:
             "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": begin.addresses[0], "MASTER_PORT": str(MASTER_PORT),
             "TRANSIENT_ADDRESSES": ",".join(begin.addresses), "TRANSIENT_JOB": begin.job,
             "TRANSIENT_ATTEMPT": str(begin.attempt), "TRANSIENT_KEEP": str(self._kept or ""),
-            "TRANSIENT_NOTICE": str(job_record.notice_file(self._folder, begin.attempt)),
+            "TRANSIENT_NOTICE": str(process_record.notice_file(self._folder, begin.attempt)),
         }  # fmt: skip
         if packages.exists():
             found["PYTHONPATH"] = sysconfig.get_path("purelib", vars={"base": str(packages)})
             found["PATH"] = f"{packages / 'bin'}:{found['PATH']}"
-        return {**found, **self._spec.environment, job_record.MARK: str(self._folder)}
+        return {**found, **self._spec.environment, process_record.MARK: str(self._folder)}
 
     async def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         self._output = Output(self._folder / layout.OUTPUT / layout.output(self._begin.attempt, self._begin.rank))
@@ -309,7 +309,9 @@ class Runner:
                 folder, kept / layout.archive(number), self._since
             )  # in the room of those that a newer one follows
         self._number, self._packed = number, seen
-        saved = 0.0 if aside else last_change(folder, self._since) + job_record.clock_behind(self._folder, self._begin)
+        saved = (
+            0.0 if aside else last_change(folder, self._since) + process_record.clock_behind(self._folder, self._begin)
+        )
         told_of = JobPacked(
             job=self._begin.job, attempt=self._begin.attempt, number=number, files=packed.files, bytes=packed.bytes,
             digest=packed.digest, saved=max(saved, 0.0),
@@ -354,7 +356,7 @@ class Runner:
         while self._lines.waiting:  # a full disk: nobody would ever hear of the end
             time.sleep(_LOOK_SECONDS)
             self._lines.flush()
-        job_record.mark_exited(self._folder, about.attempt)
+        process_record.mark_exited(self._folder, about.attempt)
 
 
 async def _readable(handle: int, *, keep: bool = False) -> None:
@@ -378,7 +380,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Looks after a job; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
     folder: Path = parser.parse_args().folder.absolute()
-    begin = job_record.wanted(folder)
-    if begin is None or job_record.has_exited(folder, begin.attempt) or not job_record.claim(folder, begin.attempt):
+    begin = process_record.wanted(folder)
+    if (
+        begin is None
+        or process_record.has_exited(folder, begin.attempt)
+        or not process_record.claim(folder, begin.attempt)
+    ):
         return
     asyncio.run(Runner(folder, begin).run())

@@ -19,16 +19,16 @@ import dask.config
 from distributed.core import rpc
 from distributed.worker import Worker
 
-from ...protocol import checks, layout
-from ...protocol.agent_commands import BeginDask
-from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
-from ...protocol.job import NOTICE_SECONDS
-from .. import dask_record, gpu_use
-from ..children import separate_children
-from ..folder import RunFolder
-from ..metadata import notice_seconds, watch_preemption
-from ..training.packages import provide
-from . import said
+from ....protocol import checks, layout
+from ....protocol.agent_commands import BeginDask
+from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
+from ....protocol.job import NOTICE_SECONDS
+from ....runtime import gpu_use
+from ....runtime.children import separate_children
+from ....runtime.folder import RunFolder
+from ....runtime.metadata import notice_seconds, watch_preemption
+from ....runtime.training.packages import provide
+from . import record, said
 from .memory import limit
 from .setting import SETTINGS, security
 
@@ -77,7 +77,7 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
     )  # fmt: skip
     worker.extensions[TAKEN] = taken
     async with worker:
-        dask_record.tell_address(folder, os.getpid(), worker.address)
+        record.tell_address(folder, os.getpid(), worker.address)
         waits = [asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if noticed.is_set() and not over.is_set():

@@ -20,13 +20,13 @@ from distributed.core import Status
 from distributed.protocol.pickle import dumps
 from distributed.scheduler import KilledWorker, Scheduler, TaskState, WorkerState
 
-from ...protocol import checks, layout
-from ...protocol.agent_commands import BeginDask
-from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
-from ...protocol.dask.versions import versions
-from ...protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
-from ..children import separate_children
-from ..folder import Lines
+from ....protocol import checks, layout
+from ....protocol.agent_commands import BeginDask
+from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
+from ....protocol.dask.versions import versions
+from ....protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
+from ....runtime.children import separate_children
+from ....runtime.folder import Lines
 from .faults import Faults
 from .setting import SETTINGS, security
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...protocol.dask.spec import DaskSpec
+from ....protocol.dask.spec import DaskSpec
 
 _SHARE, TERMINATE_SHARE = 0.9, 0.95
 

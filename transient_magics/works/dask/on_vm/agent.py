@@ -18,19 +18,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...errors import TrainingError
-from ...protocol import checks, layout
-from ...protocol.agent_commands import BeginDask
-from ...protocol.dask.spec import DaskSpec
-from ...protocol.vm_events import DaskCrashed, DaskGpuUnused, told
-from .. import dask_record, gpu_use, job_record
-from ..dask import said
-from ..dask.memory import TERMINATE_SHARE, limit, resident
-from ..folder import Lines
-from ..role import RUNTIME
-from .supervise import until_it_ends
+from ....errors import TrainingError
+from ....protocol import checks, layout
+from ....protocol.agent_commands import BeginDask
+from ....protocol.dask.spec import DaskSpec
+from ....protocol.vm_events import DaskCrashed, DaskGpuUnused, told
+from ....runtime import gpu_use, process_record
+from ....runtime.agent.supervise import until_it_ends
+from ....runtime.folder import Lines
+from ....runtime.role import RUNTIME
+from . import record, said
+from .memory import TERMINATE_SHARE, limit, resident
 
-DRIVER = "transient_magics.bags.driver"
+DRIVER = "transient_magics.works.bags.driver"
 """The program of a scheduler with a bag's driver, which is above this floor."""
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _MOST_STARTS = 100
@@ -49,7 +49,7 @@ class AgentDask:
 
     def adopt(self) -> None:
         """Go on with those of an agent before."""
-        for folder, begin in dask_record.all_wanted(self._root):
+        for folder, begin in record.all_wanted(self._root):
             self._watch(folder, begin)
 
     def notice(self) -> None:
@@ -63,8 +63,8 @@ class AgentDask:
             raise TrainingError(f"{layout.DASK} of {begin.dask} has not been put here yet")
         if (folder / "ended").exists():
             return
-        if dask_record.wanted(folder) is None:
-            dask_record.want(folder, begin)
+        if record.wanted(folder) is None:
+            record.want(folder, begin)
         self._watch(folder, begin)
 
     def knows(self, dask: str) -> bool:
@@ -79,8 +79,8 @@ class AgentDask:
         if not folder.is_dir():
             return
         (folder / "ended").touch()
-        dask_record.want(folder, None)
-        if found := dask_record.runner(folder):
+        record.want(folder, None)
+        if found := record.runner(folder):
             for number in (signal.SIGTERM, signal.SIGCONT):
                 with suppress(ProcessLookupError):
                     os.kill(found[0], number)
@@ -90,13 +90,13 @@ class AgentDask:
             except TimeoutError:
                 with suppress(ProcessLookupError):
                     os.kill(found[0], signal.SIGKILL)
-        await asyncio.to_thread(dask_record.kill_marked, folder)
+        await asyncio.to_thread(record.kill_marked, folder)
         for name in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY):
             (folder / name).unlink(missing_ok=True)
 
     async def end_workers(self, but: str = "") -> None:
         """End what works here for others: nobody may have been left to say that it is over. A scheduler stays."""
-        for _, begin in list(dask_record.all_wanted(self._root)):
+        for _, begin in list(record.all_wanted(self._root)):
             if begin.part == "worker" and begin.dask != but:
                 await self.end(begin.dask)
 
@@ -143,19 +143,19 @@ class _Part:
             soon = 0 if time.monotonic() - began > _LASTING else soon + 1
             await asyncio.sleep(_PAUSES[min(soon, len(_PAUSES) - 1)])
         (self._folder / "ended").touch()
-        dask_record.want(self._folder, None)
+        record.want(self._folder, None)
 
     async def _once(self) -> str:
         """Have its process, and wait for its end. How it ended, a clause; empty: in an orderly way."""
         process = None
-        found = dask_record.runner(self._folder)
+        found = record.runner(self._folder)
         if found is None:
-            await asyncio.to_thread(dask_record.kill_marked, self._folder)
+            await asyncio.to_thread(record.kill_marked, self._folder)
             try:
                 process = self._spawn()
             except OSError as error:
                 return f"it could not be started: {error}"
-            pid, started = process.pid, job_record.start_time(process.pid)
+            pid, started = process.pid, process_record.start_time(process.pid)
         else:
             pid, started, _ = found
         watching = asyncio.create_task(self._keep_bounds(pid))
@@ -165,11 +165,11 @@ class _Part:
         gpu.cancel()
         why = (await asyncio.gather(watching, return_exceptions=True))[0]
         code = process.wait() if process else None
-        address = dask_record.address(self._folder, pid)
+        address = record.address(self._folder, pid)
         if address:  # so the scheduler has heard of those before
             self._crashed = []
         # A task may end the process with code 0, too (`os._exit`): an orderly end is noted by the process itself.
-        if dask_record.has_ended_well(self._folder, pid) or (code == 0 and not address):
+        if record.has_ended_well(self._folder, pid) or (code == 0 and not address):
             return ""
         how = why if isinstance(why, str) and why else _said(code)
         if address:
@@ -203,7 +203,7 @@ class _Part:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 return f"memory: it had {has / 2**30:.1f} GB and may have {limit(self._spec) / 2**30:.1f} GB"
-            if dask_record.is_over_time(self._folder):
+            if record.is_over_time(self._folder):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 return "time: a job took longer than it may"
@@ -213,8 +213,8 @@ class _Part:
         return ""
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        dask_record.clear_time_limit(self._folder)
-        environment = {**os.environ, dask_record.MARK: str(self._folder), "PYTHONHASHSEED": "0"}
+        record.clear_time_limit(self._folder)
+        environment = {**os.environ, record.MARK: str(self._folder), "PYTHONHASHSEED": "0"}
         module = f"{RUNTIME}.dask"
         if self._begin.code:  # more than VMs have otherwise
             module = DRIVER if self._begin.part == "scheduler" else module

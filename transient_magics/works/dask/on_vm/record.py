@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..files import write_atomically
-from ..protocol import agent_commands, layout
-from ..protocol.agent_commands import BeginDask
-from . import job_record
+from ....files import write_atomically
+from ....protocol import agent_commands, layout
+from ....protocol.agent_commands import BeginDask
+from ....runtime import process_record
 
-runner = job_record.runner
-kill_marked = job_record.kill_marked
-MARK = job_record.MARK
+runner = process_record.runner
+kill_marked = process_record.kill_marked
+MARK = process_record.MARK
 _LIMIT = "limit"
 """The file with the moment (`time.monotonic`) at which the agent kills the worker."""
 
@@ -46,7 +46,7 @@ def all_wanted(root: Path) -> Iterator[tuple[Path, BeginDask]]:
 
 def claim(folder: Path) -> bool:
     """Be the process of this part, until it ends; False where another one is."""
-    return job_record.claim(folder, 0)
+    return process_record.claim(folder, 0)
 
 
 def tell_end(folder: Path, pid: int) -> None:
