@@ -1,8 +1,8 @@
-"""What is on disk about a job on a VM: what is wanted, which process looks after it, and which processes are its own.
+"""What is on disk about the process that a VM runs for a piece of work: that it is wanted, and which process it is.
 
-An agent writes down what it was told before it does it, and the process that looks after the job (`runtime.jobs`) holds
-a lock as long as it lives. So either may be killed at any moment: the next agent finds what runs, and what a runner
-that was killed has left is found by the mark that all processes of a job have in their environment.
+The agent writes down what it starts before it does, and the process holds a lock as long as it lives. So either may be
+killed at any moment: the next agent finds what runs, and what a process that was killed has left is found by the mark
+that all processes of the work have in their environment.
 """
 
 from __future__ import annotations
@@ -12,78 +12,87 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import files
 from ..files import write_atomically
-from ..protocol import agent_commands, layout
-from ..protocol.agent_commands import BeginJob
+from ..kinds import KINDS
+from ..protocol import agent_commands
+from ..protocol.agent_commands import Begin
 from .role_record import start_time
 
-MARK = "TRANSIENT_JOB_FOLDER"
-"""The variable with which all processes of a job are started; its value is the job's folder on this VM."""
-_RIGHT_SECONDS = 30.0
+MARK = "TRANSIENT_WORK_FOLDER"
+"""The variable with which all processes of a piece of work are started; its value is the work's folder on this VM."""
+_WANTED = "wanted.json"
+_LOCK = "process.lock"
 
 
-def wanted(folder: Path) -> BeginJob | None:
-    """What is to be done in the folder of a job; None where nothing is, or that cannot be read."""
+class Running(NamedTuple):
+    """The process of a piece of work that lives."""
+
+    pid: int
+    started: int
+    """Its start time, by the kernel: with it a pid means one process."""
+    attempt: int
+
+
+def wanted(folder: Path) -> Begin | None:
+    """Return what is wanted in the folder of a piece of work; None where nothing is, or it cannot be read."""
     try:
-        command = agent_commands.read((folder / "wanted.json").read_bytes())
+        command = agent_commands.read((folder / _WANTED).read_bytes())
     except (OSError, ValueError):
         return None
-    return command if isinstance(command, BeginJob) else None
+    return command if isinstance(command, Begin) else None
 
 
-def want(folder: Path, begin: BeginJob) -> None:
-    """Have it wanted from now on."""
-    write_atomically(folder / "wanted.json", begin.encoded)
+def want(folder: Path, begin: Begin | None) -> None:
+    """Write down what is wanted from now on; None: nothing is."""
+    if begin is None:
+        (folder / _WANTED).unlink(missing_ok=True)
+    else:
+        write_atomically(folder / _WANTED, begin.encoded)
 
 
-def clock_behind(folder: Path, begin: BeginJob) -> float:
-    """Seconds by which the clock of this VM is behind the controller's; 0 where it is right, as far as can be told.
-
-    The command may have waited on its way, so only a clock that is wrong by more than that counts.
-    """
+def wanted_at(folder: Path) -> float:
+    """Return when that was written down, in seconds since 1970; 0 where nothing is wanted."""
     with suppress(OSError):
-        behind = begin.at - (folder / "wanted.json").stat().st_mtime
-        return behind if begin.at and abs(behind) > _RIGHT_SECONDS else 0.0
+        return (folder / _WANTED).stat().st_mtime
     return 0.0
 
 
-def notice_file(folder: Path, attempt: int) -> Path:
-    """The file in which the command reads when a VM of its job ends."""
-    return folder / f"notice-{attempt}"
+def all_wanted(root: Path) -> list[tuple[Path, Begin]]:
+    """Return the folders below an agent's root whose work is not over on this VM, each with what is wanted."""
+    found: list[tuple[Path, Begin]] = []
+    for kind in KINDS.values():
+        for path in sorted((root / kind.folder).glob(f"*/{_WANTED}")):
+            begin = wanted(path.parent)
+            if begin and begin.kind == kind.name and not has_ended(path.parent, begin.attempt):
+                found.append((path.parent, begin))
+    return found
 
 
 def warning_file(folder: Path, attempt: int) -> Path:
-    """The file with the same moment, as the controller has warned of it."""
+    """Return the file with the moment at which another VM of the work ends, as the controller has warned of it."""
     return folder / f"warned-{attempt}"
 
 
 def write_end(path: Path, seconds: float) -> None:
-    """Write the moment `seconds` from now, in seconds since 1970, to one of these two files. Raises OSError."""
+    """Write the moment `seconds` from now, in seconds since 1970, to such a file. Raises OSError."""
     write_atomically(path, f"{time.time() + seconds:.3f}\n", durable=False)
 
 
 def seconds_left(path: Path) -> float:
-    """Seconds to the moment in one of these two files; infinite where there is no such file."""
+    """Return the seconds to the moment in such a file; infinite where there is no such file."""
     with suppress(OSError, ValueError):
         return float(path.read_text(encoding="utf-8")) - time.time()
     return math.inf
 
 
-def all_wanted(root: Path) -> Iterator[tuple[Path, BeginJob]]:
-    """The jobs below an agent's root of which an attempt was begun and has not ended."""
-    for path in sorted((root / layout.JOBS).glob("*/wanted.json")):
-        if (begin := wanted(path.parent)) and not has_exited(path.parent, begin.attempt):
-            yield path.parent, begin
-
-
 def claim(folder: Path, attempt: int) -> bool:
-    """Be the process that looks after this attempt, until it ends; False where another one is."""
-    lock = files.lock(folder / "runner.lock")
+    """Be the process of this attempt until this process ends; False where another one is."""
+    lock = files.lock(folder / _LOCK)
     if lock is None:
         return False
     os.ftruncate(lock, 0)
@@ -92,28 +101,28 @@ def claim(folder: Path, attempt: int) -> bool:
     return True
 
 
-def runner(folder: Path) -> tuple[int, int | None, int] | None:
-    """The number, start time and attempt of the process that looks after the job, if one lives."""
+def running(folder: Path) -> Running | None:
+    """Return the process of the work, if one lives."""
     try:
-        told = json.loads((folder / "runner.lock").read_bytes())
-        pid, started, attempt = int(told["pid"]), told["started"], int(told["attempt"])
+        told = json.loads((folder / _LOCK).read_bytes())
+        found = Running(int(told["pid"]), int(told["started"]), int(told["attempt"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return (pid, started, attempt) if started is not None and start_time(pid) == started else None
+    return found if start_time(found.pid) == found.started else None
 
 
-def has_exited(folder: Path, attempt: int) -> bool:
-    """Whether the end of this attempt was told."""
-    return (folder / f"exited-{attempt}").exists()
+def has_ended(folder: Path, attempt: int) -> bool:
+    """Return whether an attempt has ended on this VM for good."""
+    return (folder / f"ended-{attempt}").exists()
 
 
-def mark_exited(folder: Path, attempt: int) -> None:
-    """Note that it was."""
-    (folder / f"exited-{attempt}").touch()
+def mark_ended(folder: Path, attempt: int) -> None:
+    """Note that an attempt has ended on this VM for good."""
+    (folder / f"ended-{attempt}").touch()
 
 
 def marked(folder: Path) -> list[int]:
-    """The numbers of all processes that bear the mark of the job."""
+    """Return the numbers of all processes that have the mark of the work."""
     mark, found = f"{MARK}={folder}".encode(), list[int]()
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
@@ -124,7 +133,7 @@ def marked(folder: Path) -> list[int]:
 
 
 def kill_marked(folder: Path) -> None:
-    """Kill all of them, and what they have started meanwhile."""
+    """Kill all processes that have the mark of the work, and what they start at that time."""
     for _ in range(10):
         found = marked(folder)
         for pid in found:
@@ -132,3 +141,11 @@ def kill_marked(folder: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
         if not found:
             return
+
+
+def resident(pid: int) -> int:
+    """Return the bytes that a process has in memory; 0 where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -4,6 +4,9 @@ the VM that was chosen for it. A job that is lost is begun again as another task
 Everything is told before it counts, as a line of a file; a driver that begins again reads what those before have told.
 """
 
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
 from __future__ import annotations
 
 import asyncio
@@ -33,7 +36,6 @@ from ....files import write_atomically
 from ....journal.bags.fold import fold
 from ....journal.bags.state import BagState
 from ....protocol import checks, jsonl, layout
-from ....protocol.agent_commands import BeginDask
 from ....protocol.bag import events as b
 from ....protocol.bag.events import MOST_ARRAY_BYTES, MOST_SAID
 from ....protocol.bag.spec import BagSpec
@@ -42,6 +44,7 @@ from ....protocol.vm_events import told
 from ....runtime.folder import Lines
 from ...dask.on_vm import bag_task, scheduler
 from ...dask.on_vm.setting import security
+from ...dask.on_vm.task import DaskTask
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +345,7 @@ class Driver:
         ))  # fmt: skip
 
 
-async def serve(folder: Path, begin: BeginDask) -> None:
+async def serve(folder: Path, task: DaskTask) -> None:
     """Be the scheduler and the driver of the bag in the folder, until it is over or told to end."""
     driver = await asyncio.to_thread(Driver, folder)
-    await scheduler.serve(folder, begin, BagScheduler, driver.until)
+    await scheduler.serve(folder, task, BagScheduler, driver.until)

@@ -3,6 +3,9 @@
 What goes wrong in it is an answer too, in plain values: nothing of the user's classes crosses to the driver.
 """
 
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
 from __future__ import annotations
 
 import asyncio
@@ -29,6 +32,7 @@ from ....files import write_atomically
 from ....protocol import layout
 from ....protocol.bag.events import MOST_ARRAY_BYTES
 from ....protocol.bag.spec import checked_values
+from ....runtime import process_record
 from ....runtime.training.randomness import Generators
 from ....runtime.training.usercode import MODULE_NAME, is_of_cell, run_cell
 from . import record, said
@@ -137,7 +141,7 @@ def _event_loop() -> Iterator[None]:
 
 
 def _folder() -> Path:
-    return Path(os.environ[record.MARK])
+    return Path(os.environ[process_record.MARK])
 
 
 def _computed(source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint, done: float) -> dict[str, Any]:

@@ -4,6 +4,9 @@ A file outlives a process that crashes, so its successor can say what the one be
 keeps it short meanwhile (`shorten`): a job may print more than a disk holds.
 """
 
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
 from __future__ import annotations
 
 import logging
