@@ -31,7 +31,7 @@ from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from tests import processes
+from tests import controllers, processes
 from transient_magics import emulator
 from transient_magics.cloud.calling import clients
 
@@ -193,7 +193,8 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TRANSIENT_MAGICS_HOME", str(place / "home"))
         patch.setenv("XDG_RUNTIME_DIR", str(place))
         patch.delenv("TRANSIENT_MAGICS_EMULATOR", raising=False)
-        yield
+        with controllers.forked():
+            yield
     left = _left_behind(place)
     shutil.rmtree(place, ignore_errors=True)
     assert not left, f"processes that tests have left behind: {left}"
