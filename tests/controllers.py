@@ -132,11 +132,13 @@ def started_plainly() -> Iterator[None]:
 
 def _import_all() -> None:
     """Import what a controller imports in its first seconds."""
+    from transient_magics import kinds
     from transient_magics.cloud.calling import clients
     from transient_magics.controller import __main__, cluster
     from transient_magics.controller.placement import mirror
 
     del __main__, cluster, mirror
+    kinds.having("conduct")
     clients.preload()
     gc.collect()
     gc.freeze()  # a collection would write to all of it, and share it no more
