@@ -45,7 +45,7 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         # A kind whose work begins other work stands before that: the control loop takes them in this order.
-        Kind("study", "studies", "study.json", ("study",), moves=True, package="transient_magics.controller.studies"),
+        Kind("study", "studies", "study.json", ("study",), moves=True, package="transient_magics.works.studies"),
         Kind(
             "run",
             "runs",
@@ -54,10 +54,10 @@ KINDS: dict[str, Kind] = {
             moves=True,
             saves=True,
             needs_server=True,
-            package="transient_magics.controller.runs",
+            package="transient_magics.works.runs",
         ),
         Kind("job", "jobs", "job.json", ("job",), saves=True, package="transient_magics.works.jobs"),
-        Kind("bag", "bags", "bag.json", ("bag",), package="transient_magics.controller.bags"),
+        Kind("bag", "bags", "bag.json", ("bag",), package="transient_magics.works.bags"),
         # A Dask cluster without its client is of no use: the client declares another one.
         Kind(
             "dask",
@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
             word="Dask cluster",
             waits=False,
             needs_server=True,
-            package="transient_magics.controller.dask",
+            package="transient_magics.works.dask",
         ),
     )
 }
