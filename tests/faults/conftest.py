@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests import zygotes
 from tests.ends import all_end
 from transient_magics import client, emulator, places
 from transient_magics.cli import arguments, verbs
@@ -139,8 +140,9 @@ class Patient:
         self.run = run
 
     def process(self, vm: str, role: str) -> int:
-        """The host's number of a role process (`worker`, `parameter_server`, `agent`) on a VM."""
-        found = processes(f"transient_magics.runtime.{role} ", str(self.home(vm)))
+        """Return the host's number of a process on a VM: of a role, of the agent, or of work (`jobs`)."""
+        program = f"works.{role}.on_vm" if role == "jobs" else f"runtime.{role}"
+        found = processes(f"transient_magics.{program} ", str(self.home(vm)))
         assert found, f"no {role} on {vm}"
         return found[-1]
 
@@ -354,7 +356,7 @@ def _behind_its_back(vm: str, method: str) -> None:
 def home() -> Iterator[Path]:
     """A home of our own for everything that the product keeps, and nothing left of it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="tm-"))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, zygotes.own_ones():
         patch.setenv("TRANSIENT_MAGICS_HOME", str(directory))
         sockets = places.sockets()
         yield directory
@@ -385,7 +387,8 @@ def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFact
     (layers / "deep" / "sizes.py").write_text("SIZE = 64\n", encoding="utf-8")
     cluster = client.declare(client.Declaration("k80x2", name="patient", max_workers=8))
     run = client.train(
-        source=f"import tiny_package\n{SMALL_CELL}", include=(str(layers),), pip=(str(tiny_wheel),), cluster=cluster,
+        source=f"import tiny_package\nprint('printed by the cell')\n{SMALL_CELL}",
+        include=(str(layers),), pip=(str(tiny_wheel),), cluster=cluster,
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
     )  # fmt: skip
     patient = Patient(cluster, run)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from pathlib import Path
@@ -29,7 +30,7 @@ from .host import Host, PeerCheck, Surroundings
 from .links import Links
 from .metadata_server import Beside
 from .shares import Shares
-from .zygote import Zygotes
+from .zygote import SHARED, Zygotes
 
 _LOG = logging.getLogger(__name__)
 _FIRST_NUMBER = 2
@@ -100,8 +101,14 @@ class Fleet:
         # Several emulators of a user share the directory of homes.
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
         self._zygotes: Zygotes | None = None
+        zygotes: Path | None = None
         if isolated is Isolation.FULL:
-            self._zygotes = Zygotes(homes / f"zygotes-{self._tag}")
+            shared = os.environ.get(SHARED)
+            if shared:
+                zygotes = Path(shared)
+            else:
+                self._zygotes = Zygotes(homes / f"zygotes-{self._tag}")
+                zygotes = self._zygotes.folder
         self._surroundings = Surroundings(
             self._folder,
             isolated,
@@ -109,7 +116,7 @@ class Fleet:
             self._save,
             weather.attributes,
             beside,
-            zygotes=self._zygotes.folder if self._zygotes else None,
+            zygotes=zygotes,
         )
         self._revoker = Revoker(weather, self)
         self._links = Links(weather, lambda: self._hosts)

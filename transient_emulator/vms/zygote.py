@@ -6,6 +6,9 @@ takes milliseconds. Memory is shared until it is written to. There is a zygote f
 model. The agent of a VM finds its socket by TRANSIENT_ZYGOTES in its environment
 (`runtime/agent/starting.py`), and starts a fork server itself if that fails. Zygotes require PID
 namespaces: with those, the end of a VM ends what was forked into it.
+
+An emulator that finds TRANSIENT_EMULATOR_ZYGOTES in its own environment uses the zygotes there and
+starts none, so that the VMs of several emulators share two zygotes (`tests/zygotes.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from .descriptors import readable
 
 KINDS = ("own", "registered")
 VARIABLE = "TRANSIENT_ZYGOTES"
+"""The environment variable of VMs that names the folder of the sockets."""
+SHARED = "TRANSIENT_EMULATOR_ZYGOTES"
+"""The environment variable of an emulator that uses the zygotes of another process."""
 _PROGRAM = Path(__file__).with_name("zygote_program.py")
 _CODE = Path(places.__file__).parents[1]
 _MODULE = "transient_magics.runtime.agent.fork_server"

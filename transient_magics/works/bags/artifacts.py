@@ -1,0 +1,77 @@
+"""What a bag leaves beside the lines of its driver: arrays that jobs returned, and the surrogate.
+
+NumPy reads both. A light installation has none, and so no bags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from ...controller.artifacts import MOST_ARRAYS, MOST_SURROGATE, Artifact
+from ...controller.placement.homecoming import Sync
+from ...journal import Event
+from ...journal.bags.state import DeclaredBag
+from ...protocol import layout
+from ...protocol.bag.events import BagLearnt, BagResult
+
+
+def can_read() -> bool:
+    """Whether this machine has what reads them."""
+    return find_spec("numpy") is not None
+
+
+def arrays(result: BagResult) -> Artifact:
+    """The arrays that a job returned with a result."""
+    file = f"{layout.BAGS}/{result.bag}/{layout.RESULTS}/{result.arrays}"
+    size = result.bytes or MOST_ARRAYS
+    return Artifact(f"arrays of {result.bag}", (file,), MOST_ARRAYS, result.digest, size, check_arrays)
+
+
+def surrogate(bag: str, results: int) -> Artifact:
+    """The surrogate that was learnt from so many results. Its header is replaced last: it names the arrays."""
+    files = tuple(f"{layout.BAGS}/{bag}/{name}" for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE))
+    return Artifact(
+        f"surrogate of {bag}", files, MOST_SURROGATE, size=MOST_SURROGATE, check=check_surrogate, version=results
+    )
+
+
+def check_arrays(path: Path) -> None:
+    """Raise ValueError where a file holds anything but arrays of numbers."""
+    from ...bags.arrays import read_arrays
+
+    read_arrays(path.read_bytes())
+
+
+def check_surrogate(packed: Path, header: Path) -> None:
+    """Raise ValueError where two files are no surrogate."""
+    from ...bags.surrogate import stored
+
+    stored.read(header.read_bytes(), packed.read_bytes())
+
+
+class BagSync(Sync[DeclaredBag]):
+    """Brings the arrays that jobs of bags returned, and surrogates."""
+
+    kind = "bag"
+    in_bucket = tuple(
+        f"{layout.BAGS}/*/{name}" for name in (f"{layout.RESULTS}/*", layout.SURROGATE, layout.SURROGATE_ARRAYS)
+    )
+
+    def left(self, work: DeclaredBag) -> Iterator[Artifact]:
+        """Yield what a bag has left, as far as this machine can read it."""
+        if not can_read():
+            return
+        for job in work.state.jobs.values():
+            if job.result and job.result.arrays:
+                yield arrays(job.result)
+        if work.state.learnt:
+            yield surrogate(work.name, work.state.learnt[-1].results)
+
+    def tells(self, event: Event) -> bool:
+        """Return whether files come with the event: a bag has an event for each start of a job, too."""
+        return isinstance(event, BagLearnt) or (isinstance(event, BagResult) and bool(event.arrays))
+
+
+SYNC = BagSync

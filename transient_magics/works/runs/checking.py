@@ -1,0 +1,145 @@
+"""Whether one step of a run's graph can be built, which runs the user's code: never beside a controller on a VM.
+
+On the user's own machine it is built in a subprocess, where TensorFlow is there; else on the first parameter server's
+VM, which has all that the run will need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from ...controller.place import here
+from ...controller.vms.link import Link
+from ...errors import RemoteError
+from ...protocol import checks, layout
+from ...remote import push_bundle
+from ...runtime.role import environment
+
+log = logging.getLogger(__name__)
+
+_SECONDS = 300.0
+_LOOK_AGAIN_SECONDS = 1.0
+_MODULE = "transient_magics.runtime.programs.check"
+_MOST_BYTES, _MOST_CHARACTERS = 65_536, 2_000  # of an answer, and of the sentence in it
+_LARGEST = 2.0**63  # of what is counted
+_TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."
+_THERE = (
+    'PYTHONPATH="$HOME/{code}" TF_CPP_MIN_LOG_LEVEL=2 PYTHONHASHSEED=0 timeout -k 5 {seconds:.0f} transient-python '
+    "-m {module} --run {run} 2>{run}/check.log >{run}/check.json; "
+    "ended=$?; tail -c {most} {run}/check.json; echo; "
+    '[ $ended -lt 124 ] || echo \'{{"ok": false, "late": true}}\'; tail -n 1 {run}/check.log'
+)
+
+
+def possible_here() -> bool:
+    """Whether this machine is the user's own, and has TensorFlow and Tensor2Tensor."""
+    return not here() and all(map(find_spec, ("tensorflow", "tensor2tensor")))
+
+
+async def reason_against(
+    folder: Path, link: Callable[[], Link | None], files: Callable[[], Mapping[str, bytes | Path]]
+) -> str:
+    """Why the run in `folder` cannot be trained, or nothing: found on this machine, or on a VM.
+
+    `link` gives that of the first parameter server's VM, or of one that takes its place meanwhile; `files` are those
+    that the check takes there.
+    """
+    if possible_here():
+        try:
+            return await check(folder)
+        except OSError as error:  # as for want of memory: that says nothing about the run
+            log.warning("%s: not checked: %s", folder.name, error)
+            return ""
+    while True:
+        there = link()
+        try:
+            if there and there.answering:
+                return await check_there(there, folder, files)
+        except (RemoteError, OSError) as error:
+            log.warning("%s: not checked yet: %s", folder.name, error)
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+
+async def check(folder: Path) -> str:
+    """Build it in a subprocess on this machine: the reason why it cannot be, or nothing. Raises OSError.
+
+    What it counts of the model is written into the run's folder, as `model.json`.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", _MODULE, "--run", str(folder),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env=environment(os.environ), start_new_session=True,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(_SECONDS):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        return _TOO_LONG
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    tail = errors.decode(errors="replace").strip().splitlines()
+    return _reason(folder, output.decode(errors="replace"), tail[-1] if tail else f"exit code {process.returncode}")
+
+
+async def check_there(link: Link, folder: Path, files: Callable[[], Mapping[str, bytes | Path]]) -> str:
+    """The same on the VM of `link`, where the run's `files` are brought first. Raises RemoteError or OSError."""
+    run = folder.name
+    connection = await link.bring(run, files)
+    code, there = f"{layout.CODE_ON_VM}/{await push_bundle(connection)}", layout.run_on_vm(run)
+    command = _THERE.format(code=code, seconds=_SECONDS, module=_MODULE, run=there, most=_MOST_BYTES)
+    output = await connection.run(command, timeout=_SECONDS + 60)
+    *_, last = output.strip().splitlines() or ["it says nothing"]
+    return _reason(folder, output, last)
+
+
+def counts(folder: Path) -> dict[str, float]:
+    """What a check has counted of the model; nothing where it could not."""
+    try:
+        return _numbers(json.loads((folder / layout.MODEL).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def check_counts(path: Path) -> None:
+    """Leave in a file with what a check elsewhere counted its numbers alone. Raises ValueError where it has none."""
+    numbers = _numbers(json.loads(path.read_bytes()))
+    path.write_text(json.dumps(numbers), encoding="utf-8")
+
+
+def _reason(folder: Path, output: str, last_words: str) -> str:
+    """What the process said: a line of JSON among whatever else."""
+    for line in reversed(output.splitlines()):
+        try:
+            answer = checks.an_object(json.loads(line))  # a count may be NaN, which `parsed_object` takes from nobody
+        except (ValueError, RecursionError):
+            continue
+        if "ok" not in answer:
+            continue
+        if answer.get("late"):
+            return _TOO_LONG
+        if model := _numbers(answer.get("model")):  # what plans compute with
+            (folder / layout.MODEL).write_text(json.dumps(model), encoding="utf-8")
+        return "" if answer["ok"] is True else str(answer.get("error") or "The check failed")[:_MOST_CHARACTERS]
+    return f"The check ended without an answer: {last_words[:_MOST_CHARACTERS]}"
+
+
+def _numbers(model: object) -> dict[str, float]:
+    """Of what was counted, what is a number."""
+    try:
+        found = checks.an_object(model)
+    except ValueError:
+        return {}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+    }

@@ -1,0 +1,398 @@
+"""The runs of a cluster: declared, given workers by the ledger, conducted, moved in the queue, stopped.
+
+What the ledger (`decisions/ledger`) decides is written down and done at every look. A run that has begun is conducted
+by a `Training` of its own, under whichever controller is in charge: another one makes it anew from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...catalog import DISK_GB
+from ...controller.commands import PATIENCE, still_looking
+from ...controller.decisions.ledger import Leases, leases, to_check, to_conduct
+from ...controller.decisions.preparation import scaled
+from ...controller.record import Recorder
+from ...controller.vms.fleet import Fleet
+from ...controller.vms.link import Link
+from ...controller.works import Tick, Works
+from ...errors import ClusterError, NameTakenError, RemoteError, TransientError
+from ...journal import ClusterState, RunState, VmState, events, unknown_run
+from ...journal.declared import declared_run, is_brought, run_folder
+from ...protocol import agent_commands, cluster_commands, layout
+from ...protocol.agent_commands import INPUT
+from ...protocol.cluster_commands import Agree, Command, Move, Profile
+from ...protocol.vm_events import ProcessGaveUp
+from ...runtime.files.checkpoints import Checkpoints
+from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, RunSpec, run_store
+from ...spec.places import slot_of
+from .deadlines import Deadlines
+from .tracing import bring
+from .training import Training
+
+log = logging.getLogger(__name__)
+
+_LAST_SECONDS = 150.0
+"""How long the end of a cluster waits for a run's last checkpoint and results."""
+_LOOK_SECONDS = 0.1
+_ASK_SECONDS = 5.0
+
+
+class Runs(Works[RunSpec]):
+    """The runs of a cluster."""
+
+    kind = "run"
+    spec_class = RunSpec
+
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
+    ) -> None:
+        super().__init__(directory, recorder, link, others)
+        self._trainings: dict[str, Training] = {}
+        self._deadlines = Deadlines(recorder, self.save_run, self.stop_trial)
+
+    def read(self, name: str) -> RunSpec:
+        """Return what was declared, without a deadline where the declaration came from a VM. Raises ClusterError."""
+        return declared_run(self.directory, unknown_run(name)).spec
+
+    def declared(self, name: str, spec: RunSpec) -> events.TrainDeclared:
+        """Return the event by which a run begins."""
+        return events.TrainDeclared(run=name, spec=spec.without_token())
+
+    def failed(self, name: str, reason: str) -> events.TrainFailed:
+        """Return the event by which a run fails."""
+        return events.TrainFailed(run=name, reason=reason)
+
+    def refused(self, name: str, error: ClusterError) -> None:
+        """Fail a run whose declaration cannot be read. No run fails under the name of other work."""
+        if isinstance(error, NameTakenError):
+            self.recorder.note("name", str(error), run=name)
+        else:
+            self.recorder.record(events.TrainDeclared(run=name, spec={}))
+            self.recorder.record(self.failed(name, str(error)))
+
+    def take_back(self) -> None:
+        """Do nothing: which runs of a VM's journal count, is decided as that is sifted (`agreement/provenance`)."""
+
+    def tick(self, tick: Tick) -> None:
+        """Lease workers to runs, and give each run that has begun those that it has."""
+        assert self.fleet
+        if self.state.phase != "deleting":
+            self._lease(self.fleet, tick.slots(), tick.at)
+            for scaling in scaled(self.state):
+                self.recorder.record(
+                    events.PreparationScaled(run=scaling.run, slots=scaling.slots, waiting=scaling.waiting)
+                )
+        state = self.state
+        for run in to_conduct(state):
+            if training := self._training(self.fleet, run):
+                self._give(training, run, state)
+        if state.phase == "deleting":
+            if state.active_run:
+                tick.tasks.do("end", self.end_all)
+        elif (run := to_check(state)) and (training := self._training(self.fleet, run)):
+            training.look(state.serving)
+
+    def demand(self, at: float) -> None:
+        """Decide which workers the run with a deadline has."""
+        if not self.state.relocation:
+            self._deadlines.look(at)
+
+    async def obey(self, command: Command) -> bool:
+        """Carry out a command about a run."""
+        match command:
+            case Move():
+                self.move(command.run, command.before)
+            case cluster_commands.Save():
+                await self.ask_chief(agent_commands.Save(run=command.run))
+            case cluster_commands.Evaluate():
+                await self.ask_chief(agent_commands.Evaluate(run=command.run))
+            case Profile():
+                self.trace(command.run, command.worker)
+            case Agree():
+                self._deadlines.agree(command.run, command.proposal)
+            case _:
+                return False
+        return True
+
+    def _give(self, training: Training, run: RunState, state: ClusterState) -> None:
+        """Give a run the VMs that it has."""
+        assert state.spec
+        port = state.ports.get(run.name, 0)
+        mine = [vm for vm in state.living if _serves(state, vm, run.name)]
+        serving = [vm for vm in mine if not vm.coming and not vm.left]
+        ahead = [vm for vm in state.serving if vm.role == WORKER and state.ahead.get(vm.slot) == run.name]
+        training.give(serving, state.spec.parameter_servers, port, ahead)
+        if state.relocation and run.phase == "running":
+            coming = [vm for vm in mine if vm.coming]
+            training.stand_by(coming, state.relocation.spec.parameter_servers, port)
+
+    def save_ahead(self) -> None:
+        """Have each of them save, for the cluster ends soon."""
+        for name in self._trainings:
+            self.save_run(name)
+
+    def save_run(self, name: str) -> None:
+        """Have a run save, where it trains."""
+        if training := self._trainings.get(name):
+            self.tasks.do(f"save {name}", training.save)
+
+    def unprepared(self) -> frozenset[str]:
+        """The VMs rented where the cluster is to be that have not all ready of what the runs that train need there."""
+        state, found = self.state, set[str]()
+        coming = [vm for vm in state.living if vm.coming and vm.state == "ready"] if state.relocation else []
+        for name, training in self._training_now():
+            mine = (vm for vm in coming if vm.role != WORKER or state.has(name, vm))
+            found.update(training.unprepared(mine))
+        return frozenset(found)
+
+    async def hand_over(self, leaves: Sequence[str], *, save: bool) -> None:
+        """Have what each run that trains has saved and told where its next chief stands by, if there is one.
+
+        To `save` its workers on the VMs in `leaves` end, it is saved, and its parameter servers end. Raises
+        RemoteError, TrainingError or OSError where that cannot be: then it goes on.
+        """
+        assert self.fleet
+        training = [each for _, each in self._training_now()]
+        if save:
+            await self.fleet.leave(leaves, WORKER)
+            for each in training:
+                await each.save()
+            await self.fleet.leave(leaves, PARAMETER_SERVER)
+            for each in training:
+                await each.caught_up()
+        first = (vm.name for vm in self.state.living if vm.coming and (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
+        if chief := next(first, None):
+            for each in training:
+                await each.send_on(chief)
+
+    async def moving_bytes(self) -> tuple[int, int]:
+        """Return how many bytes of checkpoints and of data follow the cluster: those of the runs that have begun."""
+        saved = 0
+        data = 0
+        for run in [run for run in self.state.turns if self.state.has_begun(run)]:
+            saved += self._checkpoint_bytes(run)
+            data += await self._data_bytes(run)
+        return saved, data
+
+    def _checkpoint_bytes(self, run: RunState) -> int:
+        """Return the bytes of the newest checkpoint that is here, or what was counted of the model."""
+        folder = run_folder(self.directory, run.name) / layout.CHECKPOINTS
+        steps = Checkpoints(folder).steps()
+        files = folder.glob(f"model.ckpt-{steps[0]}.*") if steps else ()
+        return sum(path.stat().st_size for path in files) or run.variable_bytes
+
+    async def _data_bytes(self, run: RunState) -> int:
+        """Return the bytes of a run's data, as its parameter server reports them, which has no room for more."""
+        servers = (vm for vm in self.state.serving if (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
+        first = next(servers, None)
+        link = self.fleet.link(first.name) if self.fleet and first else None
+        if link is None:
+            return 0
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                connection = await link.connection(run.name)
+                size = await connection.run(f"du -sb {layout.run_on_vm(run.name)}/data | cut -f1")
+            return min(max(0, int(size)), DISK_GB * 2**30)
+        except (RemoteError, OSError, ValueError) as error:
+            log.warning("%s: the size of its data is unknown: %s", run.name, error)
+            return 0
+
+    def metrics_files(self) -> Sequence[Path]:
+        """Return the files with the metrics of the runs that train."""
+        training = (run for run in self.state.turns if self.state.has_begun(run))
+        return [run_folder(self.directory, run.name) / layout.METRICS for run in training]
+
+    def _training_now(self) -> list[tuple[str, Training]]:
+        return [(name, each) for name, each in self._trainings.items() if self.state.runs[name].phase == "running"]
+
+    def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
+        """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
+        if line.role == INPUT:
+            for name, each in self._trainings.items():
+                own = layout.shared_input(self.state.runs[name].spec.study) == line.run
+                if own and self.state.has(name, vm):
+                    each.fail(f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}")
+        if line.role == WORKER and line.time / 1e9 < self._has_since(line.run, vm):
+            return  # it was made ready, and is started once more when the run has the VM
+        training = self._trainings.get(line.run)
+        if training and vm.living:
+            log.warning("%s: its process keeps ending: %s", vm.name, line.said)
+            shared = self.state.has(line.run, vm) and any(each.name != line.run for each in self.state.runs_of(vm))
+            if shared:  # for the others the VM does
+                training.fail(f"Its worker on {vm.name} keeps ending, beside others that train there: {line.said}")
+            elif vm.coming and self.fleet:  # the run goes on elsewhere
+                self.fleet.delete(vm, f"it cannot be got ready: {line.said}")
+            elif training.give_up(vm.name, line.role, line.said) and self.fleet:
+                self.fleet.delete(vm, f"its worker keeps ending: {line.said}")
+
+    def _has_since(self, name: str, vm: VmState) -> float:
+        """Since when the run has the VM's worker: for ever where that is not known, not yet where it makes ready."""
+        if self.state.ahead.get(vm.slot) == name:
+            return math.inf
+        places = (place for place, owner in self.state.leases.items() if owner == name and slot_of(place) == vm.slot)
+        return max((self.state.leased_at.get(place, 0.0) for place in places), default=0.0)
+
+    async def stop(self, name: str, reason: str = "") -> None:
+        """End a run, its last checkpoint brought home if it can be had. Its journal has no `reason`.
+
+        Raises ClusterError where it trains, and this controller has not found its VMs yet.
+        """
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    run = self._known(name)
+                    if run.over or not self.state.has_begun(run) or name in self._trainings:
+                        break
+                    await asyncio.sleep(_LOOK_SECONDS)  # or what it has made since its last checkpoint would be lost
+        except TimeoutError:
+            raise still_looking(self.directory.name) from None
+        if training := self._trainings.get(name):
+            self.tasks.do(f"stop {name}", lambda: training.stop(lambda: self.state.runs[name]))
+        elif not run.over:
+            self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+
+    def stop_trial(self, name: str, save: bool = True) -> None:
+        """End the run of a trial that was pruned, or whose study has ended; with a last checkpoint or without."""
+        run = self.state.runs[name]
+        training = self._trainings.get(name)
+        if training and not training.ending:
+            self.tasks.do(f"stop {name}", partial(training.stop, lambda: self.state.runs[name], save=save))
+        elif not training and not self.state.has_begun(run):
+            self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+
+    async def end_all(self) -> None:
+        """Stop what still trains, the last checkpoint of each brought home if it can be had."""
+        async with asyncio.TaskGroup() as group:
+            for run in self.state.runs.values():
+                group.create_task(self._end(run))
+
+    def move(self, name: str, before: str) -> None:
+        """Have a run that waits begin before another one (empty: before all). Raises ClusterError."""
+        queue = [run.name for run in self.state.queue]
+        for each in filter(None, (name, before)):
+            if each not in queue:
+                does = "is over" if self._known(each).over else "has begun already"
+                there = f"These wait: {', '.join(queue)}." if queue else "No run waits now."
+                raise ClusterError(f"{each} {does}, and does not wait", fix=there)
+        if name == before:
+            raise ClusterError(f"{name} cannot begin before itself", fix="Name another run that waits.")
+        self.recorder.record(events.TrainMoved(run=name, before=before))
+
+    async def ask_chief(self, command: agent_commands.Save | agent_commands.Evaluate) -> None:
+        """Have a run saved or evaluated now. Raises ClusterError or RemoteError."""
+        name = command.run
+        run, training = self.state.runs.get(name), self._trainings.get(name)
+        if run is None or training is None or run.phase != "running":
+            raise ClusterError(f"{name} does not train now")
+        await training.ask_chief(command)
+
+    def trace(self, name: str, worker: str) -> None:
+        """Have a step of a worker (empty: the first one) traced; what became of it is an event. Raises ClusterError."""
+        run = self._known(name)
+        chosen = worker or next(iter(sorted(run.workers)), "")
+        link = self.link(chosen) if chosen in run.workers else None
+        if link is None:
+            what = f"{worker} does not train in {name} now" if worker else f"{name} has no worker that trains now"
+            fix = f"There are: {', '.join(sorted(run.workers))}." if run.workers else ""
+            raise ClusterError(what, fix=fix)
+
+        async def trace() -> None:
+            why = ""
+            try:
+                await bring(await link.connection(name), name, chosen, run_folder(self.directory, name))
+            except (TransientError, OSError) as error:
+                why = str(error).rstrip(".")
+            self.recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
+
+        self.tasks.do(f"trace of {name} on {chosen}", trace)
+
+    def _known(self, name: str) -> RunState:
+        self.state.refuse_unknown("run", name)
+        return self.state.runs[name]
+
+    async def _end(self, run: RunState) -> None:
+        if training := self._trainings.get(run.name):
+            await training.stop(lambda: self.state.runs[run.name])
+            await self.tasks.finished(f"run {run.name}", _LAST_SECONDS)
+        run = self.state.runs[run.name]
+        if not run.over:
+            self.recorder.record(
+                events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
+            )
+
+    def _lease(self, fleet: Fleet, slots: Mapping[int, str], at: float) -> None:
+        """Write down who has which workers from now on, where that is another one, and end what one does for another.
+
+        A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
+        """
+        state, server = self.state, fleet.server
+        held = leases(state, slots, server, at)
+        if held != Leases(state.ports, state.leases, state.held, state.ahead):
+            if set(held.ports) - set(state.ports):
+                self.recorder.forget([each.name for each in state.runs.values() if each.over])
+            workers = {str(slot): run for slot, run in sorted(held.workers.items())}
+            ahead = {str(slot): run for slot, run in held.ahead.items()}
+            told = events.ClusterLeased(ports=held.ports, workers=workers, held=held.held, ahead=ahead)
+            self.recorder.record(told)
+        owners: dict[int, set[str]] = {slot: set() for slot in slots}
+        for place, name in (*held.workers.items(), *held.ahead.items()):
+            owners[slot_of(place)].add(name)
+        for vm in self.state.serving:
+            if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
+                for other in link.runs - owners[vm.slot]:
+                    link.release(other)
+
+    def _training(self, fleet: Fleet, run: RunState) -> Training | None:
+        """The conduct of a run; None where there can be none, and the run has failed."""
+        if run.name not in self._trainings:
+            self._conduct(fleet, run)
+        return self._trainings.get(run.name)
+
+    def _conduct(self, fleet: Fleet, run: RunState) -> None:
+        if refused := fleet.training_refused:
+            self.recorder.record(events.TrainFailed(run=run.name, reason=refused))
+            return
+        try:
+            run = declared_run(self.directory, run)
+        except ClusterError as error:
+            self.recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
+            return
+        folder, changed = run_folder(self.directory, run.name), self.recorder.changed.set
+        own = not is_brought(self.directory, run.name)
+        training = Training(
+            run, folder, self.recorder.record, fleet.link, changed,
+            store=run_store(self.recorder.spec, run.name), storage=lambda: fleet.storage,
+            mint=fleet.bounded_token, note=partial(self.recorder.note, run=run.name), own=own,
+            checked=lambda: [each for each in self.state.runs.values() if each.checked and each.spec.check],
+        )  # fmt: skip
+        self._trainings[run.name] = training
+
+        async def conduct() -> None:
+            try:
+                await training.conduct()
+                fleet.release(run.name)  # not when this is cancelled: then the run goes on, under another controller
+            finally:
+                self._trainings.pop(run.name, None)
+
+        self.tasks.do(f"run {run.name}", conduct)
+
+
+def _serves(state: ClusterState, vm: VmState, run: str) -> bool:
+    """Whether the run has the VM, or a place on it, or shares it as all others do."""
+    if vm.role == PREPARATION:
+        return state.preparers.get(vm.slot) == run
+    return vm.role != WORKER or state.has(run, vm)
+
+
+WORKS = Runs
