@@ -1,7 +1,7 @@
 """The Dask clusters of a cluster: what `decisions` decides is written down and done, for each VM its part.
 
 A VM's part is brought there with a certificate of its own, given to its agent, and followed: what the VM tells goes
-into the journal. Tasks and results never come here: the kernel talks with the scheduler itself (`programs/forward.py`).
+into the journal. Tasks and results never come here: the kernel talks with the scheduler itself (`dask/forward.py`).
 """
 
 from __future__ import annotations

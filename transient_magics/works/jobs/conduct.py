@@ -1,7 +1,7 @@
 """The jobs of a cluster: what `decisions` decides is written down and done, for each VM a part of an attempt at a time.
 
 A VM's part is given to its agent and then followed: what the VM tells goes into the journal, what the command says into
-files of the job's folder here, and each archive of the folder that is kept comes here (`archives`). Everything can be
+files of the job's folder here, and each archive of the folder that is kept comes here (`artifacts`). Everything can be
 done again from the journal and the files by another controller.
 """
 
