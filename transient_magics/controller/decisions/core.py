@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from ...catalog import home_first
 from ...deadlines.seen import zones_for
-from ...journal import ClusterState, Relocation, VmState, boot_key
+from ...journal import ClusterState, JobState, Relocation, RunState, StudyState, VmState, boot_key
 from ...journal.cost import total
 from ...protocol.machines import CPU
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, render_duration
@@ -148,7 +148,7 @@ def decide(situation: Situation) -> list[Decision]:
     if state.spec is None or state.over:
         return []
     if state.phase == "deleting":
-        if any(not each.over for each in (*state.runs.values(), *state.jobs.values())):
+        if any(not each.over for each in (*state.of(RunState).values(), *state.of(JobState).values())):
             return list(_gone(situation))  # their last checkpoint comes home first
         # The VM on which the controller runs goes last: nobody would delete the others.
         others = [vm for vm in state.living if vm.name != state.seat]
@@ -301,7 +301,7 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
     if _is_busy(state):
         return ""
-    if alone := next((study.name for study in state.studies.values() if study.spec.alone and study.over), ""):
+    if alone := next((study.name for study in state.of(StudyState).values() if study.spec.alone and study.over), ""):
         return f"{alone} is over"
     run = state.run
     return f"{run.name} is over" if run and run.spec.when_done == "cluster" else ""

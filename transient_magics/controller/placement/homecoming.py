@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...errors import ClusterError, ForeignError, RoomError
-from ...journal import ClusterState, Event, JobState, RunState, events
+from ...journal import ClusterState, DeclaredBag, Event, JobState, RunState, StudyState, events
 from ...journal.declared import declared_study, note_brought, run_folder
 from ...kinds import load
 from ...protocol import layout
@@ -71,7 +71,7 @@ class Homecoming:
 
     def catch_up(self) -> None:
         """Bring what was told of before the VM was reached, and follow what grows there."""
-        for run in self._state.runs.values():
+        for run in self._state.of(RunState).values():
             if run.phase == "running":
                 self._follow_metrics(run.name)
             if run.traced:
@@ -84,7 +84,7 @@ class Homecoming:
         """Bring what was left before the VM was reached, and now and then what did not come when it was told of. Until
         cancelled."""
         while True:
-            for run in self._state.runs:
+            for run in self._state.of(RunState):
                 self._have_run(run)
             for name in self._names:
                 self._begin(name)
@@ -104,7 +104,7 @@ class Homecoming:
                 self._host.cancel(results.measured(event.run).what)
                 self._begin(event.run)
             case events.JobBegan():
-                self._follow_outputs(self._state.jobs[event.job])
+                self._follow_outputs(self._state.of(JobState)[event.job])
             case events.JobKept() | events.JobInterrupted() | events.JobEnded():
                 self._begin(event.job)
             case events.DaskEnded():
@@ -118,7 +118,7 @@ class Homecoming:
 
     async def bring_all(self, source: Source) -> None:
         """Bring what was left and is not here, as far as there is room for it. Raises what the source does."""
-        for run in self._state.runs:
+        for run in self._state.of(RunState):
             if not self._has_run(run):
                 try:
                     self._is_own_trial(run)
@@ -134,7 +134,7 @@ class Homecoming:
     @property
     def _names(self) -> list[str]:
         """All work that leaves something."""
-        return [*self._state.runs, *self._state.jobs, *self._state.bags]
+        return [*self._state.of(RunState), *self._state.of(JobState), *self._state.of(DeclaredBag)]
 
     def _begin(self, name: str) -> None:
         """Bring what a piece of work left and is not here, from the VM, unless that is under way."""
@@ -147,7 +147,7 @@ class Homecoming:
         left: dict[str, Callable[[], Awaitable[None]]] = {
             what: partial(self._bring, name, what, source) for what in found
         }
-        run = self._state.runs.get(name)
+        run = self._state.of(RunState).get(name)
         # Without its folder it comes later: that is made or brought as a whole.
         if run and run.over and self._has_run(name) and not (self._folder(name) / layout.HOME).exists():
             left[f"result of {name}"] = partial(self._bring_results, run, source)
@@ -158,9 +158,9 @@ class Homecoming:
 
     def _artifacts(self, name: str) -> Iterator[Artifact]:
         """All that a piece of work left so far, but the results of a run, which count together."""
-        if job := self._state.jobs.get(name):
+        if job := self._state.of(JobState).get(name):
             yield from _ARCHIVES.left(job)
-        if bag := self._state.bags.get(name):
+        if bag := self._state.of(DeclaredBag).get(name):
             yield from arrivals.left(bag)
         yield from (made for (run, _), made in self._traces.items() if run == name)
 
@@ -182,7 +182,7 @@ class Homecoming:
                     self._done.add(artifact)
                 else:
                     absent.add(artifact)
-        if job := self._state.jobs.get(name):
+        if job := self._state.of(JobState).get(name):
             folder = self._directory / layout.JOBS / name
             _ARCHIVES.forget_older(folder, newest(folder, job.kept.number if job.kept else 0))
 
@@ -212,7 +212,7 @@ class Homecoming:
                 connection = await self._host.live()
                 await connection.get_tree(there, folder, without=(layout.RUN, layout.HOME, *_FOLLOWED))
                 await connection.get(f"{there}/{layout.RUN}", folder / layout.RUN, most=MOST_COUNTS)
-            if self._state.runs[run].phase == "running":
+            if self._state.of(RunState)[run].phase == "running":
                 self._follow_metrics(run)
 
         if not self._has_run(run):
@@ -221,7 +221,7 @@ class Homecoming:
     def _is_own_trial(self, run: str) -> bool:
         """Whether it is of a study that this machine declared. Then its folder is made here, as it was made there: no
         code comes from a VM. Values that the study does not try are another machine's word, and so is all of it."""
-        for study in self._state.studies.values():
+        for study in self._state.of(StudyState).values():
             for trial in study.trials.values():
                 if run not in trial.runs or not (self._directory / layout.STUDIES / study.name).is_dir():
                     continue
