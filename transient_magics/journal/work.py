@@ -49,6 +49,11 @@ class Work(Generic[_Spec]):
         """Whether it has ended."""
         return self.phase in ("finished", "failed", "stopped")
 
+    @property
+    def ends_cluster(self) -> bool:
+        """Whether its cluster was made for it alone, and ends now that it is over."""
+        return False
+
 
 class Works(Mapping[str, Work[object]]):
     """All work of a cluster by name: kind after kind, each in the order of its declaration. Immutable.
