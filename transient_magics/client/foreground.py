@@ -55,4 +55,5 @@ def beside(state: ClusterState) -> list[RunState]:
 
 
 def _alone(state: ClusterState) -> list[RunState]:
-    return [each for each in state.of(RunState).values() if each.spec.study not in state.of(StudyState)]
+    studies = state.of(StudyState)
+    return [each for each in state.of(RunState).values() if each.spec.study not in studies]

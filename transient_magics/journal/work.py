@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from ..kinds import KINDS
 
 _Spec = TypeVar("_Spec", covariant=True)
 _State = TypeVar("_State", bound="Work[object]")
@@ -56,7 +57,7 @@ class Work(Generic[_Spec]):
 
 
 class Works(Mapping[str, Work[object]]):
-    """All work of a cluster by name: kind after kind, each in the order of its declaration. Immutable.
+    """All work of a cluster by name, in the order of `kinds.KINDS`, then of its declaration. Immutable.
 
     It keeps one dictionary for each kind. A fold changes one work at each event and copies the dictionary of its kind
     alone: a study has thousands of runs.
@@ -65,32 +66,31 @@ class Works(Mapping[str, Work[object]]):
     __slots__ = ("_by_kind",)
 
     def __init__(self, works: Iterable[Work[object]] = ()) -> None:
-        self._by_kind: dict[str, dict[str, Work[object]]] = {}
+        self._by_kind: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         for work in works:
-            self._by_kind.setdefault(work.kind, {})[work.name] = work
+            self._by_kind[work.kind][work.name] = work
 
     def with_work(self, *works: Work[object]) -> Works:
         """Return a copy with new or changed work. Other kinds share their dictionaries with the original."""
         new = Works()
         new._by_kind = dict(self._by_kind)
         for kind in {work.kind for work in works}:
-            new._by_kind[kind] = dict(self._by_kind.get(kind, {}))
+            new._by_kind[kind] = dict(self._by_kind[kind])
         for work in works:
             new._by_kind[work.kind][work.name] = work
         return new
 
     def of(self, state: type[_State]) -> Mapping[str, _State]:
         """Return the work of one kind, by the class of its state."""
-        return cast("Mapping[str, _State]", self.of_kind(state.kind))
+        return self._by_kind[state.kind]
 
     def of_kind(self, kind: str) -> Mapping[str, Work[object]]:
         """Return the work of one kind."""
-        return self._by_kind.get(kind, _NONE)
+        return self._by_kind[kind]
 
     def latest(self, state: type[_State]) -> _State | None:
         """Return the work of one kind that was declared last; None where there is none."""
-        works = cast("dict[str, _State]", self._by_kind.get(state.kind, {}))
-        return next(reversed(works.values()), None)
+        return next(reversed(self._by_kind[state.kind].values()), None)
 
     def __getitem__(self, name: str) -> Work[object]:
         for works in self._by_kind.values():
@@ -109,6 +109,3 @@ class Works(Mapping[str, Work[object]]):
 
     def __repr__(self) -> str:
         return f"Works({[*self.values()]!r})"
-
-
-_NONE: Mapping[str, Work[object]] = MappingProxyType({})

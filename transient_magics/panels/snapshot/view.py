@@ -227,9 +227,10 @@ def _facts(state: ClusterState, run: RunState, cost: Spent, now: float) -> list[
 
 
 def _events(state: ClusterState, run: str | None) -> list[Said]:
-    of_study = (
-        set() if run else {each.name for each in state.of(RunState).values() if each.spec.study in state.of(StudyState)}
-    )
+    of_study: set[str] = set()
+    if run is None:
+        studies = state.of(StudyState)
+        of_study = {known.name for known in state.of(RunState).values() if known.spec.study in studies}
     chosen = [
         event for event in state.recent
         if event.kind not in text.QUIET and _concerns(event, state, run)

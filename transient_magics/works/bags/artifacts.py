@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...controller.artifacts import MOST_ARRAYS, MOST_SURROGATE, Artifact
 from ...controller.placement.homecoming import Sync
-from ...journal import Event, JobState
+from ...journal import Event
 from ...journal.bags.state import DeclaredBag
 from ...protocol import layout
 from ...protocol.bag.events import BagLearnt, BagResult
@@ -63,7 +63,7 @@ class BagSync(Sync[DeclaredBag]):
         """Yield what a bag has left, as far as this machine can read it."""
         if not can_read():
             return
-        for job in work.state.of(JobState).values():
+        for job in work.state.jobs.values():
             if job.result and job.result.arrays:
                 yield arrays(job.result)
         if work.state.learnt:
