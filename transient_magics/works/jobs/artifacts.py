@@ -15,7 +15,7 @@ from ...controller.placement.homecoming import Sync
 from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout
-from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
+from ...runtime.files.archive import look_through, newest, numbers, overlay, path_of
 
 CUT = "[transient] what was said here did not come from the VM"
 
