@@ -33,7 +33,6 @@ from ....bags.surrogate.model import LEAST_RESULTS, Surrogate, learn
 from ....bags.surrogate.stopping import judge
 from ....errors import PlanError
 from ....files import write_atomically
-from ....journal import JobState
 from ....journal.bags.fold import fold
 from ....journal.bags.state import BagState
 from ....protocol import checks, jsonl, layout
@@ -145,7 +144,7 @@ class Driver:
 
     def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
         """Keep a checkpoint of a job. Called by threads."""
-        known = self.state.of(JobState).get(job)
+        known = self.state.jobs.get(job)
         if known is None or known.phase != "running" or known.attempt != attempt or len(data) > MOST_ARRAY_BYTES:
             return
         write_atomically(self._folder / _SAVED / f"{job}.npz", data)
@@ -210,7 +209,7 @@ class Driver:
         ]  # fmt: skip
 
     def _begin(self, job: int, vm: str, saves: tuple[float, ...], here: BagScheduler, client: Client) -> None:
-        known, spec = self.state.of(JobState)[job], self._spec
+        known, spec = self.state.jobs[job], self._spec
         worker = next((ws.address for ws in here.workers.values() if str(ws.name) == vm), None)
         if worker is None:
             return
@@ -302,22 +301,22 @@ class Driver:
         turn = 1 + max((job.batch for job in known.jobs.values()), default=-1)
         for each in chosen:
             self._tell(b.BagProposed(
-                bag=self._spec.name, job=len(self.state.of(JobState)), point=each.point, batch=turn, filling=each.filling,
+                bag=self._spec.name, job=len(self.state.jobs), point=each.point, batch=turn, filling=each.filling,
                 predicted=each.predicted,
             ))  # fmt: skip
 
     def _points(self, many: int) -> list[Proposal]:
         state, spec = self.state, self._spec
-        seconds = [(state.of(JobState)[number].point, found.seconds)
-                   for number in state.results if (found := state.of(JobState)[number].result)]  # fmt: skip
+        seconds = [(state.jobs[number].point, found.seconds)
+                   for number in state.results if (found := state.jobs[number].result)]  # fmt: skip
         dollars = None
         if self._surrogate is not None and len(seconds) >= LEAST_RESULTS:
             dollars = expected_seconds(spec.space, seconds, spec.seed)
         tolerances = spec.tolerances(state.outputs) if state.outputs else None
         # Where jobs fail for good nothing is ever learnt, and most would be.
-        failed = [job for job in state.of(JobState).values() if job.phase == "failed"]
+        failed = [job for job in state.jobs.values() if job.phase == "failed"]
         return propose(
-            spec.space, self._surrogate, many, first=len(state.of(JobState)), seed=spec.seed,
+            spec.space, self._surrogate, many, first=len(state.jobs), seed=spec.seed,
             in_flight=[job.point for job in (*state.running, *state.waiting, *failed)],
             tolerances=tolerances, dollars=dollars,
         )  # fmt: skip
@@ -326,9 +325,9 @@ class Driver:
         """Learn from all results so far, after those that are new were judged."""
         state, spec = self.state, self._spec
         before = state.learnt[-1].results if state.learnt else 0
-        fresh = [state.of(JobState)[number] for number in state.results[before:]]
-        results = [(state.of(JobState)[number].point, found.returned)
-                   for number in state.results if (found := state.of(JobState)[number].result)]  # fmt: skip
+        fresh = [state.jobs[number] for number in state.results[before:]]
+        results = [(state.jobs[number].point, found.returned)
+                   for number in state.results if (found := state.jobs[number].result)]  # fmt: skip
         try:
             kind = "ensemble" if spec.surrogate == "ensemble" else None
             self._surrogate = made = await asyncio.to_thread(learn, spec.space, results, kind, spec.seed)
@@ -341,7 +340,7 @@ class Driver:
         write_atomically(self._folder / layout.SURROGATE, header)
         judged = judge([job.predicted for job in fresh], [job.result.returned for job in fresh if job.result])
         self._tell(b.BagLearnt(
-            bag=spec.name, batch=max(job.batch for job in state.of(JobState).values()), results=len(results), model=made.kind,
+            bag=spec.name, batch=max(job.batch for job in state.jobs.values()), results=len(results), model=made.kind,
             judged=judged.judged, coverage=judged.coverage, residual=judged.residual, largest=largest,
         ))  # fmt: skip
 
