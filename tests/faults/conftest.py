@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests import zygotes
 from tests.ends import all_end
 from transient_magics import client, emulator, places
 from transient_magics.cli import arguments, verbs
@@ -139,8 +140,9 @@ class Patient:
         self.run = run
 
     def process(self, vm: str, role: str) -> int:
-        """The host's number of a role process (`worker`, `parameter_server`, `agent`) on a VM."""
-        found = processes(f"transient_magics.runtime.{role} ", str(self.home(vm)))
+        """Return the host's number of a process on a VM: of a role, of the agent, or of work (`jobs`)."""
+        program = f"works.{role}.on_vm" if role == "jobs" else f"runtime.{role}"
+        found = processes(f"transient_magics.{program} ", str(self.home(vm)))
         assert found, f"no {role} on {vm}"
         return found[-1]
 
@@ -354,7 +356,7 @@ def _behind_its_back(vm: str, method: str) -> None:
 def home() -> Iterator[Path]:
     """A home of our own for everything that the product keeps, and nothing left of it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="tm-"))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, zygotes.own_ones():
         patch.setenv("TRANSIENT_MAGICS_HOME", str(directory))
         sockets = places.sockets()
         yield directory

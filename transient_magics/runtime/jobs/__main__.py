@@ -1,8 +1,0 @@
-"""`python -m transient_magics.runtime.jobs --folder DIRECTORY`: run the job in the folder."""
-
-from __future__ import annotations
-
-from .runner import main
-
-if __name__ == "__main__":
-    main()

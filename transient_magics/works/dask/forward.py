@@ -1,0 +1,65 @@
+"""`python -m transient_magics.works.dask.forward CLUSTER DASK`: a kernel's SSH connection to a scheduler.
+
+Not through the controller's: results are many bytes, and its questions to agents must not wait behind them. Nor does
+the way end where a controller does. It ends with the kernel, whose end of standard input is closed then, and with the
+connection. Prints one JSON object: the ports on this machine's loopback (`scheduler`, `dashboard` or 0), or `error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from ... import places
+from ...controller.vms.access import Access
+from ...errors import ClusterError, TransientError, told
+from ...journal import DaskState, kept
+from ...protocol import layout
+from ...spec import ClusterSpec
+
+_WAY_SECONDS = 60.0
+
+
+async def forward(directory: Path, name: str) -> None:
+    """Until standard input ends, or the connection. Raises TransientError where there is no way."""
+    state = kept(directory / layout.JOURNAL).read()
+    dask = state.of(DaskState).get(name)
+    if dask is None or dask.over or dask.serving is None or state.spec is None:
+        raise ClusterError(f"{directory.name} has no Dask scheduler {name} now")
+    vm = state.vms[dask.vm]
+    spec = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text(encoding="utf-8")))
+    async with Access(spec) as access:
+        await access.reopen()
+        async with await access.connect(vm, directory / layout.KEY, timeout=_WAY_SECONDS) as connection:
+            ports = {
+                "scheduler": await connection.forward(vm.address, dask.serving.port),
+                "dashboard": dask.serving.dashboard and await connection.forward("127.0.0.1", dask.serving.dashboard),
+            }
+            print(json.dumps(ports), flush=True)
+            ends = [asyncio.ensure_future(each) for each in (_end_of_input(), connection.closed.wait())]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in ends:
+                task.cancel()
+
+
+async def _end_of_input() -> None:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    await ended.wait()
+
+
+def main() -> int:
+    """Exit code 0, or 1 with the reason in the output."""
+    cluster, name = sys.argv[1:]
+    try:
+        asyncio.run(forward(places.cluster(cluster), name))
+    except TransientError as error:
+        print(json.dumps(told(error)), flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""`python -m transient_magics.works.dask.on_vm --folder DIRECTORY [--crashed JSON]`: be the part that is wanted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from ....errors import TransientError
+from ....runtime import process_record
+from . import record
+from .task import DaskTask
+
+
+def main() -> None:
+    """Be that part until it is over; a second process that would ends at once."""
+    parser = argparse.ArgumentParser(description="A part of a Dask cluster; started by the agent.")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--crashed", default="[]", help="what became of the workers here before this one")
+    given = parser.parse_args()
+    folder: Path = given.folder.absolute()
+    begin = process_record.wanted(folder)
+    if begin is None or not process_record.claim(folder, begin.attempt):
+        return
+    task = DaskTask.from_dict(begin.task)
+    from . import scheduler, worker
+
+    try:
+        if task.part == "scheduler":
+            asyncio.run(scheduler.serve(folder, task))
+        elif not asyncio.run(worker.work(folder, task, json.loads(given.crashed))):
+            # Where the agent sent it, nothing asks for the code. Otherwise a task did, and that is its fault.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+    except TransientError as error:
+        sys.exit(str(error))  # the last that it says is what its agent tells
+    record.tell_end(folder, os.getpid())
+
+
+if __name__ == "__main__":
+    main()

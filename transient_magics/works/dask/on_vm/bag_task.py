@@ -1,0 +1,235 @@
+"""One attempt of a bag's job, in the worker on its VM: the function of the cell is called, what it returns is checked.
+
+What goes wrong in it is an answer too, in plain values: nothing of the user's classes crosses to the driver.
+"""
+
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from distributed import get_worker
+from distributed.utils import sync
+
+from ....errors import TransientError
+from ....files import write_atomically
+from ....protocol import layout
+from ....protocol.bag.events import MOST_ARRAY_BYTES
+from ....protocol.bag.spec import checked_values
+from ....runtime import process_record
+from ....runtime.training.randomness import Generators
+from ....runtime.training.usercode import MODULE_NAME, is_of_cell, run_cell
+from . import record, said
+from .worker import TAKEN
+
+_RARELY = 50.0
+"""Where no saving points are planned, a checkpoint is made when so many times as long has passed as the last took."""
+_LEAST_SECONDS = 10.0
+_MOST_REASON = 2000
+_ANSWER_SECONDS = 0.5
+_EXPLAINED = {
+    "signal only works in main thread": "a job runs in a thread; handle signals in a process that it starts",
+}
+"""What is behind errors that jobs meet here, and not in a script, by a part of their text."""
+_NAME = "job"
+_made: dict[str, ModuleType] = {}
+
+
+class Checkpoint:
+    """What a job is given to save its state with. `load()`: what was saved last, arrays by name, or None.
+
+    `save(arrays)` is called as often as the job likes: it ships them when that is due, at the notice of a preemption at
+    once, else it does nothing. `due` says whether it would. Arrays are NumPy's, of numbers.
+    """
+
+    def __init__(self, job: int, attempt: int, done: float, state: bytes, saves: Sequence[float]) -> None:
+        self._job, self._attempt, self._done, self._state = job, attempt, done, state
+        self._saves = [*saves]
+        self._worker = get_worker()
+        self._taken: threading.Event = self._worker.extensions[TAKEN]
+        self._began = self._last = time.monotonic()
+        self._took = 0.0
+        self._parted = False
+        self.saving = 0.0
+
+    def load(self) -> Mapping[str, Any] | None:
+        """What was saved last in an attempt before; None in the first one."""
+        if not self._state:
+            return None
+        import numpy as np
+
+        with np.load(io.BytesIO(self._state), allow_pickle=False) as found:
+            return dict(found)
+
+    @property
+    def due(self) -> bool:
+        """Whether `save` would save now."""
+        now = time.monotonic()
+        if self._taken.is_set():
+            return not self._parted
+        if self._saves:
+            return now - self._began - self.saving >= self._saves[0]
+        return now - self._last >= max(_LEAST_SECONDS, _RARELY * self._took)
+
+    def save(self, arrays: Mapping[str, Any]) -> bool:
+        """Ship the arrays if that is due; whether it was. Raises ValueError for arrays that cannot be saved."""
+        if not self.due:
+            return False
+        began = time.monotonic()
+        self._parted = self._taken.is_set()
+        done = self._done + began - self._began - self.saving
+        packed = _packed(arrays)
+        sync(
+            self._worker.loop, self._worker.scheduler.transient_saved, job=self._job, attempt=self._attempt, done=done,
+            seconds=time.monotonic() - began, data=packed,
+        )  # fmt: skip
+        self._last = time.monotonic()
+        self._took = self._last - began
+        self.saving += self._took
+        while self._saves and self._saves[0] <= done - self._done:
+            self._saves.pop(0)
+        return True
+
+
+def compute(
+    source: str, point: Mapping[str, Any], seed: int, job: int, attempt: int, done: float, state: bytes,
+    saves: Sequence[float], most: float = 0.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Call the cell's function at the point. `seconds` of computing, the last that it `said`; and either what it
+    `returned`, with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`.
+
+    After `most` seconds (0: never) the VM's agent kills this process: not even `abort` arrives while the function
+    is in compiled code that holds the interpreter.
+    """
+    said.begin(_folder())
+    with record.time_limit(_folder(), most), _event_loop():
+        found = _computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done)
+    return {**found, "said": printed()}
+
+
+def printed() -> str:
+    """The last that the job in this process has printed."""
+    return said.last(_folder())
+
+
+@contextmanager
+def _event_loop() -> Iterator[None]:
+    """With an event loop for `asyncio.get_event_loop()`, which threads have none of otherwise."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _folder() -> Path:
+    return Path(os.environ[process_record.MARK])
+
+
+def _computed(source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint, done: float) -> dict[str, Any]:
+    began = time.monotonic()
+    try:
+        found = _function(source)(**_arguments(source, point, seed, checkpoint))
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is told, and is the job's fault
+        return {"fault": "raised", "reason": _said(error), "seconds": time.monotonic() - began}
+    except SystemExit as error:
+        return {"fault": "raised", "reason": f"it called exit({error.code})", "seconds": time.monotonic() - began}
+    seconds = done + time.monotonic() - began - checkpoint.saving
+    try:
+        returned, arrays = _sorted(found)
+    except ValueError as error:
+        return {"fault": "invalid", "reason": str(error)[:_MOST_REASON], "seconds": seconds}
+    return {"returned": returned, "arrays": arrays, "seconds": seconds}
+
+
+def abort() -> str:
+    """End this worker's process: a job in it has taken too long. Its VM's agent begins another one.
+
+    The last that the job printed: the process lives on for as long as it takes to answer that.
+    """
+    threading.Timer(_ANSWER_SECONDS, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return printed()
+
+
+def _function(source: str) -> Callable[..., Any]:
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    if digest not in _made:
+        cell = _folder() / layout.CELL
+        if not cell.exists() or cell.read_text(encoding="utf-8") != source:
+            write_atomically(cell, source, durable=False)
+        try:
+            module = run_cell(cell, _folder() / layout.INCLUDE, 0, seed=int(digest[:7], 16))
+        except TransientError as error:
+            raise error.__cause__ or error from None
+        Generators(vars(module)).renew()  # jobs on other VMs must not draw the same
+        _made[digest] = module
+    sys.modules[MODULE_NAME] = _made[digest]
+    return _made[digest].__dict__[_NAME]
+
+
+def _arguments(source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint) -> dict[str, Any]:
+    import inspect
+
+    takes = inspect.signature(_function(source)).parameters
+    given = {"seed": seed, "checkpoint": checkpoint}
+    all_of_them = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+    return {**point, **{name: value for name, value in given.items() if name in takes or all_of_them}}
+
+
+def _sorted(found: Any) -> tuple[dict[str, float], bytes]:
+    """Numbers by name, and the other arrays. Raises ValueError with what is wrong."""
+    if not isinstance(found, Mapping):
+        raise ValueError(f"it returned {type(found).__name__}, not a dict of numbers")
+    numbers, arrays = dict[str, float](), dict[str, Any]()
+    for name, value in found.items():
+        if not isinstance(name, str):
+            raise ValueError(f"it returned something under {name!r:.80}, which is no name")
+        if getattr(value, "ndim", 0):
+            arrays[name] = value
+            continue
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name} is {type(value).__name__}, not a number") from None
+        if not math.isfinite(numbers[name]):
+            raise ValueError(f"{name} is {numbers[name]}")
+    checked_values(numbers)
+    return numbers, _packed(arrays) if arrays else b""
+
+
+def _packed(arrays: Mapping[str, Any]) -> bytes:
+    import numpy as np
+
+    made = {name: np.asarray(each) for name, each in arrays.items()}
+    if wrong := next((name for name, each in made.items() if each.dtype.kind not in "biufc"), None):
+        raise ValueError(f"{wrong} holds no numbers: {made[wrong].dtype}")
+    if sum(each.nbytes for each in made.values()) > MOST_ARRAY_BYTES:
+        raise ValueError(f"its arrays have more than {MOST_ARRAY_BYTES >> 20} MiB")
+    file = io.BytesIO()
+    np.savez(file, **made)  # type: ignore
+    return file.getvalue()
+
+
+def _said(error: BaseException) -> str:
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if is_of_cell(each.filename)]
+    where = f" in line {frames[-1].lineno} of the cell" if frames else ""
+    why = next((f"; {words}" for text, words in _EXPLAINED.items() if text in str(error)), "")
+    return f"{type(error).__name__}{where}: {error}{why}"[:_MOST_REASON]

@@ -1,0 +1,209 @@
+"""The scheduler of a Dask cluster, on the VM of the first parameter server, under the account that runs users' code.
+
+A worker under notice gets no new task, gives back those that it has not begun, and has `LEAVE_SECONDS` in which what
+only it knows is copied elsewhere and what it computes may end. Dask's own retirement has no limit, and does not wait
+for what is being computed. Then it is removed, and what did not fit is computed again.
+"""
+
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import dask.config
+from distributed.active_memory_manager import ActiveMemoryManagerExtension, RetireWorker
+from distributed.core import Status
+from distributed.protocol.pickle import dumps
+from distributed.scheduler import KilledWorker, Scheduler, TaskState, WorkerState
+
+from ....protocol import checks, layout
+from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
+from ....protocol.dask.versions import versions
+from ....protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
+from ....runtime.children import separate_children
+from ....runtime.folder import Lines
+from .faults import Faults
+from .setting import SETTINGS, security
+from .task import DaskTask
+
+ALONE_SECONDS = 60.0
+"""Without a client for so long it ends: nobody is left who could ask for what its VMs are paid for."""
+FIRST_CLIENT_SECONDS = 300.0
+_LOOK_SECONDS, _MOVE_SECONDS = 1.0, 0.1
+_NEVER = 2**40
+"""Dask's own count of failures, which knows no revocations, comes never so far."""
+
+
+class VmScheduler(Scheduler):
+    """Dask's scheduler, with what it cannot know from its connections: notices and crashes."""
+
+    def __init__(self, lines: Lines, spec: DaskSpec, **options: Any) -> None:
+        super().__init__(**options)
+        self.allowed_failures = _NEVER
+        self._lines, self._name = lines, spec.name
+        self._faults = Faults(spec.allowed_failures)
+        self._left: set[str] = set()
+        self.born: dict[str, float] = {}
+        """Since when VMs run, in seconds since 1970."""
+        self.handlers["transient_here"] = self.here
+        self.handlers["transient_leave"] = self.leave
+        self.handlers["transient_crashed"] = self.crashed
+
+    async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> Any:
+        """As Dask's, with what it had in hand kept in mind."""
+        ws = self.workers.get(address)
+        if ws is not None and not expected:
+            self._faults.gone(ws.address, [ts.key for ts in ws.processing])
+        return await super().remove_worker(address, stimulus_id=stimulus_id, expected=expected, close=close)
+
+    async def here(self, vm: str, born: float) -> None:
+        """Told by a worker before it takes part: since when its VM runs."""
+        self.born[vm] = born
+
+    async def crashed(self, worker: str, process: int, cause: str) -> None:
+        """Told by the next worker of a VM, before it takes part: the one before did not end by itself."""
+        stimulus = f"transient-crashed-{time.time()}"
+        await self.remove_worker(worker, stimulus_id=stimulus)  # where its connection has not told so yet
+        failed = self._faults.crashed(worker, process, cause)
+        self.log_event("transient", {"action": "crashed", "worker": worker, "cause": cause, "failed": list(failed)})
+        for key, causes in failed.items():
+            self._fail(key, worker, causes, stimulus)
+
+    def _fail(self, key: Any, worker: str, causes: str, stimulus: str) -> None:
+        ts = self.tasks.get(key)
+        if ts is None or ts.state not in ("processing", "queued", "no-worker"):
+            return  # it waits for what it needs, if for anything: the next crash decides
+        gone = WorkerState(
+            address=worker, status=Status.closed, pid=0, name=worker, memory_limit=0, local_directory="", nanny=None,
+            server_id="",
+        )  # fmt: skip
+        error = KilledWorker(task=key, last_worker=gone, allowed_failures=self._faults.allowed)
+        error.add_note(f"Its workers ended so: {causes}. VMs that were revoked are not among them.")
+        recommended = self.transition(
+            key, "erred", exception=dumps(error), exception_text=f"{error} {causes}", cause=key, stimulus_id=stimulus
+        )
+        self._faults.failed(key)
+        self.transitions(recommended, stimulus_id=stimulus)
+
+    async def leave(self, worker: str, executing: Collection[Any] = (), seconds: float = LEAVE_SECONDS) -> None:
+        """Have the worker free of all that only it has, as far as that can be had within `seconds`, and remove it.
+
+        `executing`: the tasks that it computes now.
+        """
+        ws = self.workers.get(worker)
+        if ws is None or worker in self._left:
+            return
+        self._left.add(worker)
+        began = time.monotonic()
+        stimulus = f"transient-leave-{time.time()}"
+        self.handle_worker_status_change(Status.closing_gracefully, ws, stimulus)
+        told_it = {"op": "worker-status-change", "status": ws.status.name, "stimulus_id": stimulus}
+        self.stream_comms[worker].send(told_it)
+        back: Any = {ts.key: "released" for ts in ws.processing if ts.key not in executing}
+        self.transitions(back, stimulus_id=stimulus)
+        seen = await self._move(ws, began + seconds)
+        here = {ts.key for ts in _only_there(ws)} if worker in self.workers else set(seen)
+        moved = {key: size for key, size in seen.items() if key not in here and self._is_kept(key)}
+        interrupted = sum(ts.run_spec is not None for ts in ws.processing)
+        await self.remove_worker(worker, stimulus_id=stimulus, expected=True, close=False)
+        event = DaskLeft(
+            dask=self._name, worker=str(ws.name), seconds=time.monotonic() - began, moved=len(moved),
+            moved_bytes=sum(moved.values()), lost=len(here), interrupted=interrupted,
+        )  # fmt: skip
+        self._lines.write(event.kind, told(event))
+        self.log_event("transient", {"action": "left", **told(event)})
+        self._left.discard(worker)
+
+    async def _move(self, ws: WorkerState, deadline: float) -> dict[Any, int]:
+        """Copy what only it has until nothing is left, it is gone, or the time is over. All that it had so, by size."""
+        manager: ActiveMemoryManagerExtension = self.extensions["amm"]
+        seen: dict[Any, int] = {}
+        policy: RetireWorker | None = None
+        while ws.address in self.workers and time.monotonic() < deadline:
+            unique = _only_there(ws)
+            seen |= {ts.key: ts.get_nbytes() for ts in unique}
+            if not unique and not ws.processing:
+                break
+            if unique and (policy is None or policy not in manager.policies):  # it takes itself away where it is done
+                policy = RetireWorker(ws.address)
+                manager.add_policy(policy)
+                manager.run_once()
+            await asyncio.sleep(_MOVE_SECONDS)
+        if policy is not None:
+            manager.policies.discard(policy)
+        return seen
+
+    def _is_kept(self, key: Any) -> bool:
+        ts = self.tasks.get(key)
+        return ts is not None and bool(ts.who_has)
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether anybody is connected who could ask for something."""
+        return bool(self.client_comms)
+
+
+def _only_there(ws: WorkerState) -> list[TaskState]:
+    return [ts for ts in ws.has_what if ts.who_has is not None and len(ts.who_has) == 1 and not ts.actor]
+
+
+Until = Callable[[Any, asyncio.Event], Awaitable[str]]
+"""Waits, of a scheduler that runs, until it is over or told to end; why it is over, a clause."""
+
+
+async def serve(
+    folder: Path, task: DaskTask, kind: type[VmScheduler] = VmScheduler, until: Until | None = None
+) -> None:
+    """Be the scheduler until it is told to end, has no client any more, or is ended by one; or by its own `until`."""
+    dask.config.set(SETTINGS)
+    separate_children()  # a client may run functions here, too
+    lines = Lines(folder / layout.DASK_EVENTS)
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, over.set)
+    spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
+    with_dashboard = _has_bokeh()
+    scheduler = kind(
+        lines, spec, host=task.address, port=0, protocol="tls", security=security(folder),
+        dashboard=with_dashboard, dashboard_address="127.0.0.1:0",
+    )  # fmt: skip
+    async with scheduler:
+        dashboard = scheduler.services.get("dashboard") if with_dashboard else None
+        port = int(scheduler.address.rpartition(":")[2])
+        seen = dashboard.port if dashboard else 0
+        serving = DaskServing(dask=spec.name, port=port, dashboard=seen, versions=versions())
+        lines.write(serving.kind, told(serving))
+        reason = await (until or _until_over)(scheduler, over)
+    closed = DaskClosed(dask=spec.name, reason=reason)
+    lines.write(closed.kind, told(closed))
+
+
+async def _until_over(scheduler: VmScheduler, over: asyncio.Event) -> str:
+    """Why it is over, a clause."""
+    alone_since, patience = time.monotonic(), FIRST_CLIENT_SECONDS
+    while not over.is_set():
+        if scheduler.status == Status.closed:
+            return "a client shut it down"
+        if scheduler.has_clients:
+            alone_since, patience = time.monotonic(), ALONE_SECONDS
+        elif time.monotonic() - alone_since > patience:
+            return "its client is gone" if patience == ALONE_SECONDS else "no client came"
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await over.wait()
+        except TimeoutError:
+            continue
+    return "it was told to end"
+
+
+def _has_bokeh() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("bokeh") is not None

@@ -1,0 +1,109 @@
+"""The worker of a Dask cluster on one VM: one process, which the VM's agent starts again where it crashes.
+
+There is no nanny: the agent is what a nanny is, and more. It lives as long as the VM; as a process of its own it sees
+memory that grows while the interpreter is held; and it alone can tell a crash from a VM that goes.
+"""
+
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dask.config
+from distributed.core import rpc
+from distributed.worker import Worker
+
+from ....protocol import checks, layout
+from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
+from ....protocol.job import NOTICE_SECONDS
+from ....runtime import gpu_use
+from ....runtime.children import separate_children
+from ....runtime.folder import RunFolder
+from ....runtime.metadata import notice_seconds, watch_preemption
+from ....runtime.training.packages import provide
+from . import record, said
+from .record import limit
+from .setting import SETTINGS, security
+from .task import DaskTask
+
+TAKEN = "transient-taken"
+"""Of a worker's extensions: the event that is set at the notice."""
+_NICE, _OOM_SCORE = 5, "500"
+_REGISTER_SECONDS, _TELL_SECONDS = 60.0, 20.0
+
+
+async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) -> bool:
+    """Be the worker until its VM is taken or the scheduler has ended it; False where SIGTERM ended it before.
+
+    `crashed` are the workers here before that did: the scheduler is told before this one takes part, or tasks that
+    crash workers would never be seen through.
+    """
+    dask.config.set(SETTINGS)
+    separate_children()  # tasks may have pools of processes
+    os.nice(_NICE)
+    with contextlib.suppress(OSError):  # where memory runs out, it goes before the agent
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="utf-8")
+    spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
+    if spec.bag:
+        run = RunFolder(folder)
+        await asyncio.to_thread(provide, run)  # why it cannot be is not among what jobs print
+        await asyncio.to_thread(gpu_use.insist, run.packages)
+        said.take_over(folder)
+    own = security(folder)
+    noticed, over = asyncio.Event(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    taken = threading.Event()
+    """The same, for tasks."""
+
+    def notice() -> None:
+        taken.set()
+        noticed.set()
+
+    watching = asyncio.create_task(watch_preemption(notice))
+    scheduler = f"tls://{task.scheduler}"
+    async with asyncio.timeout(_TELL_SECONDS):
+        await _tell(scheduler, own, task, crashed, said.last(folder))
+    (folder / "space").mkdir(exist_ok=True, mode=0o700)
+    worker = Worker(
+        scheduler, name=task.vm, host=task.address, protocol="tls", security=own, dashboard=False,
+        nthreads=spec.threads or os.cpu_count() or 1, memory_limit=limit(spec), local_directory=str(folder / "space"),
+        death_timeout=_REGISTER_SECONDS,
+    )  # fmt: skip
+    worker.extensions[TAKEN] = taken
+    async with worker:
+        record.tell_address(folder, os.getpid(), worker.address)
+        waits = [asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if noticed.is_set() and not over.is_set():
+            await _leave(worker)
+        for waiting in (*waits, watching):
+            waiting.cancel()
+        await asyncio.gather(*waits, watching, return_exceptions=True)
+    return noticed.is_set() or not over.is_set()
+
+
+async def _tell(scheduler: str, own: Any, task: DaskTask, crashed: Sequence[dict[str, Any]], printed: str) -> None:
+    async with rpc(scheduler, connection_args=own.get_connection_args("worker")) as say:
+        await say.transient_here(vm=task.vm, born=task.born)
+        for each in crashed:
+            if printed:  # by the job of a bag
+                await say.transient_said(worker=each["worker"], said=printed)
+            await say.transient_crashed(worker=each["worker"], process=each["process"], cause=each["cause"])
+
+
+async def _leave(worker: Worker) -> None:
+    """Have what only it has copied elsewhere; the scheduler keeps the time, and so do we, in case it does not."""
+    seconds = await asyncio.to_thread(notice_seconds) - NOTICE_SECONDS + LEAVE_SECONDS
+    executing = [ts.key for ts in (*worker.state.executing, *worker.state.long_running)]
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(seconds + 2):
+            await worker.scheduler.transient_leave(worker=worker.address, executing=executing, seconds=seconds)

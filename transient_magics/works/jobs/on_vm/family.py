@@ -1,0 +1,121 @@
+"""The processes of a job's command: all that it has started, also what has left its group or its session."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ....runtime.process_record import marked
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_NICE, _OOM_SCORE = 5, "500"
+
+
+def adopt_orphans() -> None:
+    """What a child of this process leaves behind becomes a child of this process."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def in_child() -> Callable[[], None]:
+    """What a command's process does before it becomes the command: it ends with this process, gives way to what looks
+    after the VM, and is the first that the kernel takes where memory runs out."""
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.nice(_NICE)
+        with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
+            file.write(_OOM_SCORE)
+
+    return prepare
+
+
+class Family:
+    """All processes of the job in `folder`, whose command this process has started."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def members(self) -> list[int]:
+        """Their numbers: those that bear the job's mark, and all descendants of this process."""
+        parents = _parents()
+        ours, found = os.getpid(), set(marked(self._folder))
+        grew = True
+        while grew:
+            more = {pid for pid, parent in parents.items() if parent == ours or parent in found} - found
+            found |= more
+            grew = bool(more)
+        return sorted(found - {ours})
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send them a signal, each one once."""
+        for pid in self.members():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def kill(self) -> None:
+        """Kill all, until there are none, and wait for the orphans among them."""
+        for _ in range(20):
+            if not self.members():
+                break
+            self.tell(signal.SIGKILL)
+            time.sleep(0.02)
+        self.reap()
+
+    def reap(self) -> None:
+        """Wait for orphans that have ended. The command itself is waited for by who started it."""
+        for pid in _ended_children():
+            if pid != self.command:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    command = 0
+    """The number of the command's own process."""
+
+    def memory(self, most: int) -> int:
+        """The bytes that they have in memory, what several share counted once where it might be more than `most`."""
+        members, page = self.members(), os.sysconf("SC_PAGE_SIZE")
+        resident = 0
+        for pid in members:
+            with suppress(OSError, ValueError, IndexError):
+                resident += int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * page
+        return resident if resident <= most else sum(map(_proportional, members))
+
+
+def machine_memory() -> tuple[int, int]:
+    """Bytes that this machine has, and that a process could still have."""
+    known = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
+    total, free = (int(known[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
+    return total, free
+
+
+def _proportional(pid: int) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each process that has not ended."""
+    return {pid: parent for pid, parent, state in _processes() if state not in "ZX"}
+
+
+def _ended_children() -> list[int]:
+    return [pid for pid, parent, state in _processes() if state == "Z" and parent == os.getpid()]
+
+
+def _processes() -> list[tuple[int, int, str]]:
+    found: list[tuple[int, int, str]] = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            with suppress(OSError, IndexError, ValueError):
+                fields = (path / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                found.append((int(path.name), int(fields[1]), fields[0]))
+    return found
