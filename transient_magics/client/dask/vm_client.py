@@ -18,9 +18,9 @@ from distributed import Client
 from ... import errors
 from ...errors import ClusterError, RemoteError, TransientError
 from ...journal import DaskState
+from ...kinds import load
 from ...protocol import layout
 from ...protocol.cluster_commands import Stop
-from ...runtime.dask.setting import security
 from .. import commands
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Way:
     def __init__(self, cluster: Cluster, dask: DaskState) -> None:
         self.dask = dask
         self._cluster = cluster
-        command = [sys.executable, "-m", "transient_magics.controller.programs.forward", cluster.name, dask.name]
+        command = [sys.executable, "-m", "transient_magics.works.dask.forward", cluster.name, dask.name]
         with (cluster.directory / layout.CONTROLLER_LOG).open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True
@@ -105,9 +105,10 @@ def connected(cluster: Cluster, dask: DaskState) -> VmClient:
     """The client of what listens there. Raises RemoteError or ClusterError."""
     folder = cluster.directory / layout.DASKS / dask.name
     way = Way(cluster, dask)
+    security = load("dask", "on_vm.setting").security(folder)
     try:
         return VmClient(
-            way, f"tls://127.0.0.1:{way.ports['scheduler']}", security=security(folder), direct_to_workers=False,
+            way, f"tls://127.0.0.1:{way.ports['scheduler']}", security=security, direct_to_workers=False,
             timeout=_CONNECT_SECONDS,
         )  # fmt: skip
     except (OSError, TimeoutError) as error:

@@ -15,7 +15,18 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from ...errors import JournalError, TransientError
-from ...journal import ClusterState, Event, events, fold, unknown_run
+from ...journal import (
+    ClusterState,
+    DaskState,
+    DeclaredBag,
+    Event,
+    JobState,
+    RunState,
+    StudyState,
+    events,
+    fold,
+    unknown_run,
+)
 from ...journal.bags.events import BagDeclared
 from ...journal.declared import declared_run, declared_study, is_brought, was_asked
 from ...protocol import checks, layout
@@ -182,7 +193,7 @@ def _(sieve: _Sieve, event: events.VmMachineAsked) -> Event | None:
 
 @_rule(events.TrainDeclared)
 def _(sieve: _Sieve, event: events.TrainDeclared) -> Event | None:
-    if event.run in sieve.state.runs:
+    if event.run in sieve.state.of(RunState):
         return None
     if is_brought(sieve.directory, event.run) and sieve.state.study_of(event.run):
         return None
@@ -197,7 +208,7 @@ def _(sieve: _Sieve, event: events.TrainMoved) -> Event | None:
 
 @_rule(events.PreparationScaled)
 def _(sieve: _Sieve, event: events.PreparationScaled) -> Event | None:
-    run = sieve.state.runs.get(event.run)
+    run = sieve.state.of(RunState).get(event.run)
     most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
     fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT
     return event if fits else None
@@ -206,19 +217,19 @@ def _(sieve: _Sieve, event: events.PreparationScaled) -> Event | None:
 @_rule(events.JobDeclared)
 def _(sieve: _Sieve, event: events.JobDeclared) -> Event | None:
     """Jobs that this machine has declared otherwise are ended by `Jobs.take_back`, so that they stay visible."""
-    return None if event.job in sieve.state.jobs else event
+    return None if event.job in sieve.state.of(JobState) else event
 
 
 @_rule(BagDeclared)
 def _(sieve: _Sieve, event: BagDeclared) -> Event | None:
     """As jobs."""
-    return None if event.bag in sieve.state.bags else event
+    return None if event.bag in sieve.state.of(DeclaredBag) else event
 
 
 @_rule(events.DaskDeclared)
 def _(sieve: _Sieve, event: events.DaskDeclared) -> Event | None:
     """One without a declaration here has no keys here, and is ended by `Dasks.take_back`."""
-    if event.dask in sieve.state.dasks:
+    if event.dask in sieve.state.of(DaskState):
         return None
     path = sieve.directory / layout.DASKS / event.dask / layout.DASK
     try:
@@ -230,7 +241,7 @@ def _(sieve: _Sieve, event: events.DaskDeclared) -> Event | None:
 
 @_rule(events.StudyDeclared)
 def _(sieve: _Sieve, event: events.StudyDeclared) -> Event | None:
-    if event.study in sieve.state.studies:
+    if event.study in sieve.state.of(StudyState):
         return None
     return replace(event, spec=declared_study(sieve.directory, event.study).to_dict())
 
@@ -238,7 +249,7 @@ def _(sieve: _Sieve, event: events.StudyDeclared) -> Event | None:
 @_rule(events.StudyAsked)
 def _(sieve: _Sieve, event: events.StudyAsked) -> Event | None:
     """A trial counts if it is the next one, within the space, and where the point follows from its number, that one."""
-    study = sieve.state.studies.get(event.study)
+    study = sieve.state.of(StudyState).get(event.study)
     if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
         return None
     if event.runs != study.spec.run_names(event.trial) or not study.spec.tries(event.params):
@@ -251,7 +262,7 @@ def _(sieve: _Sieve, event: events.StudyAsked) -> Event | None:
 
 @_rule(events.StudyExtended)
 def _(sieve: _Sieve, event: events.StudyExtended) -> Event | None:
-    study = sieve.state.studies.get(event.study)
+    study = sieve.state.of(StudyState).get(event.study)
     command = ExtendStudy(study=event.study, trials=event.trials, request=event.request)
     again = study is None or (event.request and event.request in study.requests)
     return event if not again and event.request and was_asked(sieve.directory, command) else None

@@ -1,7 +1,7 @@
 """The Dask clusters of a cluster: what `decisions` decides is written down and done, for each VM its part.
 
 A VM's part is brought there with a certificate of its own, given to its agent, and followed: what the VM tells goes
-into the journal. Tasks and results never come here: the kernel talks with the scheduler itself (`programs/forward.py`).
+into the journal. Tasks and results never come here: the kernel talks with the scheduler itself (`dask/forward.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ...controller.vms.link import Link
 from ...controller.works import STOPPED_BY_USER, Tick, Works
 from ...errors import ClusterError, ForeignError
 from ...journal import DaskState, Event, VmState, events, now
-from ...protocol import layout
-from ...protocol.agent_commands import BeginDask, EndDask
+from ...protocol import agent_commands, layout
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import from_dask
 from ...remote import push_bundle
 from . import certificates
 from .decisions import Begin, Decision, End, Stop, decide, parts
+from .on_vm.task import DaskTask
 
 
 class Dasks(Works[DaskSpec]):
@@ -67,7 +67,7 @@ class Dasks(Works[DaskSpec]):
 
     def end(self, name: str, reason: str, *, failed: bool = False) -> None:
         """Record that it ends. Does nothing where it ends already, or was never declared."""
-        dask = self.state.dasks.get(name)
+        dask = self.state.of(DaskState).get(name)
         if dask and not dask.over and not dask.stop:
             self.recorder.record(events.DaskStopping(dask=name, reason=reason, failed=failed))
 
@@ -80,9 +80,11 @@ class Dasks(Works[DaskSpec]):
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [dask.name for dask in self.state.active_dasks]:
-            for decision in decide(self.state.dasks[name], self.state, self._left.get(name, frozenset()), tick.at):
+            for decision in decide(
+                self.state.of(DaskState)[name], self.state, self._left.get(name, frozenset()), tick.at
+            ):
                 self._carry_out(name, decision)
-            self._follow(tick.tasks, self.state.dasks[name])
+            self._follow(tick.tasks, self.state.of(DaskState)[name])
 
     def _carry_out(self, name: str, decision: Decision) -> None:
         match decision:
@@ -114,7 +116,7 @@ class Dasks(Works[DaskSpec]):
 
     async def _end_on(self, dask: str, vm: str) -> None:
         """Have a VM's agent end its part. Tried again at the next tick where that fails."""
-        if await ask(self.link(vm), EndDask(dask=dask)):
+        if await ask(self.link(vm), agent_commands.End(kind=self.kind, work=dask)):
             self._left[dask] = self._left.get(dask, frozenset()) | {vm}
         else:
             await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
@@ -140,19 +142,20 @@ class Dasks(Works[DaskSpec]):
                 files[layout.BAG_KNOWN] = self.folder(dask.name) / layout.BAG_KNOWN
         return files
 
-    def begins(self, dask: DaskState, vm: VmState, code: str = "") -> BeginDask:
-        """What is said to the agent of the VM. `code`: the whole package, for a bag."""
+    def begins(self, dask: DaskState, vm: VmState, code: str = "") -> agent_commands.Begin:
+        """Return the command that gives the VM its part. `code`: the whole package, for a bag."""
         if vm.name == dask.vm:
-            return BeginDask(dask=dask.name, part="scheduler", vm=vm.name, address=vm.address, code=code)
-        known = self.state.dasks[dask.name]
-        assert known.serving
-        scheduler = f"{self.state.vms[dask.vm].address}:{known.serving.port}"
-        return BeginDask(dask=dask.name, part="worker", vm=vm.name, address=vm.address, scheduler=scheduler,
-                         born=vm.running_at, code=code)  # fmt: skip
+            task = DaskTask("scheduler", vm.name, vm.address, code=code)
+        else:
+            known = self.state.of(DaskState)[dask.name]
+            assert known.serving
+            scheduler = f"{self.state.vms[dask.vm].address}:{known.serving.port}"
+            task = DaskTask("worker", vm.name, vm.address, scheduler, vm.running_at, code)
+        return agent_commands.Begin(kind=self.kind, work=dask.name, task=task.to_dict())
 
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
         """Whether the journal has what the VM tells, from a controller before."""
-        return event.time <= self.state.dasks[dask].heard.get(vm, 0)
+        return event.time <= self.state.of(DaskState)[dask].heard.get(vm, 0)
 
 
 class _Part(OnVm):

@@ -1,7 +1,7 @@
 """The jobs of a cluster: what `decisions` decides is written down and done, for each VM a part of an attempt at a time.
 
 A VM's part is given to its agent and then followed: what the VM tells goes into the journal, what the command says into
-files of the job's folder here, and each archive of the folder that is kept comes here (`archives`). Everything can be
+files of the job's folder here, and each archive of the folder that is kept comes here (`artifacts`). Everything can be
 done again from the journal and the files by another controller.
 """
 
@@ -24,14 +24,14 @@ from ...controller.vms.link import Link
 from ...controller.works import STOPPED_BY_USER, Tick, Works
 from ...errors import ForeignError, RoomError
 from ...journal import Event, JobState, events, now
-from ...protocol import layout
-from ...protocol.agent_commands import BeginJob, EndJob, WarnJob
+from ...protocol import agent_commands, layout
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
 from ...remote import Connection
-from ...runtime.jobs.archive import newest, path_of
+from ...runtime.files.archive import newest, path_of
 from . import artifacts
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
+from .on_vm.task import JobTask
 
 _ROOM_SECONDS = 5.0
 _LAST_WORDS_SECONDS, _LEAVING_SECONDS = 20.0, 1.0
@@ -65,19 +65,19 @@ class Jobs(Works[JobSpec]):
 
     async def stop(self, name: str, reason: str = "") -> None:
         """End a job, its folder shipped once more."""
-        job = self.state.jobs[name]
+        job = self.state.of(JobState)[name]
         if not job.over and not job.stop:
             self.recorder.record(events.JobStopping(job=name, reason=reason or STOPPED_BY_USER))
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [job.name for job in self.state.active_jobs]:
-            job = self.state.jobs[name]
+            job = self.state.of(JobState)[name]
             if not job.stop and not self.has_packages(name, job.spec, tick.tasks):
                 continue
             for decision in decide(job, self.state, tick.at):
-                self._carry_out(self.state.jobs[name], decision, tick.tasks)
-            self._follow(tick.tasks, self.state.jobs[name])
+                self._carry_out(self.state.of(JobState)[name], decision, tick.tasks)
+            self._follow(tick.tasks, self.state.of(JobState)[name])
 
     def _carry_out(self, job: JobState, decision: Decision, tasks: Tasks) -> None:
         name = job.name
@@ -115,12 +115,13 @@ class Jobs(Works[JobSpec]):
 
     async def end(self, job: JobState, vm: str) -> None:
         """Request the end of the command on a VM. Sent again at each tick until it has ended."""
-        await ask(self.link(vm), EndJob(job=job.name, attempt=job.attempt))
+        await ask(self.link(vm), agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt))
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
     async def warn(self, job: JobState, warning: Warn) -> None:
         """Warn a rank that a VM of the job leaves. Sent again at each tick: the first warning counts on the VM."""
-        await ask(self.link(warning.vm), WarnJob(job=job.name, attempt=job.attempt, seconds=warning.seconds))
+        sent = agent_commands.Warn(kind=self.kind, work=job.name, attempt=job.attempt, seconds=warning.seconds)
+        await ask(self.link(warning.vm), sent)
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
     def keeping(self, job: str) -> asyncio.Lock:
@@ -160,7 +161,7 @@ class _Part(OnVm):
             try:
                 await self.retried(self._follow_events)
             except ForeignError:  # no line of its end would be read
-                await self._jobs.end(self._jobs.state.jobs[self.name], self.vm)
+                await self._jobs.end(self._jobs.state.of(JobState)[self.name], self.vm)
                 why = "its VM has told more of it than is taken from one"
                 exited = events.JobExited(job=self.name, attempt=self._attempt, rank=self._rank, code=None, reason=why)
                 self._jobs.recorder.record(exited)
@@ -179,14 +180,9 @@ class _Part(OnVm):
         if not await connection.exists(f"{self._there}/{layout.job_events(self._attempt)}"):
             await self._bring(connection)
         if link := self.link(self.vm):
-            given = BeginJob(
-                job=self.name,
-                attempt=self._attempt,
-                rank=self._rank,
-                addresses=self._addresses,
-                kept=self._kept,
-                packed=self._packed,
-                at=now(),
+            task = JobTask(self._rank, self._addresses, self._kept, self._packed, at=now())
+            given = agent_commands.Begin(
+                kind=self._jobs.kind, work=self.name, attempt=self._attempt, task=task.to_dict()
             )
             await link.ask(given)
 
@@ -211,7 +207,7 @@ class _Part(OnVm):
 
     async def _take_event(self, event: Event) -> bool:
         """Take what its VM reports; return whether that is its end."""
-        job = self._jobs.state.jobs[self.name]
+        job = self._jobs.state.of(JobState)[self.name]
         record = self._jobs.recorder.record
         match event:
             case events.JobStarted() if self.vm not in job.started:
@@ -250,7 +246,7 @@ class _Part(OnVm):
     async def _keep(self, told: events.JobPacked, arrived: Path) -> None:
         """Keep the archive that arrived, with what other ranks packed in the attempt."""
         async with self._jobs.keeping(self.name):
-            job = self._jobs.state.jobs[self.name]
+            job = self._jobs.state.of(JobState)[self.name]
             alone = not any(job.packed[rank] for rank in job.packed if rank)
             kept = await artifacts.combine(self._folder, arrived, told, job.kept, self._rank, alone)
             self._jobs.recorder.record(kept)
