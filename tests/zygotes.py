@@ -33,7 +33,11 @@ class Shared:
         # Paths of sockets are short. It is not below the place whose processes have to end with each test process.
         self._folder = Path(tempfile.mkdtemp(prefix="zygotes-"))
         command = [sys.executable, "-m", __name__, str(self._folder)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_PROJECT)
+        environment = dict(os.environ)
+        environment.pop("PYTHONWARNDEFAULTENCODING", None)  # as in all programs that tests start (conftest.py)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_PROJECT, env=environment
+        )
         assert self._process.stdout
         self._process.stdout.readline()
         os.environ[VARIABLE] = str(self._folder)
