@@ -85,7 +85,7 @@ def test_the_stored_study_has_the_tables_of_its_stored_rows_and_trains_nothing(
     shell = InteractiveShell()
     compared = 0
     for cell in code_cells(NOTEBOOKS / "icac19.ipynb"):
-        result = shell.run_cell("".join(cell["source"]))
+        result: Any = shell.run_cell("".join(cell["source"]))
         result.raise_error()
         shown = capsys.readouterr().out
         for output in cell["outputs"]:
