@@ -47,7 +47,7 @@ from _peers import PEERS
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.client.studying import declare_study
+from transient_magics.works.studies.declare import declare_study
 from transient_magics.controller.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 from transient_magics.journal import ClusterState, Event, StudyState, events, fold, metrics
 from transient_magics.protocol.run import RunSpec, Value

@@ -7,8 +7,15 @@ package, whose parts `load` imports when they are needed, so that a kernel never
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from types import ModuleType
+
+_PUBLIC = re.compile(r"^from \.(\S+) import (\w+) as (\w+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +30,12 @@ class Kind:
     """The file with a declaration. It is written last: a folder that has it is complete."""
     stems: tuple[str, ...]
     """First parts of its automatic names, such as `run` of `run-1`."""
+    package: str
+    """The package with its parts."""
     word: str = ""
     """What people read (default: `name`)."""
     waits: bool = True
     """Whether a controller begins work that it finds declared, although no client asked for it."""
-    package: str = ""
-    """The package with its parts; empty where these are still in the packages of the frame."""
 
     def __str__(self) -> str:
         return self.word or self.name
@@ -37,12 +44,12 @@ class Kind:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("run", "runs", "run.json", ("run", "stalls")),
-        Kind("study", "studies", "study.json", ("study",)),
-        Kind("job", "jobs", "job.json", ("job",), package="transient_magics.works.jobs"),
-        Kind("bag", "bags", "bag.json", ("bag",)),
+        Kind("run", "runs", "run.json", ("run", "stalls"), "transient_magics.works.runs"),
+        Kind("study", "studies", "study.json", ("study",), "transient_magics.works.studies"),
+        Kind("job", "jobs", "job.json", ("job",), "transient_magics.works.jobs"),
+        Kind("bag", "bags", "bag.json", ("bag",), "transient_magics.works.bags"),
         # A Dask cluster without its client is of no use: the client declares another one.
-        Kind("dask", "dasks", "dask.json", ("dask",), word="Dask cluster", waits=False),
+        Kind("dask", "dasks", "dask.json", ("dask",), "transient_magics.works.dask", word="Dask cluster", waits=False),
     )
 }
 """All kinds by name. A measurement of stalls is a run."""
@@ -56,5 +63,36 @@ def checked_kind(value: object) -> str:
 
 
 def load(kind: str, part: str) -> ModuleType:
-    """Import a part, such as `conduct`, of a kind's package."""
+    """Import a part, such as `conduct`, of a kind's package. Raises ModuleNotFoundError where the kind has none."""
     return importlib.import_module(f"{KINDS[kind].package}.{part}")
+
+
+def find(kind: str, part: str) -> ModuleType | None:
+    """Import a part of a kind's package; None where the kind does not have it."""
+    return load(kind, part) if _has(KINDS[kind].package, part) else None
+
+
+def parts(part: str) -> Mapping[str, ModuleType]:
+    """Import one part of each kind that has it, by kind, in the order of `KINDS`."""
+    return {kind: load(kind, part) for kind in KINDS if _has(KINDS[kind].package, part)}
+
+
+@cache
+def public_names() -> Mapping[str, tuple[str, str]]:
+    """Return where the public names of all kinds are, such as `declare_job`: by name the module and the name there.
+
+    The stub of a kind's package has them, each as `from .module import name as name`. A VM has no such stubs.
+    """
+    root = Path(__file__).parent.parent
+    found: dict[str, tuple[str, str]] = {}
+    for kind in KINDS.values():
+        stub = root.joinpath(*kind.package.split("."), "__init__.pyi")
+        if stub.exists():
+            for module, source, name in _PUBLIC.findall(stub.read_text(encoding="utf-8")):
+                found[name] = (f"{kind.package}.{module}", source)
+    return found
+
+
+@cache
+def _has(package: str, part: str) -> bool:
+    return importlib.util.find_spec(f"{package}.{part}") is not None

@@ -13,12 +13,12 @@ from transient_magics.cli import arguments, options
 from transient_magics.cli.help import Overview
 from transient_magics.cli.options import declared, grouped
 from transient_magics.cli.program import main
-from transient_magics.client.handles.cluster import Cluster
-from transient_magics.client.handles.run import Metrics, Result, Run
-from transient_magics.client.handles.study import Trial
+from transient_magics.client.cluster import Cluster
 from transient_magics.errors import TransientError
 from transient_magics.journal import Bill
 from transient_magics.version import VERSION
+from transient_magics.works.runs.handle import Metrics, Result, Run
+from transient_magics.works.studies.handle import Trial
 
 
 def cells(markup: str) -> list[list[str]]:

@@ -16,7 +16,6 @@ from tests.journal.test_taken_names import DECLARED
 from transient_magics import places
 from transient_magics.cli import program
 from transient_magics.client import commands
-from transient_magics.client.dask import connection
 from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
 from transient_magics.journal import Cost, DaskState, Event, Journal, bill, events
@@ -29,6 +28,7 @@ from transient_magics.protocol.cluster_commands import Command, Stop
 from transient_magics.protocol.dask.versions import versions
 from transient_magics.protocol.vm_events import DaskServing
 from transient_magics.spec import ClusterSpec
+from transient_magics.works.dask import connection
 
 WORK: dict[str, tuple[str, type[tm.Handle]]] = {
     "run-1": ("run", tm.Run),

@@ -373,7 +373,7 @@ def space(text: str) -> str:
 
 def configurations(text: str) -> tuple[str, ...]:
     """The machines on which a study trains, checked."""
-    from ..client.configurations import parse_configurations
+    from ..works.studies.configurations import parse_configurations
 
     return parse_configurations(text)
 

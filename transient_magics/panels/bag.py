@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from ..client import Bag, text
-from ..client.handles.bag import Plot
 from ..journal import costs
+from ..works.bags.handle import Plot
 from .snapshot.bags import bag_view
 from .twin.bags import bag_html
 from .twin.markup import FONT

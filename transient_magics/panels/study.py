@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from ..client import Study, text
-from ..client.handles.study import Plot
 from ..client.results.trials import Configurations
 from ..journal import costs
+from ..works.studies.handle import Plot
 from .snapshot.studies import study_view, whole_view
 from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
 from .twin.study import study_html, study_plot

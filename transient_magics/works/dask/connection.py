@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
+from ...client.following.identity import Identity
 from ...errors import ClusterError, DeclarationError, install_extra
 from ...journal import DaskState
 from ...protocol.dask import versions
-from ..following.identity import Identity
 
 if TYPE_CHECKING:
-    from ..handles import Cluster
-    from .vm_client import VmClient
+    from ...client.following.cluster import BaseCluster
+    from .client import VmClient
 
 TRUST = (
     "Dask unpickles in this process what the cluster's VMs compute: who controls one of them can run code here. "
@@ -35,7 +35,7 @@ def local_versions() -> dict[str, str]:
         raise DeclarationError(f"Dask needs {error.name}, which is not installed here", fix=fix) from None
 
 
-def open_client(cluster: Cluster, dask: str = "") -> VmClient | None:
+def open_client(cluster: BaseCluster, dask: str = "") -> VmClient | None:
     """Return the client that this process has of a Dask cluster on `cluster`, if its connection is open.
 
     `dask`: the name of the Dask cluster (default: any).
@@ -50,7 +50,7 @@ def open_client(cluster: Cluster, dask: str = "") -> VmClient | None:
     return None
 
 
-def client_of(cluster: Cluster, dask: DaskState) -> VmClient:
+def client_of(cluster: BaseCluster, dask: DaskState) -> VmClient:
     """Return this process's client of a Dask cluster, which is connected first. See `Dask.client`."""
     here = local_versions()
     known = open_client(cluster, dask.name)
@@ -64,14 +64,14 @@ def client_of(cluster: Cluster, dask: DaskState) -> VmClient:
     if not trust_shown:
         trust_shown.append(TRUST)
         print(TRUST, file=sys.stderr)
-    from .vm_client import connected
+    from .client import connected
 
     client = connected(cluster, dask)
     _open[cluster.identity, dask.name] = client
     return client
 
 
-def close_client(cluster: Cluster, name: str) -> None:
+def close_client(cluster: BaseCluster, name: str) -> None:
     """Close this process's client of a Dask cluster, if it has one."""
     known = _open.pop((cluster.identity, name), None)
     if known is not None:

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from ...client import text
+from ...client.cluster import Cluster
+from ...client.finding import find_work
+from ...client.handle import Handle
+from ...client.results.trials import frame_of
+from ...client.shown import Log
 from ...errors import ClusterError, PlanError
 from ...journal import now
 from ...journal.bags.state import BagState, DeclaredBag
@@ -17,10 +23,6 @@ from ...protocol import layout
 from ...protocol.bag.spec import outputs_of
 from ...protocol.checks import all_plain
 from ...protocol.run import Value
-from .. import text
-from ..results.trials import frame_of
-from ..shown import Log
-from .handle import Handle
 
 if TYPE_CHECKING:
     import pandas
@@ -179,3 +181,11 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
             return not bag.learnt or len(self.surrogate.rows) >= bag.learnt[-1].results
         except ClusterError:
             return False
+
+
+handle = Bag
+
+
+def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
+    """Return the bag called `name`, as `tm.run` finds a run. Raises UnknownWorkError and ClusterError."""
+    return find_work("bag", name, cluster)

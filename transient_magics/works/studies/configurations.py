@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from ..catalog import ACCELERATORS, region
-from ..catalog.published import stand_in_words
-from ..errors import DeclarationError
-from ..protocol.machines import parse_machines, render_machines
-from ..protocol.names import LONGEST_NAME
-from ..protocol.study import StudySpec, count_points
-from ..spec import ClusterSpec, parse_groups, render_duration, render_money
-from . import text
-from .declaring import Declaration, specify
-from .planning.study_plans import Expectations, Expected
+from ...catalog import ACCELERATORS, region
+from ...catalog.published import stand_in_words
+from ...client import text
+from ...client.declaring import Declaration, specify
+from ...client.planning.study_plans import Expectations, Expected
+from ...errors import DeclarationError
+from ...protocol.machines import parse_machines, render_machines
+from ...protocol.names import LONGEST_NAME
+from ...protocol.study import StudySpec, count_points
+from ...spec import ClusterSpec, parse_groups, render_duration, render_money
 
 _TAKES = [each.name for each in fields(Expected)]
 MOST, MOST_OWN = 100, 16

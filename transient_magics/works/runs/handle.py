@@ -1,37 +1,39 @@
-"""The handle of a run."""
+"""The handles of a run, and of a measurement of stalls, which is a run that trains nothing."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import markup
-from ...errors import ClusterError, TrainingError, TransientError
-from ...journal import ClusterState, Cost, RunState, costs, metrics, unknown_run
-from ...journal.declared import agree_to_code, agreed, declared_run, is_brought
+from ...client import commands, finding
+from ...client.cluster import Cluster
+from ...client.folders import KnownRun
+from ...client.following.follower import follower
+from ...client.handle import Handle
+from ...client.programs import fetch
+from ...client.recorded_run import Metrics, RecordedRun
+from ...client.shown import Log, displayed
+from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
+from ...journal import ClusterState, Cost, RunState, metrics
+from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
 from ...protocol.measures.split import part_words
-from ...protocol.names import is_path
-from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated
-from ...spec import render_duration
-from .. import commands, text
-from ..programs import fetch
-from ..shown import Log, displayed
-from .handle import Handle
 
 if TYPE_CHECKING:
     import pandas
     from numpy import ndarray
 
+    from ...client.results.stalls import Report
     from ...planner.deflation import Advice
     from ...planner.forecast import Forecast
+    from ...planner.stalls.what_if import Prediction
 
 # The chief gives it 900 s and three times a tenth of the run's time.
 _EVALUATION_SECONDS, _EVALUATION_SHARE = 1200.0, 0.5
@@ -43,106 +45,8 @@ _OF_A_RUN = frozenset({
 })  # fmt: skip
 
 
-class Metrics(dict[str, float]):
-    """Metrics by their names. `part`: of how many examples they are, in words, where not of the whole dev split."""
-
-    def __init__(self, values: Mapping[str, float], part: str = "") -> None:
-        super().__init__(values)
-        self.part = part
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()} ({self.part})" if self.part else super().__repr__()
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best evaluation of a run that keeps its checkpoint: the `value` of `metric` at `step`."""
-
-    step: int
-    value: float
-    metric: str
-    path: Path | str | None
-    """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path; None: on its way."""
-
-
-@dataclass(frozen=True, repr=False)
-class Result:
-    """How a run ended: `seconds` from its start to its end, and its `cost` in US dollars (`run.cost()`)."""
-
-    step: int
-    loss: float | None
-    seconds: float
-    cost: float
-    checkpoint: Path | str | None
-    """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path."""
-    metrics: Metrics
-    reason: str = ""
-    """Why it ended before its steps were made, as `--stop-when` has it."""
-
-    def __repr__(self) -> str:
-        return markup.lines(self._heading, self._facts)
-
-    def _repr_html_(self) -> str:
-        return markup.facts(self._heading, self._facts)
-
-    @property
-    def _heading(self) -> str:
-        ended = f"Ended at step {self.step:,}"
-        return f"{ended}: {self.reason}" if self.reason else ended
-
-    @property
-    def _facts(self) -> dict[str, str]:
-        """What it shows, by name."""
-        facts = {"training loss": text.number(self.loss)}
-        for name, value in self.metrics.items():
-            facts[f"evaluation: {name}"] = text.number(value)
-        if self.metrics.part:
-            facts["evaluated on"] = self.metrics.part
-        facts["time"] = render_duration(self.seconds)
-        facts["cost"] = text.money(self.cost)
-        facts["checkpoint"] = str(self.checkpoint or "none")
-        return facts
-
-
-class Run(Handle[RunState, Result]):
+class Run(RecordedRun):
     """A run of a cluster: the training of one model."""
-
-    kind = "run"
-    at_stop = "it saves a last checkpoint"
-
-    @property
-    def place(self) -> tuple[str, str | None] | None:
-        """Where its checkpoints are kept (`gs://bucket/path`) and in which project, as this machine knows it."""
-        try:
-            store = self.declared.store
-            return (store, agreed(self.cluster.directory).project) if store else None
-        except TransientError:  # nothing of it is here yet
-            return None
-
-    def reach(self, step: int, timeout: float | None = None) -> int:
-        """Block until the run has made `step` global steps (or is over); returns the step as last reported.
-
-        Raises TrainingError after `timeout` seconds, or where the run failed before.
-        """
-
-        def there(state: ClusterState) -> bool:
-            run = state.runs.get(self.name)
-            return state.over or (run is not None and (run.over or run.step >= step))
-
-        state = self.cluster.follow(there, timeout)
-        if state is None:
-            raise TrainingError(
-                f"{self.name} has not reached step {step} after {timeout:.0f} s", where=self.cluster.name
-            )
-        run = state.runs.get(self.name)
-        if run is None or run.phase == "failed" or run.step < step:
-            reason = run.reason if run and run.reason else f"{self.name} ended before step {step}"
-            raise TrainingError(reason.rstrip("."), where=self.cluster.name)
-        return run.step
-
-    def is_home(self) -> bool:
-        """Whether all that it left on the VM of a controller is here."""
-        return (self.directory / layout.HOME).exists()
 
     def advice(self, question: str) -> Advice:
         """What it means to give up processors, where the provider asks for them: `run.advice("reclaim 1")`.
@@ -151,13 +55,13 @@ class Run(Handle[RunState, Result]):
         of what one has), the fastest first; and what was measured when VMs of the cluster were shrunk or revoked.
         Raises DeclarationError, and PlanError where the run does not train, or has no more workers than that.
         """
-        from ..planning.advice import advice
+        from ...client.planning.advice import advice
 
         return advice(self, question)
 
     def cost(self) -> Cost:
         """Return the cost of the run so far and its projected cost at its end, in US dollars, as of other work."""
-        from ..planning.forecasts import projected
+        from ...client.planning.forecasts import projected
 
         found = super().cost()
         return found if found.over else projected(found, self)
@@ -168,22 +72,9 @@ class Run(Handle[RunState, Result]):
         `revocations`: `published` lifetimes or `none`; by default as the emulator's weather is, and `published` on
         Compute Engine. Raises PlanError where it is over, or too young to tell.
         """
-        from ..planning.forecasts import forecast
+        from ...client.planning.forecasts import forecast
 
         return forecast(self, revocations)
-
-    @property
-    def declared(self) -> RunSpec:
-        """The declaration of the run, as this machine knows it, also before the controller has recorded it."""
-        return declared_run(self.cluster.directory, self.recorded).spec
-
-    @property
-    def recorded(self) -> RunState:
-        """The state of the run in the journal, or one without steps where the journal does not have the run.
-
-        The checkpoints in the folder of a run can be used although its cluster's journal is lost.
-        """
-        return self._state_in(self.cluster.state) or unknown_run(self.name)
 
     def agree(self, proposal: int | None = None) -> None:
         """Have the workers that are proposed for it now (`--adapt ask`), or those of the proposal of that number.
@@ -262,7 +153,7 @@ class Run(Handle[RunState, Result]):
 
         Called again it appends what is new: `%tensorboard --logdir FOLDER` follows. One run has one folder.
         """
-        from ..results.tensorboard import write
+        from ...client.results.tensorboard import write
 
         return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
@@ -276,7 +167,7 @@ class Run(Handle[RunState, Result]):
         expensive. Raises TrainingError where it is too early for another, or none came, ClusterError where nobody
         trains.
         """
-        from ..results.profile import profile
+        from ...client.results.profile import profile
 
         return profile(self, Path(file).expanduser(), worker)
 
@@ -307,16 +198,6 @@ class Run(Handle[RunState, Result]):
             raise TrainingError(f"{self.name} {when}", where=self.cluster.name)
         return found
 
-    @property
-    def best(self) -> Best | None:
-        """The best evaluation so far, whose checkpoint is kept (`--keep-best`); None before the first."""
-        found = self.recorded.best
-        if found is None:
-            return None
-        here = self.directory / found.path if is_path(found.path) else None
-        shipped = found.shipped if (place := self.place) and found.shipped.startswith(f"{place[0]}/") else None
-        return Best(found.step, found.value, found.metric, here if _is_here(here) else shipped)
-
     def predict(
         self,
         inputs: Any,
@@ -337,7 +218,7 @@ class Run(Handle[RunState, Result]):
         `trust` agrees to run the code of a run that another machine declared. Raises TrainingError, CellError or
         AgreementError.
         """
-        from ..results.models import predict
+        from ...client.results.models import predict
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return predict(self, inputs, data_dir, checkpoint)
@@ -366,7 +247,7 @@ class Run(Handle[RunState, Result]):
         t2t_avg_all makes it; the run must have kept them (`--keep`). `checkpoint` and `trust`: as of
         `predict`. Raises TrainingError, CellError or AgreementError.
         """
-        from ..results.models import decode
+        from ...client.results.models import decode
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return decode(self, texts, data_dir, checkpoint, beam_size, alpha, average)
@@ -385,7 +266,7 @@ class Run(Handle[RunState, Result]):
         `tf.saved_model.load` and TensorFlow Serving read it. `checkpoint` and `trust`: as of `predict`.
         Raises TrainingError, CellError or AgreementError.
         """
-        from ..results.models import export
+        from ...client.results.models import export
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return export(self, Path(folder).expanduser(), data_dir, checkpoint)
@@ -399,7 +280,7 @@ class Run(Handle[RunState, Result]):
         `checkpoint` and `trust`: as of `predict`. Raises TrainingError, also for a model of Tensor2Tensor's and for a
         model_fn, CellError or AgreementError.
         """
-        from ..results.keras_model import keras_model
+        from ...client.results.keras_model import keras_model
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return keras_model(self, Path(file).expanduser() if file else None, checkpoint)
@@ -441,31 +322,147 @@ class Run(Handle[RunState, Result]):
                 shutil.copy2(path, target / path.name)
         shutil.copy2(self.cluster.directory / layout.JOURNAL, target / layout.JOURNAL)
 
-    def _is_home(self) -> bool:
-        return self.is_home()
-
-    def _outcome(self, state: ClusterState, work: RunState) -> Result:
-        return Result(
-            step=work.step,
-            loss=work.loss,
-            seconds=max(0.0, work.ended_at - work.started_at) if work.started_at else 0.0,
-            cost=costs(state, work.ended_at)[self.name].total,
-            checkpoint=self._checkpoint(work),
-            metrics=Metrics(work.metrics, part_words(*work.evaluated)),
-            reason=work.reason,
-        )
-
-    def _checkpoint(self, run: RunState) -> Path | str | None:
-        here = self.directory / run.checkpoint if is_path(run.checkpoint) else None
-        place = self.place
-        in_place = place is not None and run.shipped.startswith(f"{place[0]}/")  # where it is, the chief tells
-        if in_place and ((run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)):
-            return run.shipped
-        return here
-
     def _repr_mimebundle_(self, **_: Any) -> Any:
         return displayed(self)
 
 
-def _is_here(checkpoint: Path | None) -> bool:
-    return checkpoint is not None and checkpoint.with_name(f"{checkpoint.name}.index").exists()
+class Stalls(Handle["RunState", "Report"]):
+    """A measurement of where the time of a step goes: a `run` that trains nothing."""
+
+    kind = "run"
+    word = "stalls"
+    at_stop = "its measures so far remain"
+
+    @property
+    def run(self) -> Run:
+        """The run that takes the measures."""
+        return Run(self.name, self.cluster)
+
+    @property
+    def report(self) -> Report:
+        """What it came to so far: `print` shows it."""
+        from ...client.results.stalls import report
+
+        return report(self.cluster.state, self.state)
+
+    @property
+    def advice(self) -> str:
+        """What to do about the longest stall, of each kind of VM; empty as long as too little is measured."""
+        bars = self.report.bars
+        found = [each for each in bars if each.advice]
+        return "\n".join(f"{each.label}: {each.advice}" if len(bars) > 1 else each.advice for each in found)
+
+    def table(self) -> pandas.DataFrame:
+        """A row for each kind of VM and part of a step: its seconds, their interval of 90 %, its share of the step, and
+        whether it was `measured`, or is within the noise."""
+        import pandas
+
+        columns = ["vm", "part", "seconds", "low", "high", "share", "measured"]
+        return pandas.DataFrame(self.report.rows, columns=columns)
+
+    def what_if(
+        self,
+        *,
+        cache: float = 0.0,
+        cores: float = 1.0,
+        disk: float = 1.0,
+        link: float = 1.0,
+        gpu: float = 1.0,
+        batch: float = 1.0,
+        ps: float = 1.0,
+        vm: str = "",
+    ) -> Prediction:
+        """What a step would take with something bigger or faster.
+
+        `cache`: the share of the data that a cache holds which never evicts. All others say how many times as much
+        there is of what was measured: cores that prepare examples, bytes a second from the disk and over the link to
+        the parameter servers, the GPU's speed, examples in a mini-batch, parameter servers. `vm`: which kind, as in
+        `table()`, where there are several (the one with the most workers). Raises DeclarationError for what cannot be,
+        ClusterError where too little was measured.
+        """
+        from ...planner.stalls.what_if import Change, what_if
+
+        bars = self.report.bars
+        if not bars:
+            raise ClusterError(f"{self.name} has not taken all measures once", fix="Wait for it: stalls.wait()")
+        named = [each for each in bars if vm in ("", each.label)]
+        if not named:
+            raise unknown("measured VM", vm, [bar.label for bar in bars], where="vm")
+        chosen = max(named, key=lambda each: len(each.stalls.workers))
+        return what_if(chosen.stalls, Change(cache, cores, disk, link, gpu, batch, ps))
+
+    def changes(self) -> Iterator[Report]:
+        """Yield the report whenever there is more of it, until all is measured."""
+        over, changed = threading.Event(), threading.Event()
+
+        def see(state: ClusterState, _: object) -> None:
+            if self.is_over(state):
+                over.set()
+            changed.set()
+
+        end = follower().subscribe(self.cluster.identity, see)
+        try:
+            while not over.is_set():
+                changed.wait()
+                changed.clear()
+                if self.name in self.cluster.state.runs:
+                    yield self.report
+        finally:
+            end()
+
+    def cost(self) -> Cost:
+        """Return the cost of the measurement so far and at its end, in US dollars, as of other work."""
+        return self.run.cost()
+
+    def _is_home(self) -> bool:
+        return self.run.is_home()
+
+    def _outcome(self, state: ClusterState, work: RunState) -> Report:
+        """Return the report, and record it for later plans."""
+        from ...client.planning.learning import learn, store_of
+
+        known = KnownRun(self.cluster.directory, work)
+        learn(store_of(known), known)
+        return self.report
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def handle(name: str, cluster: Cluster) -> Run | Stalls:
+    """Return the handle of a run, or of the measurement of stalls that it is."""
+    known = cluster.state.runs.get(name)
+    return Stalls(name, cluster) if known and known.spec.stalls else Run(name, cluster)
+
+
+def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
+    """Return the run called `name`, of `cluster` or of the last one that has it; without a name the latest run.
+
+    Raises
+    ------
+    UnknownWorkError
+        There is no such run.
+    ClusterError
+        No cluster is named, and several that are not deleted have such work.
+    """
+    found = finding.find_work("run", name, cluster)
+    return Run(found.name, found.cluster)
+
+
+def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Stalls:
+    """Return the measurement of stalls called `name`, as `run` finds a run; without a name the latest one.
+
+    Raises UnknownWorkError and ClusterError.
+    """
+
+    def measured(candidate: Cluster) -> bool:
+        return any(run.spec.stalls and name in (None, run.name) for run in candidate.state.runs.values())
+
+    if cluster is not None:
+        chosen = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
+    else:
+        chosen = finding.holding(measured)
+    if chosen is None:
+        what = f"There is no measurement of stalls {name}" if name else "There is no measurement of stalls yet"
+        raise UnknownWorkError(what, fix="Start one: %transient_stalls RUN")
+    return chosen.stalls(name)

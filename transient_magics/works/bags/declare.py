@@ -9,22 +9,27 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ...bags.driver.core import Lifetimes
-from ...bags.policy.expectation import Survival
 from ...catalog import region
 from ...catalog.published import LAST_HOUR
-from ...errors import CellError, DeclarationError
+from ...client import cell
+from ...client.cluster import Cluster
+from ...client.declaring.payload import Payload
+from ...client.declaring.refusals import of_option
+from ...client.new_work import NewWork
+from ...errors import CellError, DeclarationError, install_extra
 from ...protocol import layout
 from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
 from ...protocol.study import parse_space
 from ...spec import ClusterSpec
 from ...spec.image import usual_boot_seconds
-from .. import cell
-from ..declaring.payload import Payload
-from ..declaring.refusals import of_option
-from ..handles import Bag, Cluster
-from ..new_work import NewWork
-from ..planning.revocations import emulated, foreseen
+from .handle import Bag
+
+try:
+    from ...bags.driver.core import Lifetimes
+    from ...bags.policy.expectation import Survival
+    from ...client.planning.revocations import emulated, foreseen
+except ModuleNotFoundError as error:
+    raise DeclarationError(f"Bags need {error.name}", fix=install_extra("bags")) from None
 
 _ITS_OPTION = {
     "timeout_seconds": "job-timeout", "memory_bytes": "memory", "job_seconds": "job-time", "save_seconds": "save-time",
@@ -123,7 +128,7 @@ def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
     """What is known of how long the cluster's workers live: published lifetimes, where they are revoked by them."""
     revoked = spec.provisioning_model != "standard"
     if revoked and spec.emulated:
-        from ..planning.forecasts import weather_of
+        from ...client.planning.forecasts import weather_of
 
         revoked = weather_of(cluster) == "published"
     return lifetimes(spec, cluster.state.clock.rate if spec.emulated else 1.0, revoked=revoked)

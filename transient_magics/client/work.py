@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from ... import markup
-from ...journal import ClusterState, costs, now
-from .. import text
+from .. import markup
+from ..journal import ClusterState, costs, now
+from . import text
 
 if TYPE_CHECKING:
     import pandas
-
-    from .bag import Bag
-    from .cluster import Cluster
-    from .dask import Dask
-    from .job import Job
-    from .run import Run
-    from .stalls import Stalls
-    from .study import Study
-
-    AnyHandle = Run | Study | Job | Bag | Dask | Stalls
 
 COLUMNS = ("kind", "name", "cluster", "phase", "since", "cost")
 
@@ -61,14 +51,14 @@ class WorkRow:
         return self.kind, self.name, self.cluster, self.phase, since, text.money(self.cost)
 
 
-class WorkList(Sequence["AnyHandle"]):
+class WorkList(Sequence[Any]):
     """Handles of all work of some clusters, which show themselves as a table.
 
     Runs of a study and Dask clusters of a bag are left out: they are parts of that study or bag.
     """
 
-    def __init__(self, clusters: Sequence[Cluster]) -> None:
-        self._handles = [cluster.find(name) for cluster in clusters for name in _names(cluster.state)]
+    def __init__(self, handles: Iterable[Any]) -> None:
+        self._handles = list(handles)
 
     @property
     def rows(self) -> list[WorkRow]:
@@ -106,10 +96,10 @@ class WorkList(Sequence["AnyHandle"]):
         return frame
 
     @overload
-    def __getitem__(self, index: int) -> AnyHandle: ...
+    def __getitem__(self, index: int) -> Any: ...
     @overload
-    def __getitem__(self, index: slice) -> list[AnyHandle]: ...
-    def __getitem__(self, index: int | slice) -> AnyHandle | list[AnyHandle]:
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any | list[Any]:
         return self._handles[index]
 
     def __len__(self) -> int:
@@ -127,7 +117,7 @@ class WorkList(Sequence["AnyHandle"]):
         return markup.table([head, *(markup.cells([markup.escape(cell) for cell in row.cells]) for row in rows)])
 
 
-def _names(state: ClusterState) -> list[str]:
+def listed_names(state: ClusterState) -> list[str]:
     """Return the names of all work but for parts of other work, in the order of declaration."""
     parts = {dask for bag in state.bags.values() for dask in bag.dasks}
     parts |= {run for study in state.studies.values() for run in study.runs}

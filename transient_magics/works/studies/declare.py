@@ -11,24 +11,25 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from .. import places
-from ..errors import ClusterError, DeclarationError, NameTakenError, TransientError, install_extra
-from ..protocol import layout
-from ..protocol.study import Dimension, StudySpec, count_points, parse_space
-from ..spec import parse_name
-from ..spec.namespace import refusal
-from ..trials import missing
-from . import commands
-from .cell import check_hyperparameters
+from ... import places
+from ...client import commands, current
+from ...client.cell import check_hyperparameters
+from ...client.cluster import Cluster
+from ...client.declaring import Declaration, claims, refuse_unreachable
+from ...client.declaring.payload import Payload
+from ...client.declaring.refusals import of_option
+from ...client.declaring.runs import EVALUATIONS, specified
+from ...client.finding import clusters
+from ...client.launching import is_free, make
+from ...client.new_work import NewWork
+from ...errors import ClusterError, DeclarationError, NameTakenError, TransientError, install_extra
+from ...protocol import layout
+from ...protocol.study import Dimension, StudySpec, count_points, parse_space
+from ...spec import parse_name
+from ...spec.namespace import refusal
+from ...trials import missing
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
-from .declaring import Declaration, claims, refuse_unreachable
-from .declaring.payload import Payload
-from .declaring.refusals import of_option
-from .declaring.runs import EVALUATIONS, specified
-from .finding import clusters
-from .handles import Cluster, Study, current
-from .launching import is_free, make
-from .new_work import NewWork
+from .handle import Study
 
 _TRIALS = 20
 _ATTEMPTS = 20

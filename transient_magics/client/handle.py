@@ -6,19 +6,17 @@ import asyncio
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
-from ... import markup
-from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
-from ...journal import ClusterState, Cost, Work, costs, now
-from ...kinds import KINDS
-from ...protocol.cluster_commands import Stop
-from ...protocol.names import is_name
-from .. import commands, text
-from ..following.home import until_home
-
-if TYPE_CHECKING:
-    from .cluster import Cluster
+from .. import markup
+from ..errors import ClusterError, TrainingError, UnknownWorkError, unknown
+from ..journal import ClusterState, Cost, Work, costs, now
+from ..kinds import KINDS
+from ..protocol.cluster_commands import Stop
+from ..protocol.names import is_name
+from . import commands, text
+from .cluster import Cluster
+from .following.cluster import until_home
 
 State = TypeVar("State", bound=Work[object])
 Outcome = TypeVar("Outcome")
@@ -165,6 +163,11 @@ class Handle(Generic[State, Outcome]):
     def parts(self) -> tuple[Self, ...]:
         """The same work on each of its clusters. Only a study can have several."""
         return (self,)
+
+    @property
+    def alone(self) -> bool:
+        """Whether its cluster was declared for it alone. Only that of a study can be."""
+        return False
 
     @property
     def phase(self) -> str:

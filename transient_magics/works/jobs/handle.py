@@ -6,16 +6,18 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from ...client import text
+from ...client.cluster import Cluster
+from ...client.finding import find_work
+from ...client.following.cluster import until_home
+from ...client.following.follower import follower
+from ...client.handle import Handle
+from ...client.shown import Log
 from ...errors import ClusterError
 from ...journal import ClusterState, JobState
 from ...protocol import layout
 from ...protocol.checks import all_plain
 from ...runtime.jobs.archive import newest, path_of, unpack
-from .. import text
-from ..following.follower import follower
-from ..following.home import until_home
-from ..shown import Log
-from .handle import Handle
 
 _MOST_OUTPUT = 256 * 1024
 
@@ -119,3 +121,11 @@ class Job(Handle[JobState, JobState]):
         failure = super()._failure(work)
         last = text.plain(work.tail).strip()
         return f"{failure}. It said last:\n{last}" if failure and last else failure
+
+
+handle = Job
+
+
+def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
+    """Return the job called `name`, as `tm.run` finds a run. Raises UnknownWorkError and ClusterError."""
+    return find_work("job", name, cluster)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..protocol import layout
-from ..protocol.job import JobSpec
-from .declaring.payload import Payload
-from .handles import Cluster, Job
-from .new_work import NewWork
+from ...client.cluster import Cluster
+from ...client.declaring.payload import Payload
+from ...client.new_work import NewWork
+from ...protocol import layout
+from ...protocol.job import JobSpec
+from .handle import Job
 
 OF_A_CELL = f"python {layout.CELL}"
 """The command of a job whose code stands in a cell."""

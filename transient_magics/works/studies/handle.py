@@ -10,24 +10,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ... import markup
+from ...client import commands, text
+from ...client.cluster import Cluster
+from ...client.finding import find_work
+from ...client.following.cluster import until_home
+from ...client.handle import Handle
+from ...client.results.for_optuna import optuna_study
+from ...client.results.trials import Configurations, best_of, best_so_far, configurations, frame_of
 from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, StudyState, TrialState, costs, now
 from ...protocol import checks, layout
 from ...protocol.cluster_commands import Delete, ExtendStudy
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
-from .. import commands, text
-from ..following.home import until_home
-from ..results.for_optuna import optuna_study
-from ..results.trials import Configurations, best_of, best_so_far, configurations, frame_of
-from .handle import Handle
-from .run import Run
+from ..runs.handle import Run
 
 if TYPE_CHECKING:
     import optuna
     import pandas
 
-    from .cluster import Cluster
+    from ...client.following.cluster import BaseCluster
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +91,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     kind = "study"
     at_stop = "its trials save a last checkpoint, and no further trial starts"
 
-    def __init__(self, name: str, cluster: Cluster) -> None:
+    def __init__(self, name: str, cluster: BaseCluster) -> None:
         super().__init__(name, cluster)
         self._clusters = {cluster.name: cluster}
         """Its clusters that were looked up, by name: the same ones also once others have taken their names."""
@@ -284,3 +286,12 @@ class Study(Handle[StudyState, "Trial | None"]):
         told = sum(trial.told for study in studies for trial in study.trials.values())
         spec = studies[0].spec
         return f"{told} of {spec.points if spec.parts else studies[0].wanted} trials"
+
+
+handle = Study
+
+
+def study(name: str | None = None, cluster: Cluster | str | None = None) -> Study:
+    """Return the study called `name`, as `tm.run` finds a run. Raises UnknownWorkError and ClusterError."""
+    found: Study = find_work("study", name, cluster)
+    return found if cluster is not None else found.parts[0]

@@ -1,52 +1,36 @@
-"""The handle of a cluster."""
+"""The handle of a cluster.
+
+It does not import any kind of work: it reaches handles and declarations of work by `kinds.load`.
+"""
 
 from __future__ import annotations
 
-import queue
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
-from ...errors import ClusterError, DeclarationError, TransientError, UnknownWorkError, unknown
-from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
-from ...journal.declared import ATTACHED, agreed, was_elsewhere
-from ...journal.store import restore
-from ...kinds import KINDS
-from ...protocol import layout
-from ...protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
-from ...protocol.names import is_name
-from ...spec import ClusterSpec
-from .. import commands
-from ..following.follower import follower
-from ..following.identity import Identity
-from ..following.watch import is_of
-from ..shown import Log, displayed
-from .bag import Bag
-from .dask import Dask
-from .job import Job
-from .run import Run
-from .stalls import Stalls
-from .study import Study
-from .work import WorkList
+from ..errors import ClusterError, DeclarationError, TransientError, UnknownWorkError, unknown
+from ..journal import ClusterState
+from ..journal.declared import agreed, was_elsewhere
+from ..kinds import KINDS, load
+from ..protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
+from ..protocol.names import is_name
+from ..spec import ClusterSpec
+from . import commands
+from .following.cluster import BaseCluster
+from .shown import Log, displayed
+from .work import WorkList, listed_names
 
 if TYPE_CHECKING:
-    from ..declaring import Relocation
-    from ..project.deflation import Deflated
-    from ..project.weather import Weather
-
-_HANDLES = {handle.kind: handle for handle in (Run, Study, Job, Bag, Dask)}
+    from .declaring import Relocation
+    from .project.deflation import Deflated
+    from .project.weather import Weather
 
 
-class Cluster:
+class Cluster(BaseCluster):
     """One cluster: the one that has the name when the handle is made, also once another cluster has taken that name.
 
     As a context manager it is deleted at the end of the block, whatever happened there.
     """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._identity = Identity.of(name)
 
     def __enter__(self) -> Self:
         return self
@@ -56,90 +40,14 @@ class Cluster:
         self.delete()
 
     @property
-    def identity(self) -> Identity:
-        """The cluster's name and id."""
-        if not self._identity.id:  # it had no folder before
-            self._identity = Identity.of(self.name)
-        return self._identity
-
-    @property
-    def directory(self) -> Path:
-        """The folder with the cluster's journal, runs and logs."""
-        return self.identity.directory
-
-    @property
-    def followed(self) -> str:
-        """Of a cluster that another machine declared: what this machine follows, in a sentence; else nothing."""
-        try:
-            return (self.directory / ATTACHED).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return ""
-
-    @property
     def of_study(self) -> str:
         """The study that has it for itself, and with which it goes; else nothing."""
-        names = sorted(path.parent.name for path in (self.directory / layout.STUDIES).glob(f"*/{layout.STUDY}"))
-        return next((name for name in names if is_name(name) and Study(name, self).alone), "")
-
-    @property
-    def state(self) -> ClusterState:
-        """What the journal says now; what was declared, until its first line is written."""
-        journal = self.directory / layout.JOURNAL
-        state = kept(journal).read()
-        if not state.seq and restore(journal):
-            state = kept(journal).read()
-        return state if state.seq else replay(self._declared())
-
-    def _declared(self) -> list[Event]:
-        try:
-            spec = agreed(self.directory)
-        except DeclarationError:
-            return []
-        return [events.ClusterDeclared(spec=spec.to_dict(), time=int(1e9 * spec.declared_at))]
-
-    def events(self, kind: str | None = None) -> list[Event]:
-        """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
-        every = read(self.directory / layout.JOURNAL)
-        return [event for event in every if is_of(event, kind)]
-
-    def wait(self, timeout: float | None = None, until: str = "ready") -> ClusterState:
-        """Block until the cluster is `ready` or `deleted`. Raises ClusterError when that cannot be any more.
-
-        Interrupting the wait changes nothing: the cluster goes on.
-        """
-
-        def reached(state: ClusterState) -> bool:
-            if until == "ready" and state.phase in ("deleting", "deleted"):
-                what = "is deleted" if state.over else "is being deleted"
-                raise ClusterError(f"{self.name} {what}: {state.reason or 'asked by the user'}")
-            return state.phase == until or state.over
-
-        state = self.follow(reached, timeout)
-        if state is None:
-            now = self.state
-            waiting = ", ".join(f"{vm.name} {vm.state}" for vm in now.living if vm.state != "ready")
-            what = f"{self.name} is not {until} after {timeout:.0f} s"
-            raise ClusterError(f"{what} ({waiting})" if waiting else what, fix=now.trouble)
-        return state
-
-    def follow(self, reached: Callable[[ClusterState], bool], timeout: float | None = None) -> ClusterState | None:
-        """Block until `reached(state)`; None after `timeout` seconds. What `reached` raises is raised here."""
-        states: queue.SimpleQueue[ClusterState] = queue.SimpleQueue()
-        end = follower().subscribe(self.identity, lambda state, _: states.put(state))
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            while True:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                try:
-                    state = states.get(timeout=min(left or 0.5, 0.5))  # wakes often, so that Ctrl-C is heard
-                except queue.Empty:
-                    continue
-                if reached(state):
-                    return state
-        finally:
-            end()
+        for kind in KINDS.values():
+            for path in sorted((self.directory / kind.folder).glob(f"*/{kind.file}")):
+                name = path.parent.name
+                if is_name(name) and self._handle(kind.name, name).alone:
+                    return name
+        return ""
 
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
         """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
@@ -200,7 +108,7 @@ class Cluster:
         ClusterError
             For a cluster in a project, except for changes of a machine type: Compute Engine shrinks no VM that runs.
         """
-        from ..project import deflation
+        from .project import deflation
 
         given = {
             "worker": worker, "cpu": cpu, "network": network, "machine_type": machine_type, "reclaim": reclaim,
@@ -216,7 +124,7 @@ class Cluster:
         `stockout=["us-west1-b:k80"]`, ...; None is as in fair weather, `reset=True` makes all of it fair. Raises
         DeclarationError, and ClusterError for a cluster in a project, where the weather is Google's.
         """
-        from ..project.weather import weather
+        from .project.weather import weather
 
         return weather(self, settings)
 
@@ -227,8 +135,8 @@ class Cluster:
         `dearest`; None: as it was declared, else those with the highest places.
         Raises DeclarationError and ClusterError.
         """
-        from ..declaring import relocated, resized
-        from ..declaring.runs import refuse_unknown_speeds
+        from .declaring import relocated, resized
+        from .declaring.runs import refuse_unknown_speeds
 
         if bool(spec) == bool(ps) or (ps and give_up):
             raise DeclarationError("A resize takes either other workers or --ps N", fix="For example: k80x6")
@@ -249,7 +157,7 @@ class Cluster:
         Without `yes` it is only told what that costs, data transfer among it. A move that fails leaves the cluster as
         it was. Raises DeclarationError and ClusterError where there can be none.
         """
-        from ..declaring import Relocation, relocated
+        from .declaring import Relocation, relocated
 
         if not (zone or gpus):
             raise DeclarationError("A move needs a zone or a GPU", fix="For example: --zone us-east1-c")
@@ -288,48 +196,48 @@ class Cluster:
         if timeout:
             self.wait(timeout, until="deleted")
 
-    def cost(self) -> Bill:
-        """Return its bill so far, in US dollars: by work, start-up and idle time, per hour now, and on demand."""
-        return bill(self.state, now())
-
-    @overload
-    def run(self, name: str | None = None, /) -> Run: ...
-    @overload
-    def run(self, name: str, /, *, keep: str = "", workers: int = 1, **options: Any) -> Job: ...
-    def run(self, name: str | None = None, /, **options: Any) -> Run | Job:
+    def run(self, name: str | None = None, /, **options: Any) -> Any:
         """Return the run called `name` (default: the latest). Raises UnknownWorkError if there is none.
 
         Of a command, which has blanks or options behind it, begin a job: `run("python train.py", keep="checkpoints/")`
         is `declare_job` on this cluster. A command of one word is `run("make", workers=1)`.
         """
         if name and (options or not is_name(name)):
-            from .. import declare_job  # by the package, which imports it when it is asked for
+            return load("job", "declare").declare_job(name, cluster=self, **options)
+        return load("run", "handle").Run(self._name_of("run", name), self)
 
-            return declare_job(name, cluster=self, **options)
-        return Run(self._name_of("run", name), self)
-
-    def job(self, name: str | None = None) -> Job:
+    def job(self, name: str | None = None) -> Any:
         """Return the job called `name` (default: the latest). Raises UnknownWorkError if there is none."""
-        return Job(self._name_of("job", name), self)
+        return self.of_kind("job", name)
 
-    def bag(self, name: str | None = None) -> Bag:
+    def bag(self, name: str | None = None) -> Any:
         """Return the bag called `name` (default: the latest). Raises UnknownWorkError if there is none."""
-        return Bag(self._name_of("bag", name), self)
+        return self.of_kind("bag", name)
 
-    def study(self, name: str | None = None) -> Study:
+    def study(self, name: str | None = None) -> Any:
         """Return the study called `name` (default: the latest). Raises UnknownWorkError if there is none."""
-        return Study(self._name_of("study", name), self)
+        return self.of_kind("study", name)
 
-    def stalls(self, name: str | None = None) -> Stalls:
+    def stalls(self, name: str | None = None) -> Any:
         """Return the measurement of stalls called `name` (default: the latest). Raises UnknownWorkError."""
         measured = [run.name for run in self.state.runs.values() if run.spec.stalls]
         chosen = name or next(reversed(measured), "")
         if chosen not in measured:
             raise _unknown(self.name, "measurement of stalls", name, measured)
-        return Stalls(chosen, self)
+        return self._handle("run", chosen)
 
-    def find(self, name: str) -> Run | Study | Job | Bag | Dask | Stalls:
-        """Return the work called `name`, of whichever kind it is.
+    def of_kind(self, kind: str, name: str | None = None) -> Any:
+        """Return the handle of the work of a kind, such as `job`, called `name` (default: the latest).
+
+        Raises
+        ------
+        UnknownWorkError
+            The cluster has no such work.
+        """
+        return self._handle(kind, self._name_of(kind, name))
+
+    def find(self, name: str) -> Any:
+        """Return the handle of the work called `name`, of whichever kind it is.
 
         Raises
         ------
@@ -340,18 +248,16 @@ class Cluster:
         kind = state.work.get(name) or next((kind for kind in KINDS if self._has(state, kind, name)), None)
         if kind is None:
             raise _unknown(self.name, "work", name, [*state.work])
-        if name in state.runs and state.runs[name].spec.stalls:
-            return Stalls(name, self)
-        return _HANDLES[kind](name, self)
+        return self._handle(kind, name)
 
     def work(self) -> WorkList:
         """Return all work of the cluster, the oldest first, as `tm.work` does."""
-        return WorkList([self])
+        return WorkList(self.find(name) for name in listed_names(self.state))
 
     def dask(
         self, workers: int | None = None, *, threads: int = 0, memory_bytes: int = 0, allowed_failures: int = 3,
         timeout: float = 900.0,
-    ) -> Dask:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """Start a Dask cluster on VMs of this cluster, and block until its scheduler answers.
 
         Workers join when their VMs are ready. A second call returns the same Dask cluster while its client is open.
@@ -384,12 +290,17 @@ class Cluster:
         RemoteError
             No connection to the scheduler's VM can be made.
         """
-        from .. import begin_dask  # by the package, which imports it when it is asked for
-
-        return begin_dask(
-            self, workers, threads=threads, memory_bytes=memory_bytes, allowed_failures=allowed_failures,
+        return load("dask", "declare").begin_dask(
+            self,
+            workers,
+            threads=threads,
+            memory_bytes=memory_bytes,
+            allowed_failures=allowed_failures,
             timeout=timeout,
-        )  # fmt: skip
+        )
+
+    def _handle(self, kind: str, name: str) -> Any:
+        return load(kind, "handle").handle(name, self)
 
     def _name_of(self, kind: str, name: str | None) -> str:
         """Return `name` if the cluster has such work, without one the latest of the kind. Raises UnknownWorkError."""

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from distributed import Client
 
 from ... import errors
+from ...client import commands
 from ...errors import ClusterError, RemoteError, TransientError
 from ...journal import DaskState
 from ...protocol import layout
 from ...protocol.cluster_commands import Stop
 from ...runtime.dask.setting import security
-from .. import commands
 
 if TYPE_CHECKING:
-    from ..handles import Cluster
+    from ...client.following.cluster import BaseCluster
 
 _CONNECT_SECONDS, _END_SECONDS = 30.0, 10.0
 
@@ -62,7 +62,7 @@ class VmClient(Client):
 class Way:
     """The forwards to one scheduler. They end with this process, however that ends."""
 
-    def __init__(self, cluster: Cluster, dask: DaskState) -> None:
+    def __init__(self, cluster: BaseCluster, dask: DaskState) -> None:
         self.dask = dask
         self._cluster = cluster
         command = [sys.executable, "-m", "transient_magics.controller.programs.forward", cluster.name, dask.name]
@@ -101,7 +101,7 @@ class Way:
             self._process.wait()
 
 
-def connected(cluster: Cluster, dask: DaskState) -> VmClient:
+def connected(cluster: BaseCluster, dask: DaskState) -> VmClient:
     """The client of what listens there. Raises RemoteError or ClusterError."""
     folder = cluster.directory / layout.DASKS / dask.name
     way = Way(cluster, dask)

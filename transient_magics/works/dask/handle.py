@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from ...client.handle import Handle
 from ...errors import TransientError
 from ...journal import DaskState
-from ..dask.connection import client_of, close_client
-from .handle import Handle
+from .connection import client_of, close_client
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -61,3 +61,6 @@ class Dask(Handle[DaskState, DaskState]):
         """Stop the Dask cluster. Without its client it ends automatically, so a failure to stop it is ignored."""
         with suppress(TransientError):
             self.stop()
+
+
+handle = Dask

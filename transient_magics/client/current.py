@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..following.identity import Identity
 from .cluster import Cluster
+from .following.identity import Identity
 
 _HELD: list[Cluster] = []
 

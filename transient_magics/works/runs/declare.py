@@ -1,29 +1,49 @@
-"""The declaration of a run."""
+"""The declarations of a run and of a measurement of stalls.
+
+A measurement is a run that trains nothing, with the cell and the options of what is measured.
+"""
 
 from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import DeclarationError, TrainingError
-from ..protocol import layout
-from ..protocol.cluster_commands import Resize
-from ..runtime.folder import RunFolder
-from ..spec import run_store
-from . import commands
-from .declaring import widened, with_preparation
-from .declaring.payload import Payload
-from .declaring.runs import specified
-from .finding import run
-from .handles import Cluster, Run
-from .new_work import NewWork
-from .planning.deadlines import moment, on_demand_wait, refuse_impossible, refuse_untimely, refuse_without_quota
-from .programs import fetch
+from ...client import commands, finding
+from ...client.cluster import Cluster
+from ...client.declaring import widened, with_preparation
+from ...client.declaring.payload import Payload
+from ...client.declaring.runs import specified
+from ...client.new_work import NewWork
+from ...client.planning.deadlines import (
+    moment,
+    on_demand_wait,
+    refuse_impossible,
+    refuse_untimely,
+    refuse_without_quota,
+)
+from ...client.programs import fetch
+from ...errors import DeclarationError, TrainingError
+from ...journal.declared import declared_run, is_brought
+from ...protocol import layout
+from ...protocol.cluster_commands import Resize
+from ...protocol.measures.stalls import MEASURES
+from ...runtime.folder import RunFolder
+from ...spec import run_store
+from .handle import Run, Stalls
+from .handle import run as run_called
+
+REPEATS, SECONDS = 5, 2.0
+LEAST_REPEATS = 3
+_OF_A_RUN = (
+    "model", "hparams_set", "problem", "hparams", "data_dir", "params", "pip_build", "wire", "ps_shards",
+    "pace_seconds",
+)  # fmt: skip
+"""What of a run decides how long its steps take."""
 
 
 def train(
@@ -97,6 +117,44 @@ def train(
     return Run(new.declare(record, fill), chosen)
 
 
+def declare_stalls(
+    run: Run | str | None = None,
+    *,
+    source: str = "",
+    cluster: Cluster | str | None = None,
+    name: str | None = None,
+    repeats: int = REPEATS,
+    seconds: float = SECONDS,
+    **options: Any,
+) -> Stalls:
+    """Measure where the time of a step goes, of the model and data of `run`, or of the code in `source`; returns at
+    once.
+
+    `options` are those of a run that say what is trained and with what: `model`, `hparams_set`, `problem`, `hparams`,
+    `data_dir`, `params`, `include`, `pip`, `wire`, `workers`. Each of the eight measures is taken `repeats` times, for
+    so many `seconds`, on the cluster's own VMs, which it has as a run has them: it waits until some are free. Raises
+    DeclarationError or ClusterError.
+    """
+    if repeats < LEAST_REPEATS:
+        what = f"{repeats} repeats tell no stall from noise"
+        raise DeclarationError(what, where="--repeats", fix=f"Take {LEAST_REPEATS} or more.")
+    if run is not None:
+        source, options = _of_run(run, cluster, source, options)
+        chosen = _cluster_of(run, cluster)
+    else:
+        chosen = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
+    if not source and not options.get("model"):
+        what = "What is to be measured is not named"
+        fix = "Name a run, or --model, --hparams-set and --problem, or write the model's cell below %%transient_stalls."
+        raise DeclarationError(what, fix=fix)
+    declared = train(
+        source=source, cluster=chosen, name=name, train_steps=repeats * len(MEASURES),
+        **{**options, "stalls": repeats, "stall_seconds": seconds, "checkpoint_steps": None, "checkpoint_seconds": None,
+           "noise_share": 0.0, "alarm_below": 0.0, "eval_steps": None},
+    )  # fmt: skip
+    return Stalls(declared.name, declared.cluster)
+
+
 def _have_prices(chosen: Cluster, gpus: tuple[str, ...]) -> None:
     """See that the controller knows prices and zones of these GPUs."""
     known = chosen.state.spec
@@ -119,7 +177,7 @@ def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | No
     """The run to continue from, which has a checkpoint with fewer steps than `train_steps`."""
     if resume is None:
         return None
-    found = run(resume, cluster if resume in cluster.state.runs else None)
+    found = run_called(resume, cluster if resume in cluster.state.runs else None)
     called = f"{found.name} of {found.cluster.name}"
     if not found.state.shipped and not any((found.directory / layout.CHECKPOINTS).glob("model.ckpt-*.index")):
         raise DeclarationError(f"{called} has no checkpoint to continue from", where="--resume")
@@ -144,3 +202,40 @@ def _reachable(cluster: Cluster, earlier: Run) -> bool:
     """Whether VMs of `cluster` can get the checkpoints of `earlier` from their bucket themselves."""
     spec, other = cluster.state.spec, earlier.cluster.state.spec
     return bool(earlier.state.shipped and spec and other and spec.bucket and spec.project == other.project)
+
+
+def _cluster_of(run: Run | str, cluster: Cluster | str | None) -> Cluster:
+    """Where it is measured: on the cluster that is named, else on the one where the run is, if that lives."""
+    if cluster is not None:
+        return cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
+    its = run.cluster if isinstance(run, Run) else run_called(run).cluster
+    return finding.cluster() if its.state.over else its
+
+
+def _of_run(
+    run: Run | str, cluster: Cluster | str | None, source: str, options: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The code of a run and the options with which it is measured."""
+    if source or options.get("model"):
+        raise DeclarationError("A run, or a model of its own, is measured, not both", fix="Leave one of the two out.")
+    known = run if isinstance(run, Run) else _known(run, cluster)
+    if is_brought(known.cluster.directory, known.name):
+        what = f"{known.name} was declared on another machine, whose code is not run here for a measure"
+        raise DeclarationError(what, fix="Measure it there, or write its cell below %%transient_stalls.")
+    spec = declared_run(known.cluster.directory, known.state).spec
+    there = known.directory
+    kept = {name: value for name in _OF_A_RUN if (value := getattr(spec, name))}
+    files = {each.name for each in (there / layout.PIP).glob("*")}
+    pip = tuple(str(there / layout.PIP / each) if each in files else each for each in spec.pip)
+    include = tuple(str(there / layout.INCLUDE / each) for each in spec.include)
+    given = {name: value for name, value in options.items() if value}
+    return (there / layout.CELL).read_text(encoding="utf-8"), {**kept, "pip": pip, "include": include, **given}
+
+
+def _known(name: str, cluster: Cluster | str | None) -> Run:
+    """The run of that name, of the cluster that is named if it has such a run."""
+    if cluster is not None:
+        there = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
+        if name in there.state.runs:
+            return there.run(name)
+    return run_called(name)

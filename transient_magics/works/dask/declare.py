@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from ..errors import ClusterError, TransientError
-from ..journal import ClusterState
-from ..protocol.cluster_commands import Stop
-from ..protocol.dask.spec import DaskSpec
-from . import commands, text
-from .dask.connection import local_versions, open_client
-from .handles import Cluster, Dask
-from .new_work import NewWork
+from ...client import commands, text
+from ...client.cluster import Cluster
+from ...client.new_work import NewWork
+from ...errors import ClusterError, TransientError
+from ...journal import ClusterState
+from ...protocol.cluster_commands import Stop
+from ...protocol.dask.spec import DaskSpec
+from .connection import local_versions, open_client
+from .handle import Dask
 
 
 def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float = 900.0, **options: int) -> Dask:

@@ -1,0 +1,1 @@
+"""Dask clusters on VMs, and their clients in this process. Dask is imported when the first client is made."""

@@ -1,0 +1,1 @@
+"""Studies: trials of a model that differ in their parameters."""
