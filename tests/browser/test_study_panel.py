@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.panels.study_story import StudyStory, specification
 from transient_magics.journal import bill
 from transient_magics.panels import view
-from transient_magics.panels.snapshot.studies import studies
+from transient_magics.works.studies.view import studies
 
 from .bare import bare
 from .test_bare_panels import SMALL

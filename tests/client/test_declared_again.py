@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transient_magics.client.following.watch import watch
+from transient_magics.client.following.cluster import watch
 
 from tests.homes import own_home
 from transient_magics import client, places

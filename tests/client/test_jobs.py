@@ -21,7 +21,7 @@ from transient_magics.client.declaring import specify
 from transient_magics.client.following import home
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, JobState, Journal, events, lock
-from transient_magics.panels.job import Drawn
+from transient_magics.works.jobs.view import Drawn
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime.jobs.archive import pack

@@ -19,7 +19,7 @@ from transient_magics.client.results import trials
 from transient_magics.client.results.for_optuna import optuna_study
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
 from transient_magics.journal import Cost, Journal, bill, costs, events, replay
-from transient_magics.panels.snapshot.studies import studies as studies_of
+from transient_magics.works.studies.view import studies as studies_of
 from transient_magics.protocol.study import parse_space
 from transient_magics.trials import Twin
 

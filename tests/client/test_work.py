@@ -20,8 +20,8 @@ from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
 from transient_magics.journal import Cost, DaskState, Event, Journal, bill, events
 from transient_magics.panels import view
-from transient_magics.panels.snapshot.bags import bags
-from transient_magics.panels.snapshot.studies import studies
+from transient_magics.works.bags.view import bags
+from transient_magics.works.studies.view import studies
 from transient_magics.panels.wishes import wish
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Command, Stop

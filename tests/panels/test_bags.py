@@ -21,7 +21,7 @@ from transient_magics.journal import Journal, bill, costs, events, replay
 from transient_magics.panels import bag_panel_html, html, show_handle, status, view
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
-from transient_magics.panels.snapshot.bags import STATES, bags, pace
+from transient_magics.works.bags.view import STATES, bags, pace
 from transient_magics.protocol.study import Dimension, parse_space
 
 from . import stories

@@ -16,8 +16,8 @@ from transient_magics.client import Study, Trial
 from transient_magics.client.results.trials import best_so_far
 from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.snapshot.studies import MOST_CURVES, pace, studies, whole_view
-from transient_magics.panels.twin.study import study_plot
+from transient_magics.works.studies.view import MOST_CURVES, pace, studies, whole_view
+from transient_magics.works.studies.picture import study_plot
 from transient_magics.panels.wishes import AskedStudy, Stoppable, wish
 
 from . import stories

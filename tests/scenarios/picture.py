@@ -13,9 +13,9 @@ from transient_magics.client import text
 from transient_magics.client.results.stalls import report
 from transient_magics.journal import ClusterState, bill, costs, read
 from transient_magics.panels import html, stalls_html, view
-from transient_magics.panels.snapshot.bags import bags
+from transient_magics.works.bags.view import bags
 from transient_magics.panels.snapshot.stalls import stalls_view
-from transient_magics.panels.snapshot.studies import studies
+from transient_magics.works.studies.view import studies
 
 _LEFT_OUT = ("version", "at", "as_of", "events", "vms", "cost", "name", "spec", "emulated", "pace")
 """Of a snapshot: what all courses have in common, and what is written in another form."""

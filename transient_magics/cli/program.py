@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .. import places
 from ..client import text
-from ..client.following.watch import watch
+from ..client.following.cluster import watch
 from ..errors import CellError, DeclarationError, TransientError, unknown
 from ..protocol.checks import all_plain
 from . import arguments, options, verbs

@@ -16,7 +16,7 @@ from .. import client
 from ..client import cell, foreground, text
 from ..client.declaring.including import included
 from ..client.following.reviving import present
-from ..client.following.watch import watch
+from ..client.following.cluster import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
 from ..journal import Bill, encode

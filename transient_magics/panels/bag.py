@@ -7,8 +7,8 @@ import time
 from ..client import Bag, text
 from ..journal import costs
 from ..works.bags.handle import Plot
-from .snapshot.bags import bag_view
-from .twin.bags import bag_html
+from ..works.bags.view import bag_view
+from ..works.bags.picture import bag_html
 from .twin.markup import FONT
 from .twin.sections import section_html
 

@@ -29,14 +29,14 @@ from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
-from .snapshot.bags import bags
-from .snapshot.bags import pace as pace_of_bags
+from ..works.bags.view import bags
+from ..works.bags.view import pace as pace_of_bags
 from .snapshot.contract import Bag, Split, Study
 from .snapshot.curves import curves
 from .snapshot.measured import Beside, Measured
 from .snapshot.outlook import Forecasts, Outlook, nothing
 from .snapshot.split import lines
-from .snapshot.studies import pace, studies
+from ..works.studies.view import pace, studies
 from .snapshot.view import shown_run, view
 from .twin.markup import picture
 from .twin.panel import html

@@ -15,10 +15,10 @@ from ..client.following.identity import Identity
 from ..client.forecaster import ending
 from ..journal import ClusterState, bill
 from .display import Display, Feed, Followed, known, live_view
-from .snapshot.bags import bags
+from ..works.bags.view import bags
 from .snapshot.curves import curves
 from .snapshot.outlook import Forecasts
-from .snapshot.studies import studies
+from ..works.studies.view import studies
 from .snapshot.view import shown_run, view
 from .twin.markup import picture
 from .twin.panel import html

@@ -8,9 +8,9 @@ from ..client import Study, text
 from ..client.results.trials import Configurations
 from ..journal import costs
 from ..works.studies.handle import Plot
-from .snapshot.studies import study_view, whole_view
+from ..works.studies.view import study_view, whole_view
 from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
-from .twin.study import study_html, study_plot
+from ..works.studies.picture import study_html, study_plot
 
 _WIDE = f"{FONT};max-width:1040px"
 

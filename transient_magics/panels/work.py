@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..client import Bag, Cluster, Dask, Job, Run, Stalls, Study, foreground
 from ..journal import ClusterState
 from .bag import bag_panel_html, bag_text
-from .job import show_job
+from ..works.jobs.view import show_job
 from .show import current_shell, has_front_end, show
 from .stalls import show_stalls
 from .study import study_panel_html, study_text

@@ -7,7 +7,10 @@ from functools import cache
 from typing import Any
 
 from ..option import Option, word
-from . import bags, clusters, jobs, planning, project, runs, stalls, weather
+from ...works.bags import options as bags
+from . import clusters, planning, project, weather
+from ...works.jobs import options as jobs
+from ...works.runs import options as runs, stall_options as stalls
 from .planning import WORKLOADS
 from .words import (
     ALIASES,

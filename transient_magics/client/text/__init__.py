@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...protocol.checks import MOST_CHARACTERS, plain
 from ...spec import render_money as money
 from ...spec import render_table as table
-from .bags import bag_words, quality_words, section_words, tried_words
+from ...works.bags.words import bag_words, quality_words, section_words, tried_words
 from .bills import (
     bill_words,
     hourly_words,
@@ -19,10 +19,10 @@ from .bills import (
     transfer_words,
     work_cost,
 )
-from .dasks import dask_words
+from ...works.dask.words import dask_words
 from .deadlines import declared_words, outlook_facts
 from .events import QUIET, event_line, event_words, group_words, grouped
-from .jobs import job_words
+from ...works.jobs.words import job_words
 from .records import data_words
 from .screens import listing, listing_row, status
 from .states import (

@@ -12,10 +12,10 @@ from ...protocol.checks import all_plain
 from ...protocol.share import Share
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
-from .bags import bag_event_words
-from .dasks import dask_event_words
+from ...works.bags.words import bag_event_words
+from ...works.dask.words import dask_event_words
 from .deadlines import deadline_event_words
-from .jobs import job_event_words
+from ...works.jobs.words import job_event_words
 from .records import data_words
 from .states import destination, transfer_price
 from .words import clock, count, evaluated_words, number, params_words, scores_words, share_words

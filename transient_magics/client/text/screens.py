@@ -9,12 +9,12 @@ from ...protocol.checks import all_plain
 from ...spec import render_money as money
 from ...spec import render_table as table
 from .. import foreground
-from .bags import bag_words, quality_words, tried_words
+from ...works.bags.words import bag_words, quality_words, tried_words
 from .bills import bill_words, rate_words, work_cost
-from .dasks import dask_words
+from ...works.dask.words import dask_words
 from .deadlines import outlook_facts
 from .events import why_slow
-from .jobs import job_words
+from ...works.jobs.words import job_words
 from .records import data_words
 from .states import (
     best_words,

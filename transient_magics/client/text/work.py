@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...journal import ClusterState, DaskState, JobState, RunState, StudyState, Work
 from ...journal.bags.state import DeclaredBag
-from .bags import bag_words
-from .dasks import dask_words
-from .jobs import job_words
+from ...works.bags.words import bag_words
+from ...works.dask.words import dask_words
+from ...works.jobs.words import job_words
 from .states import run_words, study_words, was_stopped
 
 

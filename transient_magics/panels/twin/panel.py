@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .bags import bag_html
+from ...works.bags.picture import bag_html
 from .chart import HEIGHT, WIDTH, chart
 from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
 from .split import split_html
-from .study import study_html
+from ...works.studies.picture import study_html
 
 TONES = {
     "ready": "good", "deflated": "good", "training": "good", "running": "good", "finished": "good",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..option import Option, duration, environment_variable, flag, group, whole, word
-from .runs import split_paths
-from .shared import (
+from ...cli.option import Option, duration, environment_variable, flag, group, whole, word
+from ..runs.options import split_paths
+from ...cli.options.shared import (
     CLUSTER,
     FILES,
     INCLUDE,

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
 from ...protocol.bag.spec import BagSpec, parse_until
-from ..option import Option, duration, flag, group, one_of, whole
-from .runs import split_paths
-from .shared import (
+from ...cli.option import Option, duration, flag, group, one_of, whole
+from ..runs.options import split_paths
+from ...cli.options.shared import (
     CLUSTER,
     COST,
     FILES,

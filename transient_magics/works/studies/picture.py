@@ -8,8 +8,8 @@ from typing import Any
 
 from ...client import text
 from ...spec import render_duration
-from .markup import COLOURS, FAINT, escape, row, table
-from .overlay import OTHER, Line, figure
+from ...panels.twin.markup import COLOURS, FAINT, escape, row, table
+from ...panels.twin.overlay import OTHER, Line, figure
 
 MOST_ROWS = 10
 _BEST, _GOING = (COLOURS["good"], ""), (COLOURS["busy"], "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...journal import DaskState, Event, events
 from ...protocol.checks import plain
-from .words import count, size
+from ...client.text.words import count, size
 
 
 def dask_words(dask: DaskState, there: int | None = None) -> str:

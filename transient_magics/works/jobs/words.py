@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...journal import Event, JobState, events
 from ...protocol.checks import plain
-from .words import count, size
+from ...client.text.words import count, size
 
 
 def job_words(job: JobState) -> str:

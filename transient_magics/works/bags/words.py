@@ -11,7 +11,7 @@ from ...protocol.bag import events as b
 from ...protocol.checks import plain
 from ...protocol.study import Dimension
 from ...spec import render_duration
-from .words import count, number, params_words, value_words
+from ...client.text.words import count, number, params_words, value_words
 
 if TYPE_CHECKING:
     from ...bags.surrogate.section import Section

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..option import Option, duration, flag, group, whole, word
-from .runs import check_train, train
-from .shared import CLUSTER, OUTPUT, name_of, wait_until
+from ...cli.option import Option, duration, flag, group, whole, word
+from .options import check_train, train
+from ...cli.options.shared import CLUSTER, OUTPUT, name_of, wait_until
 
 _OF_A_RUN = (
     "model", "hparams_set", "problem", "cluster", "hparams", "data_dir", "params", "include", "pip", "pip_build",

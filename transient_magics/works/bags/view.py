@@ -17,8 +17,8 @@ from ...journal.bags.state import BagJobState, DeclaredBag
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
 from ...spec import if_capacity_lasts, render_duration
-from .axes import Axis
-from .contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
+from ...panels.snapshot.axes import Axis
+from ...panels.snapshot.contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
 
 if TYPE_CHECKING:
     from ...bags.policy.ending import Progress

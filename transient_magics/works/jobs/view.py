@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ..client import Job, text
-from .show import current_shell, has_front_end, shown_in_this_cell
-from .twin.markup import COLOURS, FAINT, FONT, escape
+from ...client import Job, text
+from ...panels.show import current_shell, has_front_end, shown_in_this_cell
+from ...panels.twin.markup import COLOURS, FAINT, FONT, escape
 
 LINES = 24
 _EACH_SECONDS = 0.5

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...client import text
-from ..snapshot.axes import Axis
-from .frame import Box, frame
-from .markup import COLOURS, FAINT, attribute, escape, row, table
+from ...panels.snapshot.axes import Axis
+from ...panels.twin.frame import Box, frame
+from ...panels.twin.markup import COLOURS, FAINT, attribute, escape, row, table
 
 MOST_ROWS = 8
 WIDTH, HEIGHT = 380, 250

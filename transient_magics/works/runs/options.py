@@ -10,7 +10,7 @@ from typing import Any
 from ...protocol.run import SETTINGS, RunSpec, choices
 from ...protocol.study import StudySpec
 from ...spec import check_run, parse_workers
-from ..option import (
+from ...cli.option import (
     Option,
     batch_bounds,
     cache,
@@ -37,7 +37,7 @@ from ..option import (
     word,
     zones,
 )
-from .shared import (
+from ...cli.options.shared import (
     BACKUP_WORKERS,
     CHECKPOINTS,
     CLUSTER,

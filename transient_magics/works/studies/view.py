@@ -13,8 +13,8 @@ from ...client import foreground, text
 from ...client.results.comparison import evaluated
 from ...client.results.trials import TrialRow, best_of, best_so_far, rows_of, runs_of
 from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
-from .contract import Point, Study, TrialLine, parameter, sound
-from .thinning import thinned
+from ...panels.snapshot.contract import Point, Study, TrialLine, parameter, sound
+from ...panels.snapshot.thinning import thinned
 
 MOST_CURVES = 40
 _MANY = 200
