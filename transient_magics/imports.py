@@ -33,7 +33,10 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
     @cache
     def sources() -> dict[str, tuple[str, str]]:
         stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
-        return {name: (f".{module}", source) for module, source, name in _NAME.findall(stub)} | public_names()
+        found = dict(public_names())
+        for module, source, name in _NAME.findall(stub):
+            found[name] = (f".{module}", source)
+        return found
 
     def get(name: str) -> Any:
         if name == "__all__":

@@ -37,6 +37,9 @@ class Kind:
     waits: bool = True
     """Whether a controller begins work that it finds declared, although no client asked for it."""
 
+    typed: tuple[str, ...] | None = None
+    """What is typed to declare such work, as in `%%job` and `transient job` (default: `name`)."""
+
     def __str__(self) -> str:
         return self.word or self.name
 
@@ -44,8 +47,8 @@ class Kind:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("run", "runs", "run.json", ("run", "stalls"), "transient_magics.works.runs"),
-        Kind("study", "studies", "study.json", ("study",), "transient_magics.works.studies"),
+        Kind("run", "runs", "run.json", ("run", "stalls"), "transient_magics.works.runs", typed=("train",)),
+        Kind("study", "studies", "study.json", ("study",), "transient_magics.works.studies", typed=("sweep",)),
         Kind("job", "jobs", "job.json", ("job",), "transient_magics.works.jobs"),
         Kind("bag", "bags", "bag.json", ("bag",), "transient_magics.works.bags"),
         # A Dask cluster without its client is of no use: the client declares another one.
@@ -53,6 +56,10 @@ KINDS: dict[str, Kind] = {
     )
 }
 """All kinds by name. A measurement of stalls is a run."""
+
+
+WORK_MAGICS = tuple(name for kind in KINDS.values() for name in ((kind.name,) if kind.typed is None else kind.typed))
+"""The names of the cell magics that declare work, such as `job` of `%%job`."""
 
 
 def checked_kind(value: object) -> str:

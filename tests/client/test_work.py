@@ -20,15 +20,15 @@ from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
 from transient_magics.journal import Cost, DaskState, Event, Journal, bill, events
 from transient_magics.panels import view
-from transient_magics.works.bags.view import bags
-from transient_magics.works.studies.view import studies
 from transient_magics.panels.wishes import wish
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Command, Stop
 from transient_magics.protocol.dask.versions import versions
 from transient_magics.protocol.vm_events import DaskServing
 from transient_magics.spec import ClusterSpec
+from transient_magics.works.bags.view import sections as bags
 from transient_magics.works.dask import connection
+from transient_magics.works.studies.view import sections as studies
 
 WORK: dict[str, tuple[str, type[tm.Handle]]] = {
     "run-1": ("run", tm.Run),
@@ -235,7 +235,7 @@ class OpenClient:
 
 
 def test_each_dask_cluster_has_one_client_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transient_magics.client.dask.vm_client.connected", OpenClient)
+    monkeypatch.setattr("transient_magics.works.dask.client.connected", OpenClient)
     monkeypatch.setattr(connection, "trust_shown", [connection.TRUST])
     monkeypatch.setattr(commands, "send", lambda directory, command: {})
     with own_home():

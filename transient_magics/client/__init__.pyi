@@ -1,4 +1,4 @@
-from .cluster import Cluster as Cluster
+from .cluster_handle import Cluster as Cluster
 from .declaring import Declaration as Declaration
 from .declaring import Preview as Preview
 from .declaring import preview as preview
@@ -39,4 +39,4 @@ from .recorded_run import Best as Best
 from .recorded_run import Result as Result
 from .results.comparison import Comparison as Comparison
 from .results.comparison import Runs as Runs
-from .work import WorkList as WorkList
+from .work_list import WorkList as WorkList

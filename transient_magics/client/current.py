@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cluster import Cluster
+from .cluster_handle import Cluster
 from .following.identity import Identity
 
 _HELD: list[Cluster] = []

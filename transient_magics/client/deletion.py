@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import ClusterError, TransientError, joined
-from .cluster import Cluster
+from .cluster_handle import Cluster
 from .commands import SWEPT
 from .finding import cluster, clusters
 from .folders import unreadable

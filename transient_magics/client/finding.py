@@ -13,11 +13,11 @@ from ..kinds import KINDS
 from ..protocol import layout
 from ..spec import parse_name
 from . import commands, current, folders
-from .cluster import Cluster
+from .cluster_handle import Cluster
 from .programs import ask
 from .recorded_run import RecordedRun
 from .results.comparison import Comparison, Runs
-from .work import WorkList
+from .work_list import WorkList
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -158,9 +158,8 @@ def _holder(kind: str, name: str | None, cluster: Cluster | str | None) -> Clust
 
 
 def _names_of(kind: str, state: ClusterState) -> list[str]:
-    """Return the names of all work of a kind, but for the runs of studies."""
-    runs_of_studies = {run.name for run in state.runs.values() if run.spec.study}
-    return [name for name in state.of_kind(kind) if name not in runs_of_studies]
+    """Return the names of all work of a kind, but for parts of other work."""
+    return [work.name for work in state.of_kind(kind).values() if not work.owner]
 
 
 def holding(has: Callable[[Cluster], bool]) -> Cluster | None:

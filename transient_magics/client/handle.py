@@ -15,7 +15,7 @@ from ..kinds import KINDS
 from ..protocol.cluster_commands import Stop
 from ..protocol.names import is_name
 from . import commands, text
-from .cluster import Cluster
+from .cluster_handle import Cluster
 from .following.cluster import until_home
 
 State = TypeVar("State", bound=Work[object])

@@ -22,7 +22,7 @@ from ..journal.lock import take
 from ..protocol import layout
 from ..spec import ClusterSpec
 from . import commands, current
-from .cluster import Cluster
+from .cluster_handle import Cluster
 from .declaring import Declaration, refuse_unreachable, specify
 from .folders import remove_abandoned
 

@@ -71,3 +71,8 @@ class DaskState(Work[DaskSpec]):
     """Why the scheduler has ended by itself, a clause, once it has."""
     lost: str = ""
     """How it ended otherwise, a clause."""
+
+    @property
+    def owner(self) -> str:
+        """The bag that began it; else empty."""
+        return self.spec.bag

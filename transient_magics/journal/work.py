@@ -41,6 +41,11 @@ class Work(Generic[_Spec]):
     """Why it failed, or ended before it was done, a clause."""
 
     @property
+    def owner(self) -> str:
+        """The name of the work that began it and that it is a part of, such as the study of a run; else empty."""
+        return ""
+
+    @property
     def over(self) -> bool:
         """Whether it has ended."""
         return self.phase in ("finished", "failed", "stopped")

@@ -23,7 +23,7 @@ from ...errors import TrainingError
 from ...files import write_atomically
 from ...journal import Event, events, metrics, read
 from ...protocol import layout
-from ..text import QUIET, event_words
+from ..text import event_words, quiet_kinds
 from . import event_files, profile
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
         if isinstance(event, events.TrainEvaluated):
             records.setdefault("evaluation", []).extend(_scalars(event.at, step, event.metrics))
         cluster.extend(_scalars(event.at, step, _curves(event)))
-        if event.kind and event.kind not in QUIET:
+        if event.kind and event.kind not in quiet_kinds():
             cluster.append(event_files.text(event.at, step, f"events/{event.kind}", event_words(event)))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ...catalog import region
 from ...catalog.published import LAST_HOUR
 from ...client import cell
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.declaring.payload import Payload
 from ...client.declaring.refusals import of_option
 from ...client.new_work import NewWork

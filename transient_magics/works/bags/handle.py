@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ...client import text
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.finding import find_work
 from ...client.handle import Handle
 from ...client.results.trials import frame_of
@@ -19,10 +18,12 @@ from ...client.shown import Log
 from ...errors import ClusterError, PlanError
 from ...journal import now
 from ...journal.bags.state import BagState, DeclaredBag
+from ...kinds import load
 from ...protocol import layout
 from ...protocol.bag.spec import outputs_of
 from ...protocol.checks import all_plain
 from ...protocol.run import Value
+from .words import section_words
 
 if TYPE_CHECKING:
     import pandas
@@ -42,8 +43,11 @@ class Plot:
     bag: str
     sections: tuple[Section, ...]
 
+    def _repr_html_(self) -> str:
+        return load("bag", "view").plot_html(self)
+
     def __repr__(self) -> str:
-        return "\n".join(f"{self.bag}, {text.section_words(each)}" for each in self.sections)
+        return "\n".join(f"{self.bag}, {section_words(each)}" for each in self.sections)
 
 
 class Bag(Handle[DeclaredBag, DeclaredBag]):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from ...protocol.bag.spec import BagSpec, parse_until
-from ...cli.option import Option, duration, flag, group, one_of, whole
-from ..runs.options import split_paths
+from ...cli.option import Entry, Option, duration, flag, group, one_of, whole
 from ...cli.options.shared import (
     CLUSTER,
     COST,
@@ -31,6 +29,12 @@ from ...cli.options.shared import (
     seed,
     wait_until,
 )
+from ...cli.options.work import Code, WorkCommand, with_included
+from ...protocol.bag.spec import BagSpec, parse_until
+from ..runs.options import split_paths
+
+if TYPE_CHECKING:
+    from .handle import Bag
 
 
 def bag() -> tuple[Option, ...]:
@@ -119,3 +123,44 @@ def _until(text: str) -> str:
     except ValueError as error:
         raise DeclarationError(f"Invalid --until: {error}") from None
     return text
+
+
+def _declare(values: dict[str, Any], code: Code) -> Bag:
+    """Declare a bag of the function in the code."""
+    from .declare import declare_bag
+
+    values = with_included(values, code.folder)
+    return declare_bag(source=code.source, line_offset=code.line_offset, notebook=code.notebook, **values)
+
+
+COMMANDS = (
+    WorkCommand(
+        "bag",
+        bag,
+        _declare,
+        description=(
+            "Compute a function at many points on VMs of a cluster, and learn a surrogate of its "
+            "results. The bag waits for no single job; a job that is lost with its VM restarts on "
+            "another one."
+        ),
+        entries=(
+            Entry(
+                "bag FILE.py [options]",
+                "%%bag [options]",
+                "Compute a function at many points, and learn a surrogate of the results",
+            ),
+        ),
+        check=check_bag,
+        example="--over 'density=0.3:0.9 temperature=0.8:1.6' --jobs 200 --until 0.01",
+        epilog=(
+            "The code defines job(NAME, ..., seed, checkpoint), which returns a dict of numbers:\n"
+            "  {{'pressure': p, 'pressure_error': e}}   the standard error of pressure counts as its "
+            "noise\n"
+            "  seed             a whole number of the job's own, where job takes it\n"
+            "  checkpoint       where job takes it: checkpoint.load() gives the arrays that were saved "
+            "last, or None;\n"
+            "                   checkpoint.save(arrays) saves them where that is due, and at the notice "
+            "of a preemption"
+        ),
+    ),
+)

@@ -7,22 +7,31 @@ All points are sent, because each is a few numbers; many of them are sent less o
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...bags.surrogate.stopping import COVERED
 from ...client import foreground, text
 from ...journal import ClusterState, Cost, VmState, costs
 from ...journal.bags.state import BagJobState, DeclaredBag
+from ...panels.snapshot.axes import Axis
+from ...panels.snapshot.contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
+from ...panels.twin.markup import FONT
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
 from ...spec import if_capacity_lasts, render_duration
-from ...panels.snapshot.axes import Axis
-from ...panels.snapshot.contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
+from . import words
+from .handle import Bag as BagHandle
+from .handle import Plot
+from .picture import bag_html
+from .sections import section_html as surrogate_html
 
 if TYPE_CHECKING:
     from ...bags.policy.ending import Progress
 
+WIDE = f"{FONT};max-width:1040px"
 STATES = ("done", "running", "waiting", "lost", "failed", "skipped")
 """What becomes of points, in the order in which they are told. `lost`: the job waits to be begun again."""
 MOST_VMS = 24
@@ -35,16 +44,20 @@ _LOOKS = 30
 """Looks at the end of a bag while a usual job takes its time, if nothing happens."""
 
 
-def bags(state: ClusterState, now: float) -> list[Bag]:
+def sections(state: ClusterState, now: float) -> list[Bag]:
     """What a cluster's panel shows of its bags at `now`."""
-    found = foreground.bags(state)
+    found = _shown(state)
     by_name = costs(state, now) if found else {}
     return [bag_view(state, bag, by_name[bag.name], now) for bag in found]
 
 
 def pace(state: ClusterState) -> float:
     """How many times longer than usual to wait until the bags are sent again: many points are much to send."""
-    return max(1.0, sum(len(bag.state.jobs) for bag in foreground.bags(state)) / _MANY)
+    return max(1.0, sum(len(bag.state.jobs) for bag in _shown(state)) / _MANY)
+
+
+def _shown(state: ClusterState) -> list[DeclaredBag]:
+    return [work for work in foreground.of_kind(state, "bag") if isinstance(work, DeclaredBag)]
 
 
 def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:
@@ -66,7 +79,7 @@ def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> B
         "per_result": cost.total / results if results else None,
         "ends": "" if state.over and not bag.over else _ends(state, bag, now),
         "counts": [(each, many) for each in STATES if (many := states.count(each))],
-        "tried_words": text.tried_words(bag),
+        "tried_words": words.tried_words(bag),
         "tried": _tried(bag),
         "axes": axes,
         "points": points,
@@ -246,3 +259,31 @@ def _took(job: BagJobState) -> float:
     """Seconds that a finished job had its VM; of one that was begun again, what it computed."""
     assert job.result is not None
     return max(job.result.at - job.began_at, 1e-3) if job.attempt == 1 else max(job.result.seconds, 1e-3)
+
+
+def section_html(bag: Mapping[str, Any]) -> str:
+    """Return the static picture of a snapshot."""
+    return bag_html(bag)
+
+
+def text_of(bag: BagHandle) -> str:
+    """A bag in a terminal."""
+    state = bag.cluster.state
+    known = state.bags.get(bag.name)
+    if known is None:
+        return repr(bag)
+    quality = words.quality_words(known)
+    said = f"{bag.name} on {state.name}: {words.bag_words(known)}"
+    return "\n".join([said, *([f"{words.tried_words(known)}; {quality}"] if quality else [])])
+
+
+def picture(bag: BagHandle) -> str:
+    """The picture of a bag."""
+    state, now = bag.cluster.state, time.time()
+    return f"<div style='{WIDE}'>{bag_html(bag_view(state, bag.state, costs(state, now)[bag.name], now))}</div>"
+
+
+def plot_html(plot: Plot) -> str:
+    """What a surrogate said, a row of pictures for each output."""
+    drawn = "".join(f"<div>{surrogate_html(each)}</div>" for each in plot.sections)
+    return f"<div style='{WIDE}'>{drawn}</div>"

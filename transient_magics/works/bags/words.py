@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...journal import Event
+from ...client.text.bills import work_cost
+from ...client.text.words import count, number, params_words, value_words
+from ...journal import ClusterState, Cost, Event
 from ...journal.bags import events as e
 from ...journal.bags.state import DeclaredBag
 from ...protocol.bag import events as b
 from ...protocol.checks import plain
 from ...protocol.study import Dimension
 from ...spec import render_duration
-from ...client.text.words import count, number, params_words, value_words
 
 if TYPE_CHECKING:
     from ...bags.surrogate.section import Section
+
+
+QUIET = ("bag.proposed",)
+TONES = {b.BagLost: "warn"}
+"""How a panel colours events."""
+
+
+def work_words(bag: DeclaredBag, cluster: ClusterState) -> str:
+    """Return what a bag does, or how it ended."""
+    return bag_words(bag)
+
+
+def status_lines(bag: DeclaredBag, cluster: ClusterState, cost: Cost) -> list[str]:
+    """Return the lines of a bag in the status of its cluster."""
+    lines = [f"{bag.name}  {bag_words(bag)}{work_cost(cost)}"]
+    if quality := quality_words(bag):
+        lines.append(f"{' ' * len(bag.name)}  {tried_words(bag)}; {quality}")
+    return lines
 
 
 def bag_words(bag: DeclaredBag) -> str:
@@ -82,7 +101,7 @@ def _range_words(dimension: Dimension) -> str:
     return f"{dimension.name} {value_words(values[0])} to {value_words(values[-1])}"
 
 
-def bag_event_words(event: Event) -> str:
+def event_words(event: Event) -> str:
     """What happened to a bag; nothing of other events."""
     match event:
         case e.BagDeclared():

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...client import commands, text
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.new_work import NewWork
 from ...errors import ClusterError, TransientError
 from ...journal import ClusterState

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from ...journal import DaskState, Event, events
-from ...protocol.checks import plain
 from ...client.text.words import count, size
+from ...journal import ClusterState, DaskState, Event, VmState, events
+from ...protocol.checks import plain
+
+QUIET = ()
+TONES = {events.DaskGpuUnused: "warn"}
+"""How a panel colours events."""
+
+
+def work_words(dask: DaskState, cluster: ClusterState) -> str:
+    """Return what a Dask cluster does, or how it ended, on a cluster in this state."""
+    ready = sum(vm.state == "ready" and cluster.has(dask.name, vm) for vm in cluster.living)
+    return dask_words(dask, ready)
+
+
+def user_of(dask: DaskState, vm: VmState) -> str:
+    """Return the name of a Dask cluster, or of the bag that has it, while it uses the VM; else nothing."""
+    return (dask.spec.bag or dask.name) if dask.phase == "running" else ""
 
 
 def dask_words(dask: DaskState, there: int | None = None) -> str:
@@ -24,7 +39,7 @@ def dask_words(dask: DaskState, there: int | None = None) -> str:
     return f"{dask.phase}: {plain(dask.reason)}{after}" if dask.reason else f"{dask.phase}{after}"
 
 
-def dask_event_words(event: Event) -> str:
+def event_words(event: Event) -> str:
     """What happened to a Dask cluster; nothing of other events."""
     match event:
         case events.DaskDeclared():

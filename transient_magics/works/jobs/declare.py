@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.declaring.payload import Payload
 from ...client.new_work import NewWork
 from ...protocol import layout

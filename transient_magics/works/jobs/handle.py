@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...client import text
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.finding import find_work
 from ...client.following.cluster import until_home
 from ...client.following.follower import follower

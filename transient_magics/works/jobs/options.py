@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ...cli.option import Option, duration, environment_variable, flag, group, whole, word
-from ..runs.options import split_paths
+from ...cli.option import Entry, Option, duration, environment_variable, flag, group, whole, word
 from ...cli.options.shared import (
     CLUSTER,
     FILES,
@@ -21,6 +22,12 @@ from ...cli.options.shared import (
     REVOCATIONS,
     name_of,
 )
+from ...cli.options.work import Code, WorkCommand, with_included
+from ...errors import DeclarationError
+from ..runs.options import split_paths
+
+if TYPE_CHECKING:
+    from .handle import Job
 
 
 def job() -> tuple[Option, ...]:
@@ -103,3 +110,68 @@ def check_job(values: dict[str, Any], called: str) -> None:
     if "memory" in values:
         values["memory_bytes"] = round(values.pop("memory") * 1e9)
     split_paths(values)
+
+
+def _declare(values: dict[str, Any], code: Code) -> Job:
+    """Declare a job of a command, or of the code."""
+    from ...client import cell
+    from .declare import declare_job
+
+    _refuse_command_and_code(values, code)
+    values = with_included(values)
+    words = values.get("command", "").split()
+    if not words:
+        cell.check_syntax(code.source, code.line_offset)
+    for path in map(Path, values["include"]):
+        if path.suffix == ".py" and path.name in words:
+            cell.check_syntax(path.read_text(encoding="utf-8", errors="replace"), file=path.name)
+    return declare_job(values.pop("command", ""), source=code.source, **values)
+
+
+def _refuse_command_and_code(values: Mapping[str, Any], code: Code) -> None:
+    """Raise DeclarationError unless there is either a command or code."""
+    if bool(values.get("command")) != bool(code.source):
+        return
+    if not code.called.startswith("%"):
+        raise DeclarationError(f"{code.called} needs a command", fix=f'For example: {code.called} "python train.py"')
+    name = code.called.lstrip("%")
+    what = "A job runs a command, or the code below it" + (", not both" if code.source else "")
+    raise DeclarationError(what, fix=f'Write %{name} "python train.py", or %%{name} and the code below it.')
+
+
+COMMANDS = (
+    WorkCommand(
+        "job",
+        job,
+        _declare,
+        description=(
+            "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder that outlives them."
+        ),
+        entries=(
+            Entry(
+                'job "COMMAND" [options]',
+                '%job "COMMAND" [options]',
+                "Run any command on VMs, with a folder that outlives them",
+            ),
+            Entry(
+                "",
+                "%%job [options]",
+                "Run the cell on VMs",
+            ),
+        ),
+        check=check_job,
+        example='"python train.py" --include train.py --keep checkpoints',
+        epilog=(
+            "Its environment has TRANSIENT_KEEP (the folder that is kept), TRANSIENT_ATTEMPT (1, 2, "
+            "...), RANK,\n"
+            "WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first)."
+            "\n"
+            "At the notice of a preemption the file TRANSIENT_NOTICE appears, with the moment at which a "
+            "VM of the job ends,\n"
+            "in seconds since 1970. --at-notice before that the command receives SIGTERM on all its VMs, "
+            "and has 15 seconds\n"
+            "(of --at-notice 20s: 9) to write what it wants to keep."
+        ),
+        from_file=False,
+    ),
+)

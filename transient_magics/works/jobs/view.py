@@ -5,12 +5,20 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ...client import Job, text
+from ...client import text
+from ...journal import ClusterState, JobState
 from ...panels.show import current_shell, has_front_end, shown_in_this_cell
 from ...panels.twin.markup import COLOURS, FAINT, FONT, escape
+from . import words
+from .handle import Job
 
 LINES = 24
 _EACH_SECONDS = 0.5
+
+
+def more_words(job: JobState, state: ClusterState) -> str:
+    """Return when the folder of a job was brought here last, for its line on a panel."""
+    return f" (at {text.clock(job.kept.at)})" if job.kept else ""
 
 
 class Drawn:
@@ -19,7 +27,7 @@ class Drawn:
     def __init__(self, job: Job) -> None:
         known = job.cluster.state.jobs.get(job.name)
         self._name, self._cluster = job.name, job.cluster.name
-        self._words = text.job_words(known) if known else "declared"
+        self._words = words.job_words(known) if known else "declared"
         self._failed = known is not None and known.phase == "failed"
         self._cost = job.cost()
         self._said = [text.plain(line) for line in job.output(LINES).splitlines()]
@@ -38,7 +46,7 @@ class Drawn:
         return f"<div style='{FONT};max-width:1040px'>{head}{body}</div>"
 
 
-def show_job(job: Job) -> None:
+def show(job: Job) -> None:
     """Show the job in the cell that runs now, once per cell; where there is a front end, it follows until the
     job is over."""
     shell = current_shell()

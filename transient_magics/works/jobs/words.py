@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from ...journal import Event, JobState, events
-from ...protocol.checks import plain
 from ...client.text.words import count, size
+from ...journal import ClusterState, Event, JobState, VmState, events
+from ...protocol.checks import plain
+
+QUIET = ("job.packed", "job.kept")
+TONES = {events.JobInterrupted: "warn", events.JobUnkept: "warn", events.JobGpuUnused: "warn"}
+"""How a panel colours events."""
+
+
+def work_words(job: JobState, cluster: ClusterState) -> str:
+    """Return what a job does, or how it ended."""
+    return job_words(job)
+
+
+def user_of(job: JobState, vm: VmState) -> str:
+    """Return the name of a job if its command runs, or begins, on the VM; else nothing."""
+    return job.name if vm.name in job.vms and vm.name not in job.exits and not job.over else ""
 
 
 def job_words(job: JobState) -> str:
@@ -29,7 +43,7 @@ def job_words(job: JobState) -> str:
     return f"{job.phase}: {plain(job.reason)}{kept}{unkept}" if job.reason else f"{job.phase}{kept}{unkept}"
 
 
-def job_event_words(event: Event) -> str:
+def event_words(event: Event) -> str:
     """What happened to a job; nothing of other events."""
     match event:
         case events.JobDeclared():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...client import commands, finding
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.declaring import widened, with_preparation
 from ...client.declaring.payload import Payload
 from ...client.declaring.runs import specified

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...client import commands, finding
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.folders import KnownRun
 from ...client.following.follower import follower
 from ...client.handle import Handle

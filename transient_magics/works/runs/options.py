@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...protocol.run import SETTINGS, RunSpec, choices
-from ...protocol.study import StudySpec
-from ...spec import check_run, parse_workers
 from ...cli.option import (
+    Entry,
     Option,
     batch_bounds,
     cache,
     condition,
-    configurations,
     deadline,
     duration,
     evaluate_every,
@@ -25,7 +22,6 @@ from ...cli.option import (
     gpus,
     group,
     interval,
-    new_name,
     objective,
     one_of,
     positive,
@@ -61,13 +57,16 @@ from ...cli.options.shared import (
     STEPS,
     TRAIN_STEPS,
     max_cost,
-    max_hours,
     name_of,
-    over,
-    seed,
     wait_until,
     when_done,
 )
+from ...cli.options.work import Code, WorkCommand, with_included
+from ...protocol.run import SETTINGS, RunSpec, choices
+from ...spec import check_run, parse_workers
+
+if TYPE_CHECKING:
+    from .handle import Run, Stalls
 
 TRIALS = "Trials"
 
@@ -292,7 +291,7 @@ def _research() -> tuple[Option, ...]:
             default="none",
             **one_of("--damping", choices("damping")),
         ),
-        _settings(SETTINGS),
+        settings_option(SETTINGS),
         flag(
             "--pace",
             "the least seconds of a worker's step; with published GPU speeds in the weather, of a K80's",
@@ -303,7 +302,7 @@ def _research() -> tuple[Option, ...]:
     )
 
 
-def _settings(settings: Mapping[str, str]) -> Option:
+def settings_option(settings: Mapping[str, str]) -> Option:
     return flag(
         "--set",
         settings_help(settings, RunSpec),
@@ -312,113 +311,6 @@ def _settings(settings: Mapping[str, str]) -> Option:
         many="extend",
         choices=tuple(f"{name}=" for name in settings),
         metavar="NAME=VALUE",
-    )
-
-
-def study() -> tuple[Option, ...]:
-    """Return the options of a study, and those of its runs that it takes too."""
-    own = (
-        *group(TRIALS, *_trials()),
-        *group(
-            CLUSTER,
-            flag(
-                "--on",
-                "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2. Those that the cluster "
-                "has are parts of it. Each other one is a cluster of its own, one after the other, within --max-cost "
-                "and --max-hours",
-                configurations,
-                metavar="MACHINES,...",
-            ),
-            flag(
-                "--workers",
-                "how many workers each run takes; other runs train on the rest",
-                whole("--workers"),
-                default="1",
-                metavar="N",
-            ),
-            flag(
-                "--per-vm",
-                "how many runs of the study train on one VM at a time: they share its GPU, its memory and its cores",
-                whole("--per-vm"),
-                default="1",
-                metavar="N",
-            ),
-            flag(
-                "--name",
-                "the study's name; its runs are NAME-0, NAME-1, ...",
-                new_name,
-                default="study-1, study-2, ...",
-            ),
-            when_done("study"),
-            flag("--dry-run", "show its machines, clusters and their price; declare nothing"),
-            wait_until("the study is over"),
-        ),
-        *group(
-            DATA,
-            flag(
-                "--share-input",
-                "with --per-vm, one process on a VM reads, decodes and batches a problem's records "
-                "once; all runs there take the same mini-batches, each at most once",
-            ),
-            seed("the points, and of repeated runs", "drawn"),
-        ),
-        *group(
-            COST,
-            max_cost("end the study when its trials have cost this many US dollars, and keep what is done"),
-            max_hours("end the study after this time"),
-        ),
-    )
-    left_out = {option.name for option in own} | {"resume", "prep", "settings", *OF_DEADLINES}
-    settings = {name: meaning for name, meaning in SETTINGS.items() if name not in OF_DEADLINES}
-    shared = [option for option in train() if option.name not in left_out]
-    return (*own, *shared, *group(RESEARCH, _settings(settings)))
-
-
-def _trials() -> tuple[Option, ...]:
-    return (
-        over(
-            "what to try; a Tensor2Tensor model takes them as hyper-parameters, a cell's own model reads them by "
-            "their names"
-        ),
-        flag("--trials", "how many points to try", whole("--trials"), default="all of a grid, else 20", metavar="N"),
-        flag(
-            "--sampler",
-            "how to choose points: grid tries each once; random draws them; Optuna's tpe and gp learn "
-            "from earlier trials; gp needs torch",
-            default="grid for choices alone, else tpe",
-            **one_of("--sampler", choices("sampler", StudySpec)),
-        ),
-        flag(
-            "--pruner",
-            "end trials early that will not be the best: median: worse than half of the others at the "
-            "same step; hyperband: in rounds",
-            default="none",
-            **one_of("--pruner", choices("pruner", StudySpec)),
-        ),
-        flag(
-            "--objective",
-            "what trials are judged by: 'max accuracy', 'min loss'; of the last evaluation, with "
-            "--keep-best or --stop-when of the best one",
-            objective("--objective"),
-            default="that of --keep-best or --stop-when",
-            choices=("max accuracy", "min loss"),
-            metavar="METRIC",
-        ),
-        flag(
-            "--repeat",
-            "train each point this many times, each with its own seed; its value is their mean",
-            whole("--repeat"),
-            default="1",
-            metavar="N",
-        ),
-        flag(
-            "--give-up-after",
-            "a trial that makes no step for this time has failed",
-            duration("--give-up-after", "m"),
-            default="15m",
-            name="give_up_seconds",
-            metavar="TIME",
-        ),
     )
 
 
@@ -454,13 +346,6 @@ def _zones(text: str) -> tuple[str, ...]:
     return zones(text, "--zones")
 
 
-def check_study(values: dict[str, Any], called: str) -> None:
-    """As of a run, but for what a study has its own words for."""
-    own = {name: values.pop(name) for name in ("workers", "max_cost") if name in values}
-    check_train(values, called)
-    values |= own
-
-
 def check_train(values: dict[str, Any], called: str) -> None:
     """What several options of a run say together."""
     if "params" in values:
@@ -480,3 +365,133 @@ def split_paths(values: dict[str, Any]) -> None:
             # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.
             pieces = (each for text in values[key] for each in ([text] if Path(text).exists() else text.split(",")))
             values[key] = tuple(piece for piece in pieces if piece)
+
+
+def _declare(values: dict[str, Any], code: Code) -> Run:
+    """Declare a run of the code."""
+    from .declare import train
+
+    values = with_included(values)
+    code.check(values)
+    return train(source=code.source, line_offset=code.line_offset, **values)
+
+
+_OF_A_RUN = (
+    "model", "hparams_set", "problem", "cluster", "hparams", "data_dir", "params", "include", "pip", "pip_build",
+    "ps_shards", "workers", "wire", "pace_seconds",
+)  # fmt: skip
+
+
+def stalls() -> tuple[Option, ...]:
+    """Return its own options, and those of a run that decide how long a step takes."""
+    declared = {option.name: option for option in train()}
+    return (
+        word(
+            "run",
+            "RUN",
+            "the run whose model and data are measured; without it, a model of Tensor2Tensor or the cell's own",
+            many="?",
+            completes="run",
+        ),
+        *group(
+            "Measures",
+            flag(
+                "--repeats",
+                "how often to take each measure, 3 or more",
+                whole("--repeats", 3),
+                default="5",
+                metavar="N",
+            ),
+            flag(
+                "--seconds",
+                "how long a measure takes each time",
+                duration("--seconds", "s"),
+                default="2",
+                metavar="SECONDS",
+            ),
+        ),
+        *(declared[name] for name in _OF_A_RUN),
+        *group(
+            CLUSTER,
+            name_of("measure", "stalls-1, stalls-2, ..."),
+            wait_until("all is measured"),
+            OUTPUT,
+        ),
+    )
+
+
+def check_stalls(values: dict[str, Any], called: str) -> None:
+    """As of a run."""
+    own = {name: values.pop(name) for name in ("run", "repeats", "seconds") if name in values}
+    check_train(values, called)
+    values.update(own)
+
+
+def _declare_stalls(values: dict[str, Any], code: Code) -> Stalls:
+    """Declare a measurement of a run, or of what the code defines."""
+    from .declare import declare_stalls
+
+    if code.source:
+        values = with_included(values)
+        code.check(values, beside=False)
+    return declare_stalls(source=code.source, line_offset=code.line_offset or 1, **values)
+
+
+COMMANDS = (
+    WorkCommand(
+        "train",
+        train,
+        _declare,
+        description=(
+            "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. The "
+            "code runs on the VMs, so it must import what it uses."
+        ),
+        entries=(
+            Entry(
+                "train FILE.py [options]",
+                "%%train [options]",
+                "Train a Tensor2Tensor or Keras model on a cluster",
+            ),
+        ),
+        check=check_train,
+        example="--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
+        epilog=(
+            "Without --model, --hparams-set and --problem the code defines:\n"
+            '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset '
+            "of single examples\n"
+            "                   (of batches for a model that begins with keras.Input); a Keras model "
+            "takes weights as third;\n"
+            "                   each is one value or a structure of several, with any names; arrays are "
+            "shuffled, a dataset\n"
+            "                   shuffles itself; every worker begins somewhere else in them, each time "
+            "that it begins\n"
+            "  model            a compiled Keras model, or model_fn(features, labels, mode), which "
+            "returns a dict with\n"
+            "                   loss, optimizer (makes one of a learning rate), learning_rate, "
+            "predictions, eval_metric_ops\n"
+            "  batch_size       examples of a worker's step (32)"
+        ),
+    ),
+    WorkCommand(
+        "stalls",
+        stalls,
+        _declare_stalls,
+        description=(
+            "Measure on a cluster where the time of a step goes: computing, serialisation, network, "
+            "contention of workers, preparation of examples, their fetching. It measures the model and "
+            "data of a run, of Tensor2Tensor, or of the code below. Nothing is trained."
+        ),
+        entries=(
+            Entry(
+                "stalls [RUN] [options]",
+                "%transient_stalls [RUN] [options]",
+                "Measure where the time of a step goes, and what would help",
+            ),
+        ),
+        check=check_stalls,
+        example="run-1",
+        epilog=("It uses workers like a run, for about --repeats x --seconds x (3 for each worker, and 5) in all."),
+        research=True,
+        from_file=False,
+    ),
+)

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from ... import places
 from ...client import commands, current
 from ...client.cell import check_hyperparameters
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.declaring import Declaration, claims, refuse_unreachable
 from ...client.declaring.payload import Payload
 from ...client.declaring.refusals import of_option

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import markup
 from ...client import commands, text
-from ...client.cluster import Cluster
+from ...client.cluster_handle import Cluster
 from ...client.finding import find_work
 from ...client.following.cluster import until_home
 from ...client.handle import Handle
@@ -19,6 +19,7 @@ from ...client.results.for_optuna import optuna_study
 from ...client.results.trials import Configurations, best_of, best_so_far, configurations, frame_of
 from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, StudyState, TrialState, costs, now
+from ...kinds import load
 from ...protocol import checks, layout
 from ...protocol.cluster_commands import Delete, ExtendStudy
 from ...protocol.run import Value
@@ -28,8 +29,6 @@ from ..runs.handle import Run
 if TYPE_CHECKING:
     import optuna
     import pandas
-
-    from ...client.following.cluster import BaseCluster
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,6 +77,9 @@ class Plot:
 
     study: Study
 
+    def _repr_html_(self) -> str:
+        return load("study", "view").plot_html(self)
+
     def __repr__(self) -> str:
         begun = self.study.begun or [(self.study.cluster.state, self.study.state)]
         points = [f"trial {number}: {text.number(value)}" for number, value in best_so_far([each for _, each in begun])]
@@ -91,7 +93,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     kind = "study"
     at_stop = "its trials save a last checkpoint, and no further trial starts"
 
-    def __init__(self, name: str, cluster: BaseCluster) -> None:
+    def __init__(self, name: str, cluster: Cluster) -> None:
         super().__init__(name, cluster)
         self._clusters = {cluster.name: cluster}
         """Its clusters that were looked up, by name: the same ones also once others have taken their names."""
@@ -104,7 +106,7 @@ class Study(Handle[StudyState, "Trial | None"]):
             return (self,)
         for name in spec.parts:
             if name not in self._clusters:
-                self._clusters[name] = type(self.cluster)(name)
+                self._clusters[name] = Cluster(name)
         return tuple(Study(self.name, self._clusters[name]) for name in spec.parts)
 
     @property

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...client import text
-from ...spec import render_duration
 from ...panels.twin.markup import COLOURS, FAINT, escape, row, table
 from ...panels.twin.overlay import OTHER, Line, figure
+from ...spec import render_duration
 
 MOST_ROWS = 10
 _BEST, _GOING = (COLOURS["good"], ""), (COLOURS["busy"], "")

@@ -7,30 +7,42 @@ trials alone: the best ones, those that train, and the latest.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...client import foreground, text
 from ...client.results.comparison import evaluated
-from ...client.results.trials import TrialRow, best_of, best_so_far, rows_of, runs_of
+from ...client.results.trials import Configurations, TrialRow, best_of, best_so_far, rows_of, runs_of
 from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
 from ...panels.snapshot.contract import Point, Study, TrialLine, parameter, sound
 from ...panels.snapshot.thinning import thinned
+from ...panels.twin.markup import COLOURS, FAINT, FONT, escape, row, table
+from . import words
+from .handle import Plot
+from .handle import Study as StudyHandle
+from .picture import study_html, study_plot
 
+WIDE = f"{FONT};max-width:1040px"
 MOST_CURVES = 40
 _MANY = 200
 """Trials up to which everything is sent each second."""
 
 
-def studies(state: ClusterState, now: float) -> list[Study]:
+def sections(state: ClusterState, now: float) -> list[Study]:
     """What a cluster's panel shows of its studies at `now`."""
-    found = foreground.studies(state)
+    found = _shown(state)
     by_name = costs(state, now) if found else {}
     return [study_view(state, study, by_name, now) for study in found]
 
 
 def pace(state: ClusterState) -> float:
     """How many times longer than usual to wait until the studies are sent again: many trials are much to send."""
-    return max(1.0, sum(len(study.trials) for study in foreground.studies(state)) / _MANY)
+    return max(1.0, sum(len(study.trials) for study in _shown(state)) / _MANY)
+
+
+def _shown(state: ClusterState) -> list[StudyState]:
+    return [work for work in foreground.trained(state) if isinstance(work, StudyState)]
 
 
 def study_view(
@@ -47,14 +59,14 @@ def study_view(
     shown: Study = {
         "name": study.name,
         "phase": text.work_phase(study, state),
-        "words": text.study_words(study, deleted=state.over),
+        "words": words.study_words(study, deleted=state.over),
         "about": _about(study, state.name),
         "told": sum(trial.told for trial in study.trials.values()),
         "wanted": study.wanted,
         "metric": study.spec.goal.metric,
         "direction": study.spec.goal.direction,
         "curves_of": "loss of training" if by_loss else study.spec.goal.metric,
-        "best_words": text.best_words(study),
+        "best_words": words.best_words(study),
         "cost_words": _cost_words(study, by_name[study.name], whole) if rows else "",
         "emulated": state.spec.emulated if state.spec else True,
         "stoppable": not over,
@@ -149,3 +161,47 @@ def _about(study: StudyState, cluster: str) -> str:
         workers = [f"{spec.per_vm} runs on each VM{' share their input' if spec.run.share_input else ''}"]
     workers += [f"the rest on {', '.join(each for each in spec.parts if each != cluster)}"] if spec.parts else []
     return " · ".join([str(spec.goal), *sampler, *pruner, *repeats, *workers])
+
+
+def section_html(study: Mapping[str, Any]) -> str:
+    """Return the static picture of a snapshot."""
+    return study_html(study)
+
+
+def text_of(study: StudyHandle) -> str:
+    """A study in a terminal."""
+    state = study.cluster.state
+    known = state.studies.get(study.name)
+    if known is None:
+        return repr(study)
+    best = words.best_words(known)
+    spent = text.work_cost(study.cost())
+    said = f"{study.name} on {state.name}: {words.study_words(known, deleted=state.over)}{spent}"
+    return "\n".join([said, *([f"best so far: {best}"] if best else [])])
+
+
+def picture(study: StudyHandle) -> str:
+    """The picture of a study."""
+    state, now = study.cluster.state, time.time()
+    shown = study_view(state, study.state, costs(state, now), now, study.cost())
+    return f"<div style='{WIDE}'>{study_html(shown)}</div>"
+
+
+def plot_html(plot: Plot) -> str:
+    """The curves of a study's trials on all of its clusters, and the best so far."""
+    study = plot.study
+    drawn = study_plot(whole_view(study.begun or [(study.cluster.state, study.state)], time.time()))
+    said = drawn or f"{escape(study.name)} has no value to draw yet."
+    return f"<div style='{WIDE}'>{said}</div>"
+
+
+def table_html(found: Configurations) -> str:
+    """The table of a study's configurations, mean ± sd."""
+    if not found:
+        return f"<div style='{WIDE}'>No trial is complete yet.</div>"
+    lines = [row(map(escape, ("", *found.columns)), "th")]
+    for each, cells in zip(found, found.cells, strict=True):
+        mark = f"<span style='color:{COLOURS['good']}' title='of the best trial'>●</span>" if each.best else ""
+        lines.append(row([mark, *map(escape, cells)]))
+    notes = f"Mean ± standard deviation of n runs. {found.left_out}".strip()
+    return f"<div style='{WIDE}'>{table(lines)}<div style='{FAINT};font-size:12px'>{escape(notes)}</div></div>"

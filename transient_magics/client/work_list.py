@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .. import markup
 from ..journal import ClusterState, costs, now
-from . import text
+from . import foreground, text
 
 if TYPE_CHECKING:
     import pandas
@@ -119,9 +119,5 @@ class WorkList(Sequence[Any]):
 
 def listed_names(state: ClusterState) -> list[str]:
     """Return the names of all work but for parts of other work, in the order of declaration."""
-    parts = {dask for bag in state.bags.values() for dask in bag.dasks}
-    parts |= {run for study in state.studies.values() for run in study.runs}
-    declared_at = {
-        name: state.of_kind(kind)[name].declared_at for name, kind in state.work.items() if name not in parts
-    }
-    return sorted(declared_at, key=declared_at.__getitem__)
+    own = [work for work in state.works if not foreground.is_part(work, state)]
+    return [work.name for work in sorted(own, key=lambda work: work.declared_at)]

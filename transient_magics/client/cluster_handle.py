@@ -18,7 +18,7 @@ from ..spec import ClusterSpec
 from . import commands
 from .following.cluster import BaseCluster
 from .shown import Log, displayed
-from .work import WorkList, listed_names
+from .work_list import WorkList, listed_names
 
 if TYPE_CHECKING:
     from .declaring import Relocation

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from ...client import text
 from ...client.text import number
+from ...panels.snapshot.axes import Axis, ticks
+from ...panels.twin.frame import Box, frame
+from ...panels.twin.markup import COLOURS, FAINT, attribute, escape, row, table
 from ...protocol.run import Value
 from ...protocol.study import Dimension
-from ..snapshot.axes import Axis, ticks
-from .frame import Box, frame
-from .markup import COLOURS, FAINT, attribute, escape, row, table
+from .words import section_words
 
 if TYPE_CHECKING:
     from ...bags.surrogate.section import Section
@@ -82,11 +83,11 @@ def _curve(section: Section) -> str:
         )
         legend.append(_sample(mark, "results, ± their errors" if bars else "results"))
     body = f"{frame(box, across.named, up.named, across.name)}{band}{curve}{marked}<g fill='{dark}'>{dots}</g>"
-    return _svg(body, text.section_words(section)) + f"<div style='font-size:12px'>{' '.join(legend)}</div>"
+    return _svg(body, section_words(section)) + f"<div style='font-size:12px'>{' '.join(legend)}</div>"
 
 
 def _surfaces(section: Section) -> str:
-    said = text.section_words(section)
+    said = section_words(section)
     values = _surface(section, section.means, _VALUES, section.output, said, from_zero=False)
     errors = _surface(
         section, section.sds, _ERRORS, "its standard deviation", f"{section.output}, its error", from_zero=True
