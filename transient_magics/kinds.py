@@ -7,7 +7,6 @@ package, whose parts `load` imports when they are needed, so that a kernel never
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,9 +35,16 @@ class Kind:
     """What people read (default: `name`)."""
     waits: bool = True
     """Whether a controller begins work that it finds declared, although no client asked for it."""
-
+    moves: bool = False
+    """Whether it continues, and may begin, while its cluster moves to other VMs."""
+    saves: bool = False
+    """Whether a cluster that ends keeps its VMs until such work has saved its results and is over."""
+    needs_server: bool = False
+    """Whether it cannot continue without the VM of the first parameter server."""
     typed: tuple[str, ...] | None = None
     """What is typed to declare such work, as in `%%job` and `transient job` (default: `name`)."""
+    controller: str = ""
+    """The package with the controller's parts, as long as these are not in `package`."""
 
     def __str__(self) -> str:
         return self.word or self.name
@@ -47,12 +53,51 @@ class Kind:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("run", "runs", "run.json", ("run", "stalls"), "transient_magics.works.runs", typed=("train",)),
-        Kind("study", "studies", "study.json", ("study",), "transient_magics.works.studies", typed=("sweep",)),
-        Kind("job", "jobs", "job.json", ("job",), "transient_magics.works.jobs"),
-        Kind("bag", "bags", "bag.json", ("bag",), "transient_magics.works.bags"),
+        # A kind whose work begins other work stands before that: the control loop takes them in this order.
+        Kind(
+            "study",
+            "studies",
+            "study.json",
+            ("study",),
+            "transient_magics.works.studies",
+            moves=True,
+            typed=("sweep",),
+            controller="transient_magics.controller.studies",
+        ),
+        Kind(
+            "run",
+            "runs",
+            "run.json",
+            ("run", "stalls"),
+            "transient_magics.works.runs",
+            moves=True,
+            saves=True,
+            needs_server=True,
+            typed=("train",),
+            controller="transient_magics.controller.runs",
+        ),
+        Kind("job", "jobs", "job.json", ("job",), "transient_magics.works.jobs", saves=True),
+        Kind(
+            "bag",
+            "bags",
+            "bag.json",
+            ("bag",),
+            "transient_magics.works.bags",
+            controller="transient_magics.controller.bags",
+        ),
         # A Dask cluster without its client is of no use: the client declares another one.
-        Kind("dask", "dasks", "dask.json", ("dask",), "transient_magics.works.dask", word="Dask cluster", waits=False),
+        Kind(
+            "dask",
+            "dasks",
+            "dask.json",
+            ("dask",),
+            "transient_magics.works.dask",
+            word="Dask cluster",
+            waits=False,
+            needs_server=True,
+            typed=(),
+            controller="transient_magics.controller.dask",
+        ),
     )
 }
 """All kinds by name. A measurement of stalls is a run."""
@@ -71,17 +116,34 @@ def checked_kind(value: object) -> str:
 
 def load(kind: str, part: str) -> ModuleType:
     """Import a part, such as `conduct`, of a kind's package. Raises ModuleNotFoundError where the kind has none."""
-    return importlib.import_module(f"{KINDS[kind].package}.{part}")
+    found = find(kind, part)
+    if found is None:
+        raise ModuleNotFoundError(f"{KINDS[kind].package} has no {part}")
+    return found
 
 
+@cache
 def find(kind: str, part: str) -> ModuleType | None:
-    """Import a part of a kind's package; None where the kind does not have it."""
-    return load(kind, part) if _has(KINDS[kind].package, part) else None
+    """Import a part of a kind's package; None where the kind has no such part."""
+    for package in filter(None, (KINDS[kind].package, KINDS[kind].controller)):
+        name = f"{package}.{part}"
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in (name, package):
+                raise
+    return None
 
 
+def having(part: str) -> list[ModuleType]:
+    """Import this part of all kinds that have it, in the order of `KINDS`."""
+    return list(parts(part).values())
+
+
+@cache
 def parts(part: str) -> Mapping[str, ModuleType]:
-    """Import one part of each kind that has it, by kind, in the order of `KINDS`."""
-    return {kind: load(kind, part) for kind in KINDS if _has(KINDS[kind].package, part)}
+    """Import this part of all kinds that have it, by kind, in the order of `KINDS`."""
+    return {kind: module for kind in KINDS if (module := find(kind, part))}
 
 
 @cache
@@ -98,8 +160,3 @@ def public_names() -> Mapping[str, tuple[str, str]]:
             for module, source, name in _PUBLIC.findall(stub.read_text(encoding="utf-8")):
                 found[name] = (f"{kind.package}.{module}", source)
     return found
-
-
-@cache
-def _has(package: str, part: str) -> bool:
-    return importlib.util.find_spec(f"{package}.{part}") is not None

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -423,7 +424,8 @@ class RecordingStudies(Studies):
     """Studies, and the runs that they stopped in the latest tick."""
 
     def __init__(self, directory: Path, recorder: Recorder) -> None:
-        super().__init__(directory, recorder, lambda vm: None, self._stop)
+        runs = cast("Any", SimpleNamespace(stop_trial=self._stop))
+        super().__init__(directory, recorder, lambda vm: None, {"run": runs})
         self.stops: list[StopRun] = []
 
     def _stop(self, run: str, save: bool) -> None:

@@ -97,6 +97,7 @@ def test_a_deadline_that_nothing_meets_is_told_as_soon_as_the_speed_is_known() -
 def test_without_capacity_from_the_beginning_one_on_demand_tells_the_speed() -> None:
     made = world(spells(0.0, 1e9), 4 * 3600.0, 20_000, save_every=60.0).run()
     assert made.acts[0][1].workers["cpu", ON_DEMAND] == 1
+    assert made.acts[0][1].reason.startswith("1 CPU on demand from now on: there is no Spot capacity")
     assert made.now <= made.deadline
 
 

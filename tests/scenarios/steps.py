@@ -93,6 +93,13 @@ class _Tasks:
         """Leave it out."""
 
 
+class _Stops:
+    """The runs of a study, as far as it ends them."""
+
+    def __init__(self, stop: Callable[[str, bool], None]) -> None:
+        self.stop_trial = stop
+
+
 class Steps:
     """One cluster of `workers` K80s, and the work on it.
 
@@ -123,10 +130,10 @@ class Steps:
         self._recorder = Recorder(self._journal, ClusterState())
         self._tasks = cast(Any, _Tasks())
         self._runs = Runs(directory, self._recorder, lambda vm: None)
-        self._studies = Studies(directory, self._recorder, lambda vm: None, self._stop_run)
+        self._studies = Studies(directory, self._recorder, lambda vm: None, {"run": cast(Any, _Stops(self._stop_run))})
         self._jobs = Jobs(directory, self._recorder, lambda vm: None)
-        self._dasks = Dasks(directory, self._recorder, lambda vm: None, lambda: "")
-        self._bags = Bags(directory, self._recorder, lambda vm: None, self._dasks)
+        self._dasks = Dasks(directory, self._recorder, lambda vm: None)
+        self._bags = Bags(directory, self._recorder, lambda vm: None, {"dask": self._dasks})
         self._going: set[str] = set()
         self._joined = 0
         self._archive = 0

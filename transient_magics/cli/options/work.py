@@ -95,6 +95,8 @@ class WorkCommand:
         Whether a terminal takes the code from a file, and a cell needs a body.
     dry_run : bool
         Whether `declare` takes `dry_run`.
+    rank : int
+        Where it is listed among the others: the lowest first.
     """
 
     verb: str
@@ -109,6 +111,7 @@ class WorkCommand:
     research: bool = False
     from_file: bool = True
     dry_run: bool = False
+    rank: int = 10
 
     @property
     def name(self) -> str:
@@ -125,7 +128,7 @@ class WorkCommand:
 def work_commands() -> Mapping[str, WorkCommand]:
     """Return the sub-commands of all kinds by verb, those of research last."""
     found = [command for options in parts("options").values() for command in options.COMMANDS]
-    found.sort(key=lambda command: command.research)
+    found.sort(key=lambda command: (command.research, command.rank))
     return {command.verb: command for command in found}
 
 

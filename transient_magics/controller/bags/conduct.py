@@ -10,10 +10,11 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from ...errors import ClusterError, ForeignError, RoomError, install_extra
 from ...files import write_atomically
@@ -44,19 +45,28 @@ on its way, also over another connection."""
 
 
 class Bags(Works[BagSpec]):
-    """The bags of a cluster, whose Dask clusters are `dasks`."""
+    """The bags of a cluster."""
 
     kind = "bag"
     spec_class = BagSpec
     most_event_bytes = 256 * 2**20
 
-    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None], dasks: Dasks) -> None:
-        super().__init__(directory, recorder, link)
-        self._dasks = dasks
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
+    ) -> None:
+        super().__init__(directory, recorder, link, others)
         self._over: dict[str, float] = {}
         """When a Dask cluster was first seen to be over, on the monotonic clock."""
         self._heard: dict[str, float] = {}
         """When something of its driver came last, on that clock; infinite while it comes."""
+
+    @property
+    def _dasks(self) -> Dasks:
+        return cast("Dasks", self.others["dask"])
 
     def prepare(self, name: str, spec: BagSpec) -> None:
         """See that what a bag returns can be read here. Raises ClusterError."""
@@ -237,3 +247,6 @@ class _Follower(OnVm):
             except ForeignError as error:
                 self.note(f"The {artifact.what} did not come: {error}")
                 return
+
+
+WORKS = Bags

@@ -7,9 +7,10 @@ into the journal. Tasks and results never come here: the kernel talks with the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...errors import ClusterError, ForeignError
 from ...journal import DaskState, Event, VmState, events, now
@@ -38,16 +39,19 @@ def until(spec: ClusterSpec) -> float:
 
 
 class Dasks(Works[DaskSpec]):
-    """The Dask clusters of a cluster. `refused` returns why none may begin on these VMs, or nothing."""
+    """The Dask clusters of a cluster."""
 
     kind = "dask"
     spec_class = DaskSpec
 
     def __init__(
-        self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None], refused: Callable[[], str]
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
     ) -> None:
-        super().__init__(directory, recorder, link)
-        self._refused = refused
+        super().__init__(directory, recorder, link, others)
         self._left: dict[str, frozenset[str]] = {}
         """The VMs of each Dask cluster whose agents have ended their parts."""
 
@@ -92,7 +96,7 @@ class Dasks(Works[DaskSpec]):
     def _carry_out(self, name: str, decision: Decision) -> None:
         match decision:
             case Begin():
-                if refused := self._refused():
+                if refused := self.fleet.training_refused if self.fleet else "":
                     self.end(name, refused, failed=True)
                 else:
                     self.recorder.record(events.DaskBegan(dask=name, vm=decision.vm))
@@ -208,3 +212,6 @@ class _Part(OnVm):
         if not self._dasks.knows(self.name, self.vm, event):
             self._dasks.recorder.record(event)
         return False
+
+
+WORKS = Dasks

@@ -138,6 +138,7 @@ COMMANDS = (
         "bag",
         bag,
         _declare,
+        rank=3,
         description=(
             "Compute a function at many points on VMs of a cluster, and learn a surrogate of its "
             "results. The bag waits for no single job; a job that is lost with its VM restarts on "

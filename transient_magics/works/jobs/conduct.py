@@ -8,11 +8,12 @@ done again from the journal and the files by another controller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...controller import on_vm
 from ...controller.artifacts import VmFolder, bring, fetched, follow
@@ -44,8 +45,14 @@ class Jobs(Works[JobSpec]):
     kind = "job"
     spec_class = JobSpec
 
-    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> None:
-        super().__init__(directory, recorder, link)
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
+    ) -> None:
+        super().__init__(directory, recorder, link, others)
         self._keeping: dict[str, asyncio.Lock] = {}
 
     def declared(self, name: str, spec: JobSpec) -> events.JobDeclared:
@@ -271,6 +278,4 @@ class _Part(OnVm):
                 archives.add_tail(self._jobs.directory / self._printed.files[0], exited.tail)
 
 
-def create(directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> Jobs:
-    """Return what conducts the jobs of the cluster in `directory`."""
-    return Jobs(directory, recorder, link)
+WORKS = Jobs

@@ -144,6 +144,7 @@ COMMANDS = (
         "job",
         job,
         _declare,
+        rank=2,
         description=(
             "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder that outlives them."
         ),

@@ -442,6 +442,7 @@ COMMANDS = (
         "train",
         train,
         _declare,
+        rank=0,
         description=(
             "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. The "
             "code runs on the VMs, so it must import what it uses."

@@ -154,6 +154,7 @@ COMMANDS = (
         "study",
         study,
         _declare,
+        rank=1,
         description=(
             "Train a model many times with different parameters, to find the best ones. Options of a run "
             "apply to all of its runs. Each trial starts as soon as workers are free; runs that wait "
