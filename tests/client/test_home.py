@@ -19,7 +19,7 @@ from transient_magics.bags.surrogate.model import learn
 from transient_magics.client import Cluster, Declaration, Run, commands
 from transient_magics.client.declaring import specify
 from transient_magics.client.folders import KnownRun
-from transient_magics.client.following import home
+from transient_magics.client.following import cluster as home
 from transient_magics.client.planning import learning
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.files import write_atomically

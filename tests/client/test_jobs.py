@@ -18,7 +18,7 @@ from transient_magics import client, places
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import Cluster, Job, commands, text
 from transient_magics.client.declaring import specify
-from transient_magics.client.following import home
+from transient_magics.client.following import cluster as home
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, JobState, Journal, events, lock
 from transient_magics.protocol import layout

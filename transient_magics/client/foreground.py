@@ -15,8 +15,11 @@ AnyWork = Work[Any]
 
 
 def is_part(work: AnyWork, state: ClusterState) -> bool:
-    """Return whether other work of the cluster has begun the work, as a study its runs."""
-    return work.owner in state.work
+    """Return whether other work of the cluster has begun the work, as a study its runs.
+
+    A run whose study the journal does not have stands alone: it is shown nowhere else.
+    """
+    return bool(work.owner) and (work.owner in state.work or not work.trains)
 
 
 def trained(state: ClusterState) -> list[AnyWork]:
