@@ -43,8 +43,6 @@ class Kind:
     """Whether it cannot continue without the VM of the first parameter server."""
     typed: tuple[str, ...] | None = None
     """What is typed to declare such work, as in `%%job` and `transient job` (default: `name`)."""
-    controller: str = ""
-    """The package with the controller's parts, as long as these are not in `package`."""
 
     def __str__(self) -> str:
         return self.word or self.name
@@ -62,7 +60,6 @@ KINDS: dict[str, Kind] = {
             "transient_magics.works.studies",
             moves=True,
             typed=("sweep",),
-            controller="transient_magics.controller.studies",
         ),
         Kind(
             "run",
@@ -74,7 +71,6 @@ KINDS: dict[str, Kind] = {
             saves=True,
             needs_server=True,
             typed=("train",),
-            controller="transient_magics.controller.runs",
         ),
         Kind("job", "jobs", "job.json", ("job",), "transient_magics.works.jobs", saves=True),
         Kind(
@@ -83,7 +79,6 @@ KINDS: dict[str, Kind] = {
             "bag.json",
             ("bag",),
             "transient_magics.works.bags",
-            controller="transient_magics.controller.bags",
         ),
         # A Dask cluster without its client is of no use: the client declares another one.
         Kind(
@@ -96,7 +91,6 @@ KINDS: dict[str, Kind] = {
             waits=False,
             needs_server=True,
             typed=(),
-            controller="transient_magics.controller.dask",
         ),
     )
 }
@@ -125,14 +119,13 @@ def load(kind: str, part: str) -> ModuleType:
 @cache
 def find(kind: str, part: str) -> ModuleType | None:
     """Import a part of a kind's package; None where the kind has no such part."""
-    for package in filter(None, (KINDS[kind].package, KINDS[kind].controller)):
-        name = f"{package}.{part}"
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name not in (name, package):
-                raise
-    return None
+    name = f"{KINDS[kind].package}.{part}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            return None
+        raise
 
 
 def having(part: str) -> list[ModuleType]:

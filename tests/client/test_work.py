@@ -141,7 +141,12 @@ def test_unknown_work_is_refused_in_a_terminal_a_cell_and_a_panel(
 def test_a_panel_has_a_stop_button_for_each_piece_of_work(cluster: tm.Cluster) -> None:
     state = cluster.state
     shown = view(state, bill(state, 0.0), 0.0)
-    lines = [*shown["beside"], *(line for group in shown["work"] for line in group["lines"]), *studies(state, 0.0), *bags(state, 0.0)]
+    lines = [
+        *shown["beside"],
+        *(line for group in shown["work"] for line in group["lines"]),
+        *studies(state, 0.0),
+        *bags(state, 0.0),
+    ]
     if shown["training"]:
         lines.append(shown["training"])
     assert {line["name"] for line in lines if line["stoppable"]} == {*WORK}

@@ -20,8 +20,6 @@ from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import BeginDeletion, DeleteVm, Situation, decide
 from transient_magics.controller.metering import Metering
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.conduct import Runs
-from transient_magics.controller.runs.training import Training
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms import fleet as vms_fleet
 from transient_magics.controller.vms.access import Access
@@ -32,6 +30,8 @@ from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.protocol.vm_events import TrafficCounted, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.spec.places import place
+from transient_magics.works.runs.conduct import Runs
+from transient_magics.works.runs.training import Training
 
 ZONE, AWAY = "us-west1-b", "us-east1-c"
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")

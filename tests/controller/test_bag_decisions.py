@@ -17,10 +17,6 @@ import pytest
 
 from tests.panels.stories import declaration
 from transient_magics.controller import artifacts, on_vm
-from transient_magics.controller.bags import arrivals, conduct
-from transient_magics.controller.bags.conduct import Bags, _Follower
-from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
-from transient_magics.controller.dask.conduct import Dasks
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
@@ -34,6 +30,11 @@ from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.names import is_name
 from transient_magics.protocol.study import parse_space
+from transient_magics.works.bags import artifacts as of_bags
+from transient_magics.works.bags import conduct
+from transient_magics.works.bags.conduct import Bags, _Follower
+from transient_magics.works.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
+from transient_magics.works.dask.conduct import Dasks
 
 Block = list[tuple[int, bytes]]
 SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_hours=2.0)
@@ -209,7 +210,7 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
     def taking(packed: Path, header: Path) -> None:
         taken.append((header.read_bytes(), packed.read_bytes()))
 
-    monkeypatch.setattr(arrivals, "check_surrogate", taking)
+    monkeypatch.setattr(of_bags, "check_surrogate", taking)
     learnt = {**b.BagLearnt(bag="bag-1", batch=0, results=1, model="gp").to_dict(), "time": time.time_ns()}
 
     class Connection:
@@ -243,7 +244,7 @@ async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(
 ) -> None:
     left, noted = [0, 0, 2**40], list[str]()
     monkeypatch.setattr(artifacts, "room", lambda folder: left.pop(0))
-    monkeypatch.setattr(arrivals, "check_arrays", lambda path: None)
+    monkeypatch.setattr(of_bags, "check_arrays", lambda path: None)
     monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.0)
     told = b.BagResult(
         bag="bag-1", job=1, attempt=1, returned={"y": 1.0}, seconds=1.0, arrays="1.npz",
@@ -332,7 +333,7 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
 ) -> None:
     monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(conduct, "_SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(arrivals, "check_arrays", lambda path: None)
+    monkeypatch.setattr(of_bags, "check_arrays", lambda path: None)
     free = 0
     monkeypatch.setattr(artifacts, "room", lambda folder: free)
     results = tmp_path / "bags" / "bag-1" / "results"

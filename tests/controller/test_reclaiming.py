@@ -18,7 +18,6 @@ from transient_magics.client import text
 from transient_magics.controller.decisions.giving_up import first_to_go
 from transient_magics.controller.reclaiming import Reclaims, measured
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.conduct import Runs
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.access import WantedBack
 from transient_magics.errors import ClusterError, UnreachableError
@@ -29,6 +28,7 @@ from transient_magics.panels.wishes import wish
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Weibull
 from transient_magics.planner.lifetimes.study import best_known, risk
+from transient_magics.works.runs.conduct import Runs
 
 NAMES = ("worker-0", "worker-1", "worker-2")
 

@@ -23,8 +23,6 @@ from tests.examples import examples
 from tests.panels.stories import declaration
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.studies.conduct import Studies
-from transient_magics.controller.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
 from transient_magics.errors import UnknownWorkError
@@ -36,6 +34,8 @@ from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, WorkerGroup, run_store
 from transient_magics.trials import Twin, point, random_point
+from transient_magics.works.studies.conduct import Studies
+from transient_magics.works.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 
 SECOND = 10**9
 NAMES = ("lr", "units")

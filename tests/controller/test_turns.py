@@ -15,7 +15,6 @@ from transient_magics.cli.arguments import parse
 from transient_magics.client import commands, launching
 from transient_magics.controller.decisions.core import BeginDeletion, Situation
 from transient_magics.controller.decisions.core import decide as decide_cluster
-from transient_magics.controller.studies import turn
 from transient_magics.controller.works import Comes, Never, Waits
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, Journal, events, now, read, replay
@@ -23,6 +22,7 @@ from transient_magics.protocol import layout
 from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec
 from transient_magics.trials import point
+from transient_magics.works.studies import turn
 from transient_magics.works.studies.configurations import StudyPreview
 
 DECLARED: dict[str, Any] = {

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tests.controller.test_core import START, Story
 from tests.deadlines.deadline_world import HOURLY, KEPT, ON_DEMAND_HOURLY, spells, world
 from tests.examples import examples
-from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.outlook import band, end
@@ -27,6 +26,7 @@ from transient_magics.deadlines.world import World
 from transient_magics.journal import Event, events, replay
 from transient_magics.journal.deadlines import Block, DeadlineState
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
+from transient_magics.works.runs.deadline_situation import seen
 
 
 @pytest.mark.slow

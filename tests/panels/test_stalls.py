@@ -16,8 +16,8 @@ from transient_magics.client import Stalls
 from transient_magics.errors import DeclarationError
 from transient_magics.panels import stalls_html
 from transient_magics.panels.snapshot.stalls import CHANGES, UNASKED, declared_view, stalls_view, wanted
-from transient_magics.works.runs.view import answered, show_stalls
 from transient_magics.panels.twin.stalls import COLOURS, stalls_picture
+from transient_magics.works.runs.view import answered, show_stalls
 
 ANYTHING = some.recursive(
     some.none() | some.booleans() | some.floats() | some.text(), lambda inner: some.dictionaries(some.text(), inner)

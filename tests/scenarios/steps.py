@@ -18,9 +18,6 @@ from unittest import mock
 
 from tests import virtual_time as loop
 from tests.simulation.clock import Clock
-from transient_magics.controller.bags.conduct import Bags
-from transient_magics.controller.dask.conduct import Dasks
-from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import (
     Arrive,
     BeginDeletion,
@@ -36,8 +33,6 @@ from transient_magics.controller.decisions.core import (
 from transient_magics.controller.decisions.ledger import Leases, leases
 from transient_magics.controller.decisions.moving import meant
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.conduct import Runs
-from transient_magics.controller.studies.conduct import Studies
 from transient_magics.controller.vms.machines import requested
 from transient_magics.controller.works import Tick
 from transient_magics.deadlines.decisions import decide as decide_deadline
@@ -52,7 +47,12 @@ from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import WORKER, ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.works.bags.conduct import Bags
+from transient_magics.works.dask.conduct import Dasks
 from transient_magics.works.jobs.conduct import Jobs
+from transient_magics.works.runs.conduct import Runs
+from transient_magics.works.runs.deadline_situation import seen
+from transient_magics.works.studies.conduct import Studies
 
 BEGAN = 1_767_225_600.0
 """2026-01-01 00:00:00 UTC, when every cluster here is declared."""

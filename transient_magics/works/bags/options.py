@@ -27,11 +27,11 @@ from ...cli.options.shared import (
     name_of,
     over,
     seed,
+    split_paths,
     wait_until,
 )
 from ...cli.options.work import Code, WorkCommand, with_included
 from ...protocol.bag.spec import BagSpec, parse_until
-from ..runs.options import split_paths
 
 if TYPE_CHECKING:
     from .handle import Bag

@@ -30,7 +30,7 @@ from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
 from ...remote import Connection
 from ...runtime.jobs.archive import newest, path_of
-from . import archives
+from . import artifacts
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
 
 _ROOM_SECONDS = 5.0
@@ -144,7 +144,7 @@ class _Part(OnVm):
         self._there = layout.job_on_vm(job.name)
         self._folder = jobs.folder(job.name)
         self._source = VmFolder(self.connection, self._there, f"{layout.JOBS}/{job.name}")
-        self._printed = archives.output(job.name, job.attempt, rank)
+        self._printed = artifacts.output(job.name, job.attempt, rank)
         self._kept = newest(self._folder, job.kept.number) if job.kept else 0
         """The archive that it goes on from (0: none): the last one that came, unless that was lost with its machine."""
         self._packed = job.kept.number if job.kept else 0
@@ -233,7 +233,7 @@ class _Part(OnVm):
 
     async def _take(self, told: events.JobPacked) -> None:
         """Bring an archive here. Where the VM has it no more, a newer one follows."""
-        archive, mark = archives.archive(told), f"-{self._rank}"
+        archive, mark = artifacts.archive(told), f"-{self._rank}"
         while True:
             try:
                 async with fetched(archive, self._jobs.directory, self._source, mark) as arrived:
@@ -252,10 +252,10 @@ class _Part(OnVm):
         async with self._jobs.keeping(self.name):
             job = self._jobs.state.jobs[self.name]
             alone = not any(job.packed[rank] for rank in job.packed if rank)
-            kept = await archives.combine(self._folder, arrived, told, job.kept, self._rank, alone)
+            kept = await artifacts.combine(self._folder, arrived, told, job.kept, self._rank, alone)
             self._jobs.recorder.record(kept)
             self.note("")
-            archives.forget_older(self._folder, kept.number)
+            artifacts.forget_older(self._folder, kept.number)
 
     async def _follow_output(self) -> None:
         await follow(self._printed, self._jobs.directory, self._source)
@@ -275,7 +275,7 @@ class _Part(OnVm):
                 await self._retried_or_noted(get)
         except TimeoutError:
             with suppress(OSError):  # no room: its end is in the journal
-                archives.add_tail(self._jobs.directory / self._printed.files[0], exited.tail)
+                artifacts.add_tail(self._jobs.directory / self._printed.files[0], exited.tail)
 
 
 WORKS = Jobs

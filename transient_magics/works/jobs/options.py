@@ -21,10 +21,10 @@ from ...cli.options.shared import (
     RETRIES,
     REVOCATIONS,
     name_of,
+    split_paths,
 )
 from ...cli.options.work import Code, WorkCommand, with_included
 from ...errors import DeclarationError
-from ..runs.options import split_paths
 
 if TYPE_CHECKING:
     from .handle import Job

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...cli.option import (
@@ -58,6 +57,7 @@ from ...cli.options.shared import (
     TRAIN_STEPS,
     max_cost,
     name_of,
+    split_paths,
     wait_until,
     when_done,
 )
@@ -356,15 +356,6 @@ def check_train(values: dict[str, Any], called: str) -> None:
     if values.get("eval_steps") == 0:  # as without it
         del values["eval_steps"]
     split_paths(values)
-
-
-def split_paths(values: dict[str, Any]) -> None:
-    """`--include` and `--pip`, each path by itself."""
-    for key in ("include", "pip"):
-        if key in values:
-            # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.
-            pieces = (each for text in values[key] for each in ([text] if Path(text).exists() else text.split(",")))
-            values[key] = tuple(piece for piece in pieces if piece)
 
 
 def _declare(values: dict[str, Any], code: Code) -> Run:

@@ -15,6 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ...catalog import DISK_GB
+from ...controller.commands import PATIENCE, still_looking
+from ...controller.decisions.ledger import Leases, leases, to_check, to_conduct
+from ...controller.decisions.preparation import scaled
+from ...controller.record import Recorder
+from ...controller.vms.fleet import Fleet
+from ...controller.vms.link import Link
+from ...controller.works import Tick, Works
 from ...errors import ClusterError, NameTakenError, RemoteError, TransientError
 from ...journal import ClusterState, RunState, VmState, events, unknown_run
 from ...journal.declared import declared_run, is_brought, run_folder
@@ -25,14 +32,7 @@ from ...protocol.vm_events import ProcessGaveUp
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, RunSpec, run_store
 from ...spec.places import slot_of
-from ..commands import PATIENCE, still_looking
-from ..deadlines.conduct import Deadlines
-from ..decisions.ledger import Leases, leases, to_check, to_conduct
-from ..decisions.preparation import scaled
-from ..record import Recorder
-from ..vms.fleet import Fleet
-from ..vms.link import Link
-from ..works import Tick, Works
+from .deadlines import Deadlines
 from .tracing import bring
 from .training import Training
 

@@ -13,6 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from ...controller.record import Recorder
+from ...controller.tasks import Tasks
+from ...controller.vms.link import Link
+from ...controller.works import STOPPED_BY_USER, Tick, Turn, Works, refuse_when_ending
 from ...errors import ClusterError
 from ...journal import RunState, StudyState, events
 from ...journal.declared import forget_brought, is_brought
@@ -23,14 +27,10 @@ from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, run_store
 from ...trials import Twin, missing, point, random_point
-from ..record import Recorder
 from ..runs.conduct import Runs
-from ..tasks import Tasks
-from ..vms.link import Link
-from ..works import STOPPED_BY_USER, Tick, Turn, Works, refuse_when_ending
 from . import turn
+from .artifacts import make
 from .decisions import Ask, Decision, Declare, End, StopRun, Tell, decide
-from .trial_folder import make
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ... import places
+from ...controller.works import Comes, Never, Turn, Waits
 from ...journal import ClusterState, StudyState, kept
 from ...journal.cost import charged
 from ...journal.declared import declared_below, declared_study
 from ...protocol import layout
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, render_duration, render_money
-from ..works import Comes, Never, Turn, Waits
 
 
 def waited_for(directory: Path) -> StudySpec | None:

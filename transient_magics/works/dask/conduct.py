@@ -12,6 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...controller import on_vm
+from ...controller.on_vm import OnVm, ask, files_below
+from ...controller.record import Recorder
+from ...controller.tasks import Tasks
+from ...controller.vms.link import Link
+from ...controller.works import STOPPED_BY_USER, Tick, Works
 from ...errors import ClusterError, ForeignError
 from ...journal import DaskState, Event, VmState, events, now
 from ...protocol import layout
@@ -19,23 +25,8 @@ from ...protocol.agent_commands import BeginDask, EndDask
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import from_dask
 from ...remote import push_bundle
-from ...spec import ClusterSpec
-from .. import on_vm
-from ..on_vm import OnVm, ask, files_below
-from ..record import Recorder
-from ..tasks import Tasks
-from ..vms.link import Link
-from ..works import STOPPED_BY_USER, Tick, Works
 from . import certificates
 from .decisions import Begin, Decision, End, Stop, decide, parts
-
-_SPARE_SECONDS = 86_400.0
-"""For which certificates hold after the cluster's own end."""
-
-
-def until(spec: ClusterSpec) -> float:
-    """The moment until which certificates hold on a cluster, in seconds since 1970."""
-    return spec.declared_at + spec.max_seconds + _SPARE_SECONDS
 
 
 class Dasks(Works[DaskSpec]):
@@ -132,7 +123,7 @@ class Dasks(Works[DaskSpec]):
 
     @property
     def _until(self) -> float:
-        return until(self.recorder.spec)
+        return certificates.until(self.recorder.spec)
 
     def files(self, dask: DaskState, vm: VmState) -> dict[str, bytes | Path]:
         """What the VM needs for its part, but the declaration. Raises OSError."""

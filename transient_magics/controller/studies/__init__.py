@@ -1,1 +1,0 @@
-"""Studies: trials asked for as workers are free, told as their runs end, pruned in between."""
