@@ -152,6 +152,17 @@ def test_a_panel_has_a_stop_button_for_each_piece_of_work(cluster: tm.Cluster) -
     assert {line["name"] for line in lines if line["stoppable"]} == {*WORK}
 
 
+def test_a_notebook_shows_the_state_of_any_work_as_words(cluster: tm.Cluster, shell: InteractiveShell) -> None:
+    """As `job.wait()` returns it, at the end of a cell."""
+    for name in WORK:
+        work = cluster.find(name)
+        shown, _ = shell.display_formatter.format(work.state)  # type: ignore[union-attr]
+        for text in (shown["text/plain"], shown["text/html"]):
+            assert f"{name}: " in text
+            assert "declared" in text
+            assert "Spec" not in text, "not the fields of a dataclass"
+
+
 def test_programs_read_work_clusters_and_events_as_json(
     cluster: tm.Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from .. import markup
 
 _Spec = TypeVar("_Spec", covariant=True)
+
+
+Facts = tuple[str, Mapping[str, str]]
+"""A heading, and texts by name: what a notebook shows of a value."""
+_facts: list[Callable[[Any], Facts]] = []
+
+
+def show_as(facts: Callable[[Any], Facts]) -> None:
+    """Show the state of work of every kind in notebooks as the facts that this function returns of it."""
+    _facts[:] = [facts]
 
 
 class Stopping(Protocol):
@@ -39,6 +52,17 @@ class Work(Generic[_Spec]):
     ended_at: float = 0.0
     reason: str = ""
     """Why it failed, or ended before it was done, a clause."""
+
+    def __init_subclass__(cls) -> None:
+        # IPython asks each class for its own method before it takes the repr of a dataclass.
+        super(Work, cls).__init_subclass__()
+        cls._repr_pretty_ = Work[Any]._repr_pretty_
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(markup.lines(*_facts[0](self)) if _facts else repr(self))
+
+    def _repr_html_(self) -> str | None:
+        return markup.facts(*_facts[0](self)) if _facts else None
 
     @property
     def owner(self) -> str:

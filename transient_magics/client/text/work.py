@@ -4,7 +4,7 @@ The texts are in the `words` of each kind:
 
 | name | returns | without it |
 |---|---|---|
-| `work_words(work, cluster)` | what the work does, or how it ended | required |
+| `work_words(work, cluster)` | what the work does, or how it ended; the cluster's state may be unknown | required |
 | `event_words(event)` | what happened to it; empty for other events | required |
 | `QUIET` | the kinds of events that panels and `events` leave out | required |
 | `TONES` | the tone of events in a panel, by their class | none has a tone |
@@ -16,9 +16,14 @@ The texts are in the `words` of each kind:
 
 from __future__ import annotations
 
+import time
+
 from ...journal import ClusterState, Cost, Work
+from ...journal.work import Facts, show_as
 from ...kinds import load
+from ...spec import render_duration
 from .bills import work_cost
+from .words import clock
 
 
 def work_phase(work: Work[object], cluster: ClusterState) -> str:
@@ -34,6 +39,23 @@ def work_words(work: Work[object], cluster: ClusterState) -> str:
     if cluster.over and not work.over and not work.trains:
         return "ended with its cluster"
     return load(work.kind, "words").work_words(work, cluster)
+
+
+def work_facts(work: Work[object]) -> Facts:
+    """Return what a notebook shows of the state of work: its words, and when it was declared and ended."""
+    words = load(work.kind, "words").work_words(work, None)
+    facts = {"declared": _moment(work.declared_at)}
+    if work.over:
+        facts["ended"] = _moment(work.ended_at)
+        facts["time"] = render_duration(work.ended_at - work.declared_at)
+    return f"{work.name}: {words}", facts
+
+
+show_as(work_facts)
+
+
+def _moment(at: float) -> str:
+    return f"{time.strftime('%Y-%m-%d', time.localtime(at))} {clock(at)}"
 
 
 def short_words(work: Work[object]) -> str:

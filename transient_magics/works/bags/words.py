@@ -23,7 +23,7 @@ TONES = {b.BagLost: "warn"}
 """How a panel colours events."""
 
 
-def work_words(bag: DeclaredBag, cluster: ClusterState) -> str:
+def work_words(bag: DeclaredBag, cluster: ClusterState | None) -> str:
     """Return what a bag does, or how it ended."""
     return bag_words(bag)
 

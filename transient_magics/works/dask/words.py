@@ -11,8 +11,10 @@ TONES = {events.DaskGpuUnused: "warn"}
 """How a panel colours events."""
 
 
-def work_words(dask: DaskState, cluster: ClusterState) -> str:
+def work_words(dask: DaskState, cluster: ClusterState | None) -> str:
     """Return what a Dask cluster does, or how it ended, on a cluster in this state."""
+    if cluster is None:
+        return dask_words(dask)
     ready = sum(vm.state == "ready" and cluster.has(dask.name, vm) for vm in cluster.living)
     return dask_words(dask, ready)
 

@@ -11,7 +11,7 @@ TONES = {events.JobInterrupted: "warn", events.JobUnkept: "warn", events.JobGpuU
 """How a panel colours events."""
 
 
-def work_words(job: JobState, cluster: ClusterState) -> str:
+def work_words(job: JobState, cluster: ClusterState | None) -> str:
     """Return what a job does, or how it ended."""
     return job_words(job)
 

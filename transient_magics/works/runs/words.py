@@ -8,7 +8,7 @@ from ...journal import ClusterState, Event, RunState
 QUIET = ()
 
 
-def work_words(run: RunState, cluster: ClusterState) -> str:
+def work_words(run: RunState, cluster: ClusterState | None) -> str:
     """Return what a run does, or how it ended, on a cluster in this state."""
     return run_words(run, cluster)
 

@@ -10,9 +10,9 @@ QUIET = ("study.asked",)
 _ENDED_AS = {"complete": "is complete", "pruned": "was pruned", "failed": "failed", "stopped": "was stopped"}
 
 
-def work_words(study: StudyState, cluster: ClusterState) -> str:
+def work_words(study: StudyState, cluster: ClusterState | None) -> str:
     """Return what a study does, or how it ended, on a cluster in this state."""
-    return study_words(study, deleted=cluster.over)
+    return study_words(study, deleted=cluster is not None and cluster.over)
 
 
 def short_words(study: StudyState) -> str:
