@@ -23,7 +23,7 @@ from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, JobState, Journal, events, lock
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
-from transient_magics.runtime.jobs.archive import pack
+from transient_magics.runtime.files.archive import pack
 from transient_magics.spec import CONTROLLER, WORKER
 from transient_magics.works.jobs.view import Drawn
 from transient_magics.works.jobs.words import job_words

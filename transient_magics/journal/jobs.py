@@ -43,6 +43,16 @@ class JobState(Work[JobSpec]):
     code: int | None = None
     tail: str = ""
 
+    @property
+    def worker_count(self) -> int:
+        """How many workers it asks for."""
+        return self.spec.workers
+
+    @property
+    def may_change_vms(self) -> bool:
+        """Whether no attempt is under way."""
+        return not self.vms
+
     def ran(self, now: float) -> float:
         """For how many seconds its command has run, over all attempts."""
         begin = min(self.started.values(), default=0.0)
@@ -54,6 +64,7 @@ class DaskState(Work[DaskSpec]):
     """One Dask cluster."""
 
     kind = "dask"
+    begins_with_fewer = True
 
     stop: e.DaskStopping | None = None
     vm: str = ""
@@ -76,3 +87,8 @@ class DaskState(Work[DaskSpec]):
     def owner(self) -> str:
         """The bag that began it; else empty."""
         return self.spec.bag
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers it asks for."""
+        return self.spec.workers

@@ -25,7 +25,7 @@ from ...spec.image import usual_boot_seconds
 from .handle import Bag
 
 try:
-    from ...bags.driver.core import Lifetimes
+    from ...bags.core import Lifetimes
     from ...bags.policy.expectation import Survival
     from ...client.planning.revocations import emulated, foreseen
 except ModuleNotFoundError as error:
