@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import ClusterError, DeclarationError, TransientError, UnknownWorkError, unknown
-from ..journal import ClusterState
+from ..journal import ClusterState, RunState
 from ..journal.declared import agreed, was_elsewhere
 from ..kinds import KINDS, load
 from ..protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
@@ -146,7 +146,7 @@ class Cluster(BaseCluster):
             commands.send(self.directory, command)
         else:
             target = resized(current, spec)
-            for run in self.state.runs.values():
+            for run in self.state.of(RunState).values():
                 if not run.over and run.spec.batching == "static":
                     refuse_unknown_speeds(target, run.spec.most_workers)
             commands.send(self.directory, Resize(spec=target.to_dict(), give_up=give_up))
@@ -220,7 +220,7 @@ class Cluster(BaseCluster):
 
     def stalls(self, name: str | None = None) -> Any:
         """Return the measurement of stalls called `name` (default: the latest). Raises UnknownWorkError."""
-        measured = [run.name for run in self.state.runs.values() if run.spec.stalls]
+        measured = [run.name for run in self.state.of(RunState).values() if run.spec.stalls]
         chosen = name or next(reversed(measured), "")
         if chosen not in measured:
             raise _unknown(self.name, "measurement of stalls", name, measured)
@@ -245,9 +245,9 @@ class Cluster(BaseCluster):
             The cluster has no work of this name.
         """
         state = self.state
-        kind = state.work.get(name) or next((kind for kind in KINDS if self._has(state, kind, name)), None)
+        kind = state.kind_by_name.get(name) or next((kind for kind in KINDS if self._has(state, kind, name)), None)
         if kind is None:
-            raise _unknown(self.name, "work", name, [*state.work])
+            raise _unknown(self.name, "work", name, [*state.kind_by_name])
         return self._handle(kind, name)
 
     def work(self) -> WorkList:

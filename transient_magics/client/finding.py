@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import emulator, places
 from ..errors import ClusterError, DeclarationError, UnknownWorkError, unknown
-from ..journal import ClusterState
+from ..journal import ClusterState, RunState
 from ..kinds import KINDS
 from ..protocol import layout
 from ..spec import parse_name
@@ -123,7 +123,7 @@ def work(cluster: Cluster | str | None = None) -> WorkList:
 def runs(cluster: Cluster | str | None = None) -> Runs[Any]:
     """All runs (of `cluster`, else of every one), oldest first: a list that shows itself as a table."""
     chosen = [_cluster(cluster)] if cluster is not None else clusters(all=True)
-    return Runs(each.run(name) for each in chosen for name in each.state.runs)
+    return Runs(each.run(name) for each in chosen for name in each.state.of(RunState))
 
 
 def compare(*runs: RecordedRun) -> Comparison[Any]:

@@ -19,7 +19,7 @@ def is_part(work: AnyWork, state: ClusterState) -> bool:
 
     A run whose study the journal does not have stands alone: it is shown nowhere else.
     """
-    return bool(work.owner) and (work.owner in state.work or not work.trains)
+    return bool(work.owner) and (work.owner in state.works or not work.trains)
 
 
 def trained(state: ClusterState) -> list[AnyWork]:
@@ -27,7 +27,7 @@ def trained(state: ClusterState) -> list[AnyWork]:
 
     Where none is left, it is the latest one, unless a run that belongs to none was declared after it.
     """
-    found = [work for work in state.works if work.trains and not work.leases]
+    found = [work for work in state.works.values() if work.trains and not work.leases]
     running = [work for work in found if not work.over and not state.over]
     if running or not found:
         return running
@@ -68,4 +68,4 @@ def beside(state: ClusterState) -> list[RunState]:
 
 
 def _alone(state: ClusterState) -> list[RunState]:
-    return [each for each in state.runs.values() if not is_part(each, state)]
+    return [each for each in state.of(RunState).values() if not is_part(each, state)]

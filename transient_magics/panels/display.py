@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..client import text
 from ..client.following.identity import Identity
 from ..errors import TransientError
-from ..journal import Bill, ClusterState, Event, bill
+from ..journal import Bill, ClusterState, Event, RunState, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
 from .sections import Sections, pace, sections
@@ -157,7 +157,7 @@ class Display:
         self._feed.call(self._start)
 
     def _text(self, account: Bill, now: float) -> str:
-        if self._run and (run := self._state.runs.get(self._run)):
+        if self._run and (run := self._state.of(RunState).get(self._run)):
             ends = f", {self._forecast}" if self._forecast else ""
             spent = text.work_cost(account.work[run.name])
             said = f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{spent}{ends}"
@@ -207,7 +207,7 @@ class Display:
         run = shown_run(self._state, self._run)
         self._measured.follow(run)
         if not self._run:  # by itself a run is shown without lanes
-            others = (each for each in self._state.runs.values() if each.started_at and each is not run)
+            others = (each for each in self._state.of(RunState).values() if each.started_at and each is not run)
             self._beside.follow(list(others))
         self._outlook.follow(run)
 
@@ -332,8 +332,8 @@ class Display:
 
     def _turning_point(self, state: ClusterState) -> object:
         """What of a state has to be in the stored picture at once; where a page draws the panel that is less."""
-        runs = [(run.name, run.phase, bool(run.metrics)) for run in state.runs.values() if run.over]
-        ended = runs, [work.name for work in state.works if work.over and not work.trains and not work.leases]
+        runs = [(run.name, run.phase, bool(run.metrics)) for run in state.of(RunState).values() if run.over]
+        ended = runs, [work.name for work in state.works.values() if work.over and not work.trains and not work.leases]
         return (ended, state.over) if self._page_seen else (ended, state.phase, state.revocations)
 
     def _act(self, message: Mapping[str, Any]) -> None:

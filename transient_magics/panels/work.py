@@ -30,7 +30,7 @@ def _show_on_cluster(work: Handle[Any, Any]) -> None:
     if not has_front_end(shell):
         print(text(work))
         return
-    known = state.find(work.name)
+    known = state.works.get(work.name)
     if known is None or known in (*foreground.trained(state), *foreground.of_kind(state, work.kind)):
         show(work.cluster)
         return

@@ -48,7 +48,7 @@ def replacements(state: ClusterState) -> dict[str, VmState]:
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `runs job-1`, `revoked, replaced by
     worker-4`."""
-    runs, going = state.runs_of(vm), [run for run in state.runs.values() if run.phase == "running"]
+    runs, going = state.runs_of(vm), [run for run in state.of(RunState).values() if run.phase == "running"]
     names = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} trials of {runs[0].spec.study}"
     training = f"training {names}" if runs and len(going) > 1 else "training" if runs else ""
     if user := _user(state, vm):
@@ -88,7 +88,7 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
 
 def _user(state: ClusterState, vm: VmState) -> str:
     """Return the name of the work without training that uses a worker's VM now; empty where none does."""
-    work = state.find(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
+    work = state.works.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
     if work is None or work.trains:
         return ""
     return load(work.kind, "words").user_of(work, vm)
@@ -214,7 +214,7 @@ NOTHING_TO_DELETE = "There is no cluster to delete."
 
 def deleted_words(state: ClusterState, bill: Bill) -> str:
     """What is said when a cluster is gone: what it cost, and where its results are."""
-    kept = state.spec.bucket if state.spec and state.runs else None
+    kept = state.spec.bucket if state.spec and state.of(RunState) else None
     where = f" Its results are in gs://{kept}; run.fetch(folder) brings them." if kept else ""
     gone = f"{state.name} is deleted, no VM is left"
     if state.spec and state.spec.emulated:

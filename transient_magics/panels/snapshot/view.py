@@ -61,7 +61,7 @@ def _tones() -> Mapping[type[Event], str]:
 
 def shown_run(state: ClusterState, run: str | None) -> RunState | None:
     """The run that a panel shows: the one named, else that which stands for the cluster (`client.foreground`)."""
-    return state.runs.get(run) if run else foreground.run(state)
+    return state.of(RunState).get(run) if run else foreground.run(state)
 
 
 def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = "") -> View:
@@ -228,7 +228,7 @@ def _facts(state: ClusterState, run: RunState, cost: Spent, now: float) -> list[
 
 
 def _events(state: ClusterState, run: str | None) -> list[Said]:
-    of_study = set() if run else {each.name for each in state.runs.values() if foreground.is_part(each, state)}
+    of_study = set() if run else {each.name for each in state.of(RunState).values() if foreground.is_part(each, state)}
     chosen = [
         event for event in state.recent
         if event.kind not in text.quiet_kinds() and _concerns(event, state, run)

@@ -269,7 +269,7 @@ def section_html(bag: Mapping[str, Any]) -> str:
 def text_of(bag: BagHandle) -> str:
     """A bag in a terminal."""
     state = bag.cluster.state
-    known = state.bags.get(bag.name)
+    known = state.of(DeclaredBag).get(bag.name)
     if known is None:
         return repr(bag)
     quality = words.quality_words(known)

@@ -28,6 +28,7 @@ from ...client.planning.deadlines import (
 )
 from ...client.programs import fetch
 from ...errors import DeclarationError, TrainingError
+from ...journal import RunState
 from ...journal.declared import declared_run, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Resize
@@ -177,7 +178,7 @@ def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | No
     """The run to continue from, which has a checkpoint with fewer steps than `train_steps`."""
     if resume is None:
         return None
-    found = run_called(resume, cluster if resume in cluster.state.runs else None)
+    found = run_called(resume, cluster if resume in cluster.state.of(RunState) else None)
     called = f"{found.name} of {found.cluster.name}"
     if not found.state.shipped and not any((found.directory / layout.CHECKPOINTS).glob("model.ckpt-*.index")):
         raise DeclarationError(f"{called} has no checkpoint to continue from", where="--resume")
@@ -236,6 +237,6 @@ def _known(name: str, cluster: Cluster | str | None) -> Run:
     """The run of that name, of the cluster that is named if it has such a run."""
     if cluster is not None:
         there = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
-        if name in there.state.runs:
+        if name in there.state.of(RunState):
             return there.run(name)
     return run_called(name)

@@ -183,7 +183,7 @@ class Run(RecordedRun):
             commands.send(self.cluster.directory, Evaluate(run=self.name))
 
             def done(state: ClusterState) -> bool:
-                run = state.runs.get(self.name)
+                run = state.of(RunState).get(self.name)
                 return run is None or run.over or (run.evaluations[-1:], run.unevaluated) != before
 
             taken = time.time() - (self.state.started_at or time.time())
@@ -405,7 +405,7 @@ class Stalls(Handle["RunState", "Report"]):
             while not over.is_set():
                 changed.wait()
                 changed.clear()
-                if self.name in self.cluster.state.runs:
+                if self.name in self.cluster.state.of(RunState):
                     yield self.report
         finally:
             end()
@@ -431,7 +431,7 @@ class Stalls(Handle["RunState", "Report"]):
 
 def handle(name: str, cluster: Cluster) -> Run | Stalls:
     """Return the handle of a run, or of the measurement of stalls that it is."""
-    known = cluster.state.runs.get(name)
+    known = cluster.state.of(RunState).get(name)
     return Stalls(name, cluster) if known and known.spec.stalls else Run(name, cluster)
 
 
@@ -456,7 +456,7 @@ def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Sta
     """
 
     def measured(candidate: Cluster) -> bool:
-        return any(run.spec.stalls and name in (None, run.name) for run in candidate.state.runs.values())
+        return any(run.spec.stalls and name in (None, run.name) for run in candidate.state.of(RunState).values())
 
     if cluster is not None:
         chosen = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)

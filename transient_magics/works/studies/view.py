@@ -171,7 +171,7 @@ def section_html(study: Mapping[str, Any]) -> str:
 def text_of(study: StudyHandle) -> str:
     """A study in a terminal."""
     state = study.cluster.state
-    known = state.studies.get(study.name)
+    known = state.of(StudyState).get(study.name)
     if known is None:
         return repr(study)
     best = words.best_words(known)
