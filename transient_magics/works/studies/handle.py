@@ -256,7 +256,7 @@ class Study(Handle[StudyState, "Trial | None"]):
                 super(Study, part).stop()
 
     def _trial(self, state: TrialState) -> Trial:
-        runs = tuple(Run(name, self.cluster) for name in state.of(RunState))
+        runs = tuple(Run(name, self.cluster) for name in state.runs)
         spec = self._spec
         return Trial(
             (spec.first if spec else 0) + state.number, state.params, state.state, state.value, runs, state.reason
