@@ -66,7 +66,7 @@ import json, pathlib, sys, tempfile
 from transient_magics.errors import TransientError
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.graph.training import check_graph
+from transient_magics.runtime.training.graph.step import check_graph
 from transient_magics.runtime.training.user_model.trainable import OwnModel
 
 for cell in json.loads(sys.argv[1]):

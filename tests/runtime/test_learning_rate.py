@@ -21,7 +21,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.graph.training import training_graph
+from transient_magics.runtime.training.graph.step import training_graph
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.define import define
 

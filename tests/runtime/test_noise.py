@@ -20,7 +20,7 @@ PROGRAM = """
 import json, sys, time
 from dataclasses import fields
 import numpy as np
-from transient_magics.runtime.training.graph.noise import gradient_sum
+from transient_magics.runtime.training.graph.worker import gradient_sum
 from transient_magics.runtime.training.graph.worker import WorkerGraph
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.worker.gradient_noise import COUNT, NoiseProbe
