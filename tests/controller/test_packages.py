@@ -23,7 +23,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.packages import provide
+from transient_magics.runtime.training.usercode import provide
 provide(RunFolder(Path(sys.argv[1])))
 import tiny_package
 print(tiny_package.PLACE)

@@ -27,7 +27,7 @@ from transient_magics.runtime.training.graph.step import (  # noqa: E402
     pushed,
 )
 from transient_magics.runtime.training.t2t import graph as t2t_graph  # noqa: E402
-from transient_magics.runtime.training.t2t import optimizer, refused, registry  # noqa: E402
+from transient_magics.runtime.training.t2t import optimizer, registry  # noqa: E402
 from transient_magics.runtime.training.trainable import Objective  # noqa: E402
 
 SPEC = RunSpec("run-1", 1000, "m", "basic_fc_small", "p")
@@ -121,7 +121,7 @@ def hparams(**values: Any) -> Any:
 
 def refusals() -> dict[str, str]:
     def check(model: type = Plain, of: type = Numbers, spec: RunSpec = SPEC, **values: Any) -> str:
-        return said(lambda: refused.check(model, hparams(**values), object.__new__(of), spec))
+        return said(lambda: registry.check_supported(model, hparams(**values), object.__new__(of), spec))
 
     sharded = RunSpec("run-1", 1000, "m", "basic_fc_small", "p", ps_shards=2)
     return {

@@ -8,7 +8,7 @@ import pytest
 
 from transient_magics.errors import TrainingError
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.packages import provide, why_not
+from transient_magics.runtime.training.usercode import provide, why_not
 
 BROKEN = "broken-1.0-py3-none-any.whl"
 

@@ -48,7 +48,7 @@ import json, sys
 from pathlib import Path
 {before}
 from transient_magics.runtime.training.usercode import run_cell
-from transient_magics.runtime.training.user_model.examples import Examples
+from transient_magics.runtime.training.user_model.trainable import Examples
 
 folder = Path(sys.argv[1])
 cell = run_cell(folder / "cell.py", folder / "include", 1, None, int(sys.argv[2]))

@@ -21,9 +21,8 @@ from ...errors import TrainingError
 from ...runtime.files.arrays import read
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
-from ...runtime.training.packages import provide
 from ...runtime.training.user_model.structure import rebuilt, weight_names
-from ...runtime.training.usercode import run_program, told
+from ...runtime.training.usercode import provide, run_program, told
 from ..programs import ask_model
 from .models import serving_words, with_checkpoint
 

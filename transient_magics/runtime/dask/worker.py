@@ -27,7 +27,7 @@ from .. import dask_record, gpu_use
 from ..children import separate_children
 from ..folder import RunFolder
 from ..metadata import notice_seconds, watch_preemption
-from ..training.packages import provide
+from ..training.usercode import provide
 from . import said
 from .memory import limit
 from .setting import SETTINGS, security

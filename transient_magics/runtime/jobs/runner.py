@@ -34,7 +34,7 @@ from .. import gpu_use, job_record
 from ..children import separate_children
 from ..folder import Lines, RunFolder
 from ..metadata import notice_seconds, watch_preemption
-from ..training.packages import provide
+from ..training.usercode import provide
 from . import notice
 from .archive import last_change, pack, signature, unpack
 from .family import Family, adopt_orphans, in_child, machine_memory

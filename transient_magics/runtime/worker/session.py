@@ -24,7 +24,7 @@ from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training.batching import MiniBatch
 from ..training.examples import Examples
-from ..training.learning_rate import divisor
+from ..training.step_rules import divisor
 from ..training.usercode import reason, sentence
 from . import gpu
 from .alone import Copy

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...protocol.measures.step_parts import StepParts
-from ..training.barrier import Looks
 from ..training.graph.worker import WorkerGraph
+from ..training.step_rules import Looks
 from .split import moments, parts
 
 

@@ -17,8 +17,7 @@ from ....protocol.run import RunSpec
 from ...role import log
 from ...tf import placement
 from ...tf.graph_mode import tensorflow
-from ...training.barrier import Looks, needed
-from ...training.learning_rate import divisor
+from ...training.step_rules import Looks, divisor, needed
 from ..variables import Keeper
 
 _SLOW_UPDATE = 120_000
