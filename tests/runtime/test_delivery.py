@@ -13,8 +13,7 @@ import pytest
 from tests.runtime.machine_room import until
 from transient_magics.protocol.chief_messages import Checkpoint, File, read_first
 from transient_magics.protocol.messages import encode
-from transient_magics.runtime.files.checkpoints import Checkpoints, Saved
-from transient_magics.runtime.files.delivery import deliver, received
+from transient_magics.runtime.files.checkpoints import Checkpoints, Saved, deliver, received
 from transient_magics.runtime.protocol import decode
 
 STEP = 40

@@ -15,8 +15,8 @@ from tests.runtime import programs
 from transient_magics.protocol import layout
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events
-from transient_magics.runtime.parameter_server.chief.roster import Roster
 from transient_magics.runtime.parameter_server.chief.state import ChiefState
+from transient_magics.runtime.parameter_server.chief.workers import Roster
 from transient_magics.runtime.role import environment
 from transient_magics.runtime.training import fingerprint
 

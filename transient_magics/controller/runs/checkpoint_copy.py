@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ...errors import ForeignError, RoomError
 from ...remote import MOST_FILES, Connection, room
-from ...runtime.files.checkpoints import BEST
-from ...runtime.files.vocabularies import MOST_BYTES, PREFIX
+from ...runtime.files.checkpoints import BEST, MOST_BYTES, PREFIX
 
 _MOST_GROWTH = 2**20
 """Bytes by which the list of checkpoints may grow while it is fetched."""

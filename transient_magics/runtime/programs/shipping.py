@@ -26,9 +26,8 @@ from ...protocol import layout
 from ...protocol.measures.objective import Best
 from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
-from ..files.checkpoints import Checkpoints
+from ..files.checkpoints import Checkpoints, kept
 from ..files.manifest import NAME, Checkpoint, File, Manifest, described, state_file
-from ..files.vocabularies import kept
 from ..folder import RunFolder
 
 _NICE = 10

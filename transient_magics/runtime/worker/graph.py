@@ -16,8 +16,7 @@ from typing import Any
 from ...errors import TrainingError
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
-from ..role import log
-from ..stopwatch import Stopwatch
+from ..role import Stopwatch, log
 from ..tf import placement
 from ..tf.graph_mode import has_gpu, run_only, tensorflow
 from ..training import fingerprint

@@ -20,7 +20,7 @@ from typing import Any
 from ....errors import DeclarationError, TrainingError
 from ...tf.graph_mode import tensorflow
 from ..trainable import Drawn, Pipeline
-from . import constants, reading
+from . import reading
 from .structure import INPUTS, LABELS, PARTS, WEIGHTS, Layout, is_named, leaves, mapped, name_of
 
 _SHUFFLED = 1_000_000
@@ -65,6 +65,8 @@ _KINDS = {
     "V": ("records of several fields", "Give each field by its name, in a dict."),
 }
 """Of arrays, by the letter of their dtype's kind."""
+
+_refused = 0
 
 
 @dataclass(frozen=True)
@@ -218,13 +220,13 @@ class Data:
         from tensorflow.python.eager import context
 
         tf = tensorflow()
-        graph, before, refusals = tf.get_default_graph(), _stateful(tf), constants.refusals()
+        graph, before, refusals = tf.get_default_graph(), _stateful(tf), refused_captures()
         seed = graph.seed
         try:
             given = self._input_fn(mode)
         except Exception as error:
             # TensorFlow has many words for a dataset that does not belong to the graph.
-            foreign = constants.refusals() != refusals or "Eager" in str(error)
+            foreign = refused_captures() != refusals or "Eager" in str(error)
             try:
                 with context.eager_mode():
                     return self._input_fn(mode)
@@ -506,3 +508,39 @@ def _objects(value: Any, array: Any) -> str:
             return f"a table whose column {column!r} has the type {kind}"
     kinds = sorted({type(each).__name__ for each in array.ravel()[:1000].tolist()})
     return f"an array of the type object (of {', '.join(kinds[:3]) or 'nothing'})"
+
+
+# Tensors that the cell computed when it ran, as constants of the graphs that use them.
+#
+# A table of class weights, say, which a loss multiplies with. TensorFlow takes such tensors into the graphs of its
+# functions only. Variables outside of the model cannot be had: no parameter server knows them.
+
+
+def refused_captures() -> int:
+    """How often a graph was refused what exists outside of graphs only. Datasets can then be made outside of them."""
+    return _refused
+
+
+def keep_as_constants() -> None:
+    """Let graphs take in what was computed outside of them. Variables raise DeclarationError. Once per process."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import dtypes, ops
+
+    eager: Any = ops.EagerTensor.__mro__[1]
+    converted = eager.__tf_tensor__
+
+    def __tf_tensor__(self: Any, dtype: Any = None, name: str | None = None) -> Any:
+        if context.executing_eagerly() or ops.get_default_graph().building_function:
+            return converted(self, dtype, name)
+        if self.dtype in (dtypes.resource, dtypes.variant):
+            global _refused
+            _refused += 1
+            raise DeclarationError(
+                "a variable (or another object) outside of the model is used in it",
+                fix="Make it a weight of the model, with a layer's add_weight, or a constant.",
+            )
+        if dtype is not None and not dtype.is_compatible_with(self.dtype):
+            raise ValueError(f"a tensor of {self.dtype.name} was computed where {dtype.name} is needed")
+        return self._capture_as_const(name)
+
+    eager.__tf_tensor__ = __tf_tensor__

@@ -36,8 +36,7 @@ from .. import fingerprint
 from ..randomness import Generators, seeded
 from ..trainable import Drawn, EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
 from ..usercode import run_program
-from . import constants
-from .data import Data
+from .data import Data, keep_as_constants
 from .keras_model import declared_only, refuse_callbacks
 from .structure import leaves, name_of, unique
 
@@ -54,7 +53,7 @@ class OwnModel:
     def __init__(self, folder: RunFolder, spec: RunSpec) -> None:
         """Run the cell. Raises CellError, DeclarationError or TrainingError."""
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        constants.keep_as_constants()
+        keep_as_constants()
         with declared_only(folder):
             module = run_program(folder, spec)
         if not callable(input_fn := getattr(module, "input_fn", None)):
