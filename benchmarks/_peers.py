@@ -73,8 +73,8 @@ def first_step(folder: Path, imports: str) -> None:
     """Train one step of the run whose declaration and data are in `folder`, and print when it was applied."""
     tf = import_models(imports)
     from transient_magics.runtime.folder import RunFolder
+    from transient_magics.runtime.training.define import define
     from transient_magics.runtime.training.graph.step import training_graph
-    from transient_magics.runtime.training.trainable import define
 
     run = RunFolder(folder)
     trainable = define(run, run.spec(), str(run.data))
@@ -102,8 +102,8 @@ def task(folder: Path, places: list[str], role: str, index: int, imports: str = 
         import_models(imports)
     from transient_magics.protocol.run import RunSpec
     from transient_magics.runtime.folder import RunFolder
+    from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.step import training_graph
-    from transient_magics.runtime.training.trainable import define, import_tensorflow
 
     spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text(encoding="utf-8")))
     tf = import_tensorflow(spec)
@@ -158,8 +158,8 @@ def keras_trial(cell: Path, steps: int, rate: float) -> None:
 def bare_trial(folder: Path, port: int, role: str) -> None:
     """Run one task of the bare script."""
     from transient_magics.runtime.folder import RunFolder
+    from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.step import training_graph
-    from transient_magics.runtime.training.trainable import define, import_tensorflow
 
     spec = RunFolder(folder).spec()
     tf = import_tensorflow(spec)

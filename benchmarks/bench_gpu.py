@@ -108,7 +108,7 @@ def _graph(tf: Any, trainable: Any, device: Any) -> tuple[Any, Any, Any, Any]:
 
 def _defined(folder: Path) -> tuple[Any, Any]:
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.training.trainable import define, import_tensorflow
+    from transient_magics.runtime.training.define import define, import_tensorflow
 
     spec = RunFolder(folder).spec()
     tf = import_tensorflow(spec)

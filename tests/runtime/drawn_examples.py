@@ -15,10 +15,10 @@ import numpy
 
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.define import define
 from transient_magics.runtime.training.examples import iterator_of
 from transient_magics.runtime.training.fingerprint import of_weights
 from transient_magics.runtime.training.graph.step import training_graph
-from transient_magics.runtime.training.trainable import define
 
 READ = 40
 

@@ -81,7 +81,7 @@ def end() -> None:
 
 def main() -> None:
     """Fork for every line of the input, and answer with the exit code."""
-    from transient_magics.runtime.training.trainable import preload
+    from transient_magics.runtime.training.define import preload
 
     preload(registered=sys.argv[1] == "tensor2tensor")
     for line in sys.stdin:

@@ -63,7 +63,7 @@ def compared(model: str, hparams_set: str, problem: str, found: Any) -> None:
 def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.programs.evaluate import evaluate
-    from transient_magics.runtime.training.trainable import define
+    from transient_magics.runtime.training.define import define
 
     (place / "cell.py").write_text(CELL, encoding="utf-8")
     declared = {"name": "run-1", "train_steps": STEPS[-1], "eval_batches": 0, **names}

@@ -21,7 +21,7 @@ def main() -> None:
     from transient_magics.runtime.files.checkpoints import Checkpoints
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.tf.graph_mode import tensorflow
-    from transient_magics.runtime.training.trainable import define
+    from transient_magics.runtime.training.define import define
 
     folder = RunFolder(Path(sys.argv[1]))
     spec = folder.spec()

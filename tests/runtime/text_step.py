@@ -16,9 +16,10 @@ import numpy as np
 from tests.runtime.test_other_runs import REVERSE, TEXT
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf.graph_mode import tensorflow
+from transient_magics.runtime.training.define import define
 from transient_magics.runtime.training.examples import Regrouped
 from transient_magics.runtime.training.graph.step import training_graph
-from transient_magics.runtime.training.trainable import Trainable, define
+from transient_magics.runtime.training.trainable import Trainable
 
 EXACT = (
     "num_hidden_layers=1,optimizer=sgd,learning_rate_schedule=constant,learning_rate_constant=1.0,"

@@ -24,9 +24,9 @@ from ..role import log
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training import fingerprint
+from ..training.define import define, import_tensorflow
 from ..training.graph import variables
 from ..training.step_rules import Looks, divisor, needed
-from ..training.trainable import define, import_tensorflow
 from ..training.usercode import sentence
 
 _PATIENCE = 600.0

@@ -26,9 +26,10 @@ from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..role import take_environment
 from ..tf.graph_mode import GPU, tensorflow
+from ..training.define import define
 from ..training.graph.step import check_graph
 from ..training.t2t.trainable import RegisteredModel
-from ..training.trainable import Trainable, define
+from ..training.trainable import Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import cell_line, reason
 

@@ -30,9 +30,10 @@ from ..folder import RunFolder
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training import fingerprint
+from ..training.define import define
 from ..training.examples import iterator_of
 from ..training.randomness import seed_process
-from ..training.trainable import Drawn, Pipeline, Trainable, define
+from ..training.trainable import Drawn, Pipeline, Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
 

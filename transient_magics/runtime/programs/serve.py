@@ -30,7 +30,8 @@ from ..folder import RunFolder
 from ..role import take_environment
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
-from ..training.trainable import Trainable, define
+from ..training.define import define
+from ..training.trainable import Trainable
 from ..training.user_model.structure import described, leaves, weight_names
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import told

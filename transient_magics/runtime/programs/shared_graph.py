@@ -35,8 +35,8 @@ def main() -> None:
     else:
         os.nice(_NICE)
     from ..tf.graph_mode import GPU
+    from ..training.define import define
     from ..training.graph.file import written
-    from ..training.trainable import define
 
     os.environ[GPU] = str(int(given.gpu))
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

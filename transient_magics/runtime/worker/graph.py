@@ -21,11 +21,12 @@ from ..tf import placement
 from ..tf.graph_mode import has_gpu, run_only, tensorflow
 from ..training import fingerprint
 from ..training.batching import SMALLEST
+from ..training.define import define, import_tensorflow
 from ..training.examples import Source, prepared, shared, source
 from ..training.graph.file import GraphFile
 from ..training.graph.worker import WorkerGraph, build
 from ..training.randomness import seed_process
-from ..training.trainable import Trainable, define, import_tensorflow
+from ..training.trainable import Trainable
 from ..training.usercode import sentence
 
 _FIRST = 0
