@@ -45,7 +45,6 @@ from hypothesis import HealthCheck, Phase, given, settings, target
 from hypothesis import strategies as some
 
 from transient_magics import errors
-from transient_magics.controller.runs import checkpoint_copy
 from transient_magics.errors import TransientError
 from transient_magics.journal import metrics, replay
 from transient_magics.journal.follow import decode_lines
@@ -62,6 +61,7 @@ from transient_magics.protocol import (
 from transient_magics.remote import following, transfer
 from transient_magics.runtime.files import manifest
 from transient_magics.spec import ClusterSpec, WorkerGroup
+from transient_magics.works.runs import checkpoint_copy
 
 GOAL = 0.95
 """Of the readers' branches."""

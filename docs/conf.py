@@ -52,7 +52,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "transient_magics"
 html_copy_source = False
-smartquotes = False  # --options are no dashes
+smartquotes = False  # keeps the dashes of --options
 pygments_style, pygments_dark_style = "friendly", "native"
 
 autodoc_member_order = "bysource"

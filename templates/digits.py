@@ -13,7 +13,7 @@ from tensor2tensor.utils import registry
 
 @registry.register_problem
 class ImageDigits(image_utils.Image2ClassProblem):
-    """Which digit is it? Every fifth image is held out for the evaluation."""
+    """Classify digits. Every fifth image is held out for the evaluation."""
 
     is_small = True
     num_classes = 10

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 
 
@@ -27,6 +28,12 @@ class Kind:
     """What people read (default: `name`)."""
     waits: bool = True
     """Whether a controller begins work that it finds declared, although no client asked for it."""
+    moves: bool = False
+    """Whether it continues, and may begin, while its cluster moves to other VMs."""
+    saves: bool = False
+    """Whether a cluster that ends keeps its VMs until such work has saved its results and is over."""
+    needs_server: bool = False
+    """Whether it cannot continue without the VM of the first parameter server."""
     package: str = ""
     """The package with its parts; empty where these are still in the packages of the frame."""
 
@@ -37,12 +44,31 @@ class Kind:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("run", "runs", "run.json", ("run", "stalls")),
-        Kind("study", "studies", "study.json", ("study",)),
-        Kind("job", "jobs", "job.json", ("job",), package="transient_magics.works.jobs"),
-        Kind("bag", "bags", "bag.json", ("bag",)),
+        # A kind whose work begins other work stands before that: the control loop takes them in this order.
+        Kind("study", "studies", "study.json", ("study",), moves=True, package="transient_magics.works.studies"),
+        Kind(
+            "run",
+            "runs",
+            "run.json",
+            ("run", "stalls"),
+            moves=True,
+            saves=True,
+            needs_server=True,
+            package="transient_magics.works.runs",
+        ),
+        Kind("job", "jobs", "job.json", ("job",), saves=True, package="transient_magics.works.jobs"),
+        Kind("bag", "bags", "bag.json", ("bag",), package="transient_magics.works.bags"),
         # A Dask cluster without its client is of no use: the client declares another one.
-        Kind("dask", "dasks", "dask.json", ("dask",), word="Dask cluster", waits=False),
+        Kind(
+            "dask",
+            "dasks",
+            "dask.json",
+            ("dask",),
+            word="Dask cluster",
+            waits=False,
+            needs_server=True,
+            package="transient_magics.works.dask",
+        ),
     )
 }
 """All kinds by name. A measurement of stalls is a run."""
@@ -58,3 +84,20 @@ def checked_kind(value: object) -> str:
 def load(kind: str, part: str) -> ModuleType:
     """Import a part, such as `conduct`, of a kind's package."""
     return importlib.import_module(f"{KINDS[kind].package}.{part}")
+
+
+@cache
+def find(kind: str, part: str) -> ModuleType | None:
+    """Import a part of a kind's package; None where the kind has no such part."""
+    name = f"{KINDS[kind].package}.{part}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            return None
+        raise
+
+
+def having(part: str) -> list[ModuleType]:
+    """Import this part of all kinds that have it, in the order of `KINDS`."""
+    return [module for kind in KINDS if (module := find(kind, part))]

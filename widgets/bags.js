@@ -1,8 +1,8 @@
 /* The bags of a cluster: the points of each by two of their values, which VM holds what, and how good the surrogate is.
  *
- * What becomes of a point is told by its form as well as by its colour. All points of a state are one path, so that
- * thousands are drawn at once. The arrow keys go from job to job; the number of a job in the table is a button that finds
- * its point.
+ * The state of a point shows in its shape as well as in its colour. All points of a state are one path, so that
+ * thousands are drawn quickly. The arrow keys move from job to job. The number of a job in the table is a button that
+ * finds its point.
  */
 
 import { money, number } from "./figures.js";

@@ -48,7 +48,7 @@ export function sharedAxis() {
     key: `transient-${(axes += 1)}`,
     charts,
     byStep: false,
-    word: "step",  // what is counted below, where that is no time
+    word: "step",  // the unit of the lower axis, unless that is time
     /** @type {[number, number] | null} */
     zoom: null,
     zoomTo(from, to) {

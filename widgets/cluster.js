@@ -2,8 +2,8 @@
  *
  * A snapshot (`view`, and for the charts `curves` with `tail`) is whole, so any of them may be lost. The page is built once and then
  * only changed where a snapshot differs, so that focus, a question being asked and the reader's selection stay. Between
- * snapshots the page counts costs and notices on by itself. It draws once per frame at most, and tells the kernel to send
- * less often when drawing takes long or nobody looks. What the reader asks for goes to the kernel as {do: ...}.
+ * snapshots the page updates costs and notices itself. It draws at most once per frame, and asks the kernel to send less
+ * often when drawing takes long or the panel is not visible. Requests of the reader go to the kernel as {do: ...}.
  */
 
 import { bagSections } from "./bags.js";
@@ -165,13 +165,13 @@ function render({ model, el }) {
     tick();
   }
 
-  /** What is asked for through a link that is lost would be swallowed: say so, and let nothing be asked. */
+  /** Show that the link is lost, and disable the buttons: requests over a lost link would be swallowed. */
   function connected(yes) {
     if (!yes) setText(phase, `${phase.textContent}, last seen ${when(view.at, Date.now() / 1000)}`);
     if (!yes) setAttribute(phase, "data-tone", "quiet");
     panel.classList.toggle("transient-lost", !yes);
     lost.hidden = yes;
-    setText(lostWords, `${LOST}, and what it shows may be old. ${view.name} goes on without it`
+    setText(lostWords, `${LOST}, and what it shows may be old. ${view.name} continues without it`
       + `${view.emulated ? "" : ` and costs ${money(view.cost?.hourly)} per hour`}. To see it again: `);
     setText(attach, `%transient_cluster attach ${view.name}`);
     hush(panel, !yes);
@@ -261,7 +261,7 @@ function render({ model, el }) {
   };
 }
 
-/** Once per page, as soon as it knows the panel: the kernel learns that somebody looks. */
+/** Request a snapshot when the page creates the panel: the kernel sends only to panels that are open. */
 function initialize(given) {
   given.model.send({ do: "resync" });
   return mount(given, render);

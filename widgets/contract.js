@@ -1,5 +1,5 @@
-/* What this page reads of a kernel's snapshots: the version of their forms (transient_magics/panels/snapshot/contract.py), and
- * what is said where something in them cannot be drawn.
+/* The version of the snapshots that this page reads (transient_magics/panels/snapshot/contract.py), and the message that
+ * replaces a section which cannot be drawn.
  */
 
 import { element, setText } from "./page.js";

@@ -11,7 +11,7 @@ export function later(total, hourly, hours) {
   return total === null || hourly === null ? NaN : total + hourly * hours;
 }
 
-/** `update(view, elapsed)`: the meter goes on by itself in the seconds that have elapsed since the snapshot. */
+/** `update(view, elapsed)`: the cost meter advances by the seconds that have elapsed since the snapshot. */
 export function costSection() {
   const total = fact("cluster so far");
   const rate = fact("cluster now");
@@ -64,7 +64,7 @@ export function eventSection() {
   const kind = choice("Which events", FAMILIES, (value) => { family = value; fill(); });
   const words = element("input", { type: "search", placeholder: "filter", "aria-label": "Only events with these words", oninput: () => fill(), ...OWN_KEYS });
   const list = element("ol", { class: "transient-events", tabindex: "0", "aria-label": "Latest events", ...OWN_KEYS });
-  const nothing = element("div", { class: "transient-foot", text: "No such event of late." });
+  const nothing = element("div", { class: "transient-foot", text: "No recent event matches." });
   const node = element("section", { "aria-label": "Events" },
     element("div", { class: "transient-tools" }, element("span", { class: "transient-label", text: "latest events" }), element("span", { class: "transient-gap" }), kind, words), list, nothing);
   function fill() {

@@ -262,8 +262,8 @@ function strip(changed) {
   return node;
 }
 
-/** The table of VMs: `update(view, curves)`, and `tick()` between snapshots. `now` is the kernel's time; `lost`: nobody
- * tells it any more. */
+/** The table of VMs: `update(view, curves)`, and `tick()` between snapshots. `now` is the kernel's time; `lost`: the
+ * kernel no longer sends it. */
 export function vmTable(send, now, lost) {
   const span = { ...SPAN };
   let shown = "";

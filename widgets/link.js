@@ -1,10 +1,11 @@
-/* Whether anybody still listens to this panel: a kernel that was restarted or has died hears no click.
+/* The state of the link to the kernel: a restarted or dead kernel receives no click.
  *
- * It is lost at once where the page is told (the channel was closed, JupyterLab says what became of the kernel), else
- * when it stays silent longer than its heartbeat allows, or does not answer a click. Whatever it says revives it.
+ * The link is lost immediately if the channel is closed or JupyterLab reports the end of the kernel. Otherwise it is lost
+ * when the kernel sends nothing for longer than its heartbeat interval, or does not answer a click. Any message restores
+ * it.
  *
- * The kernel falls silent too when the cluster is over. Its last words may be lost as any others, so who has not heard
- * that it is over asks for them.
+ * The kernel also stops sending when the cluster is over. Its last message can be lost like any other, so a page that has
+ * not received the end requests it.
  */
 
 const SILENT_SECONDS = 20;
@@ -14,7 +15,7 @@ const ENDED = ["restarting", "autorestarting", "terminating", "dead"];
 const WORDLESS = ["resync", "pace"];
 
 export const LOST = "This panel is no longer connected";
-/** What a panel says of itself that its cell makes anew. */
+/** The message of a panel that only its cell can create again. */
 export const AGAIN = `${LOST}: run its cell again.`;
 
 /** The link of one view; `changed` is called when it is lost or found again. `beats`: the kernel has a heartbeat there. */

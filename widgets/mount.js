@@ -1,10 +1,10 @@
-/* A panel in the place of its static picture, for as long as the panel's model lives in this page.
+/* A panel that replaces its static picture as long as the panel's model lives in this page.
  *
- * What JupyterLab stores of a panel is its picture alone, as HTML: a stored view of a widget is an error line wherever the
- * notebook is opened without its kernel, and hides the picture. The picture has the class that the model knows as its
- * `place`. As soon as the page has the model (a cell ran, or the page was loaded again and the kernel still runs) the
- * panel is drawn in front of every picture of it, which panel.css hides then. Where a front end shows the model as a
- * widget by itself, there is no picture in the page, and nothing to do.
+ * JupyterLab stores only the picture of a panel, as HTML: a stored view of a widget would show an error line when the
+ * notebook is opened without its kernel, and hide the picture. The model stores the class of the picture in `place`. As
+ * soon as the page has the model (a cell ran, or the page was reloaded and the kernel still runs), the panel is drawn
+ * before each of its pictures, and panel.css hides these. A front end that shows the model as a widget has no picture in
+ * the page, and nothing is drawn here.
  */
 
 import { hear } from "./hearing.js";
@@ -12,7 +12,7 @@ import { element } from "./page.js";
 
 const OUTPUT = ".jp-OutputArea-output";
 
-/** Keep what the notebook stores true where the kernel cannot: once the page was loaded again, it knows no display by id. */
+/** Update the stored picture in the notebook: after a reload the page finds no display by its id, so the kernel cannot. */
 function store({ widget_manager: manager }, place, picture) {
   const cells = manager?.context?.model?.cells;
   for (let index = 0; index < (cells?.length ?? 0); index += 1) {

@@ -68,10 +68,10 @@ export function sections(looks, make) {
 /** Where keys mean something of our own, the notebook must not take them for its shortcuts (0 0 restarts the kernel). */
 export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
 
-/** What asks the kernel for something, and cannot where nobody listens (`hush`). */
+/** The mark of controls that send requests to the kernel; `hush` disables them while the link is lost. */
 export const ASKS = { "data-asks": "" };
 
-/** Nothing in `parent` asks while `hushed`; what is disabled for a reason of its own stays so. */
+/** Disable the controls in `parent` while `hushed`. Controls that are disabled for another reason stay disabled. */
 export function hush(parent, hushed) {
   parent.toggleAttribute("data-hushed", hushed);
   for (const node of parent.querySelectorAll("[data-asks]")) node.disabled = hushed || "disabled" in node.dataset;

@@ -15,7 +15,7 @@ function time(hours) {
   return hours < 1 ? `${Number((60 * hours).toPrecision(3))} min` : `${Number(hours.toPrecision(3))} h`;
 }
 
-/** Put `line` into the cell below the one that shows `el`; false where this is no JupyterLab notebook. */
+/** Put `line` into the cell below the one that shows `el`; false outside a JupyterLab notebook. */
 function fillNextCell(model, el, line, before) {
   const notebook = model.widget_manager?.context?.model?.sharedModel;
   const cell = el.closest(".jp-Cell");

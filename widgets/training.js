@@ -1,4 +1,4 @@
-/* A run: how far it is, its figures, its curves; shown by itself, also what can be done with it and its workers' logs. */
+/* A run: its progress, figures and curves; in a panel of its own also its buttons and its workers' logs. */
 
 import { lineChart, sharedAxis } from "./chart.js";
 import { asTable, drawings, uptodate } from "./curves.js";
@@ -93,7 +93,7 @@ function logSection(send) {
   return node;
 }
 
-/** The section of a run. `focus`: it is shown by itself, with all there is. */
+/** The section of a run. `focus`: the panel shows only this run, with buttons and logs. */
 export function trainingSection(send, focus) {
   const state = element("span", { class: "transient-state" });
   const name = element("span", { class: "transient-run-name" });
@@ -138,8 +138,8 @@ export function trainingSection(send, focus) {
     small("PNG", "Download the charts as PNG", () => { const { run } = curves ?? { run: "" }; asPicture(node.closest(".transient-panel"), Object.values(charts), run, legend.textContent, (blob) => download(`${run}.png`, blob)); }));
   tools.hidden = true;
   const stop = asking({ label: "Stop run", yes: "Stop", question: () => `Stop ${training?.name}?`, act: () => send({ do: "stop", name: training?.name }) });
-  const save = element("button", { type: "button", text: "Checkpoint now", ...ASKS, title: "Write a checkpoint; training goes on", onclick: () => send({ do: "save" }) });
-  const evaluate = element("button", { type: "button", text: "Evaluate now", ...ASKS, title: "Save, and measure the model on the dev split; training goes on", onclick: () => send({ do: "evaluate" }) });
+  const save = element("button", { type: "button", text: "Checkpoint now", ...ASKS, title: "Write a checkpoint; training continues", onclick: () => send({ do: "save" }) });
+  const evaluate = element("button", { type: "button", text: "Evaluate now", ...ASKS, title: "Save, and measure the model on the dev split; training continues", onclick: () => send({ do: "evaluate" }) });
   state.append(name);
   const node = element("section", { "aria-label": "Training" },
     element("div", { class: "transient-run-head" }, state, title, words), bar, ends, proposal, facts, data, ...(focus ? [tools] : []), grid, legend, split, ...(focus ? [logs] : []));

@@ -156,8 +156,8 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(
     )
     happen(run, (5, events.VmReady(vm="worker-5")))
     happen(run, (10, events.ClusterLeased(ports={"run-1": 0}, workers={"5": "run-1"})))
-    happen(run, (50, events.VmRevoked(vm="worker-5", signal="notice", stopping=START + 50 * 10**9)))
     happen(run, (61, events.TrainBest(run=run.name, step=60, metric="accuracy", value=0.75, path="checkpoints/x")))
+    happen(run, (65, events.VmRevoked(vm="worker-5", signal="notice", stopping=START + 65 * 10**9)))
     happen(run, (70, events.TrainFinished(run=run.name, step=90, loss=0.25, reason="no better")))
     frame = run.evaluations()
     assert list(frame.columns) == ["step", "time", "accuracy", "loss"]
@@ -176,7 +176,7 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(
     row = both.rows[1]
     assert (row.value, row.best_step, row.loss, row.state) == (0.75, 60, 0.25, "finished")
     assert row.hours == pytest.approx(60 / 3600)
-    assert (row.revocations, row.dollars) == (1, pytest.approx(40 * 36 / 3600)), "40 s of its worker"
+    assert (row.revocations, row.dollars) == (1, pytest.approx(55 * 36 / 3600)), "55 s of its worker"
     said = str(both).splitlines()
     assert said[0].split() == ["run", "cluster", "steps", "best", "loss", "hours", "dollars", "revocations", "state"]
     assert said[2].split()[:4] == ["run-1", "k80x2", "90", "accuracy"]

@@ -297,6 +297,29 @@ def test_a_run_of_no_study_shares_nothing(cluster: client.Cluster, how: dict[str
         client.train(train_steps=5, cluster=cluster, **how)
 
 
+def test_parameters_named_as_other_columns_have_columns_of_their_own(cluster: client.Cluster) -> None:
+    pytest.importorskip("pandas")
+    told = StudyStory(specification(9, space=parse_space("steps=1,2 dollars=3,4 n=5,6 rate=7,8")), told=6, over=True)
+    with Journal(cluster.directory / "journal.jsonl") as writing:
+        writing.extend(told.history)
+    study = client.Study("search", cluster)
+    tried = [trial.params for trial in study.begun[0][1].trials.values()]
+    frame = study.trials()
+    assert list(frame.columns) == [
+        "trial", "state", "value", "params_steps", "params_dollars", "n", "rate",
+        "runs", "steps", "seconds", "dollars", "best", "reason",
+    ]  # fmt: skip
+    assert list(frame["params_steps"]) == [params["steps"] for params in tried]
+    assert list(frame["rate"]) == [params["rate"] for params in tried]
+    assert frame["steps"].max() > 2
+    rows = study.table()
+    table = rows.frame()
+    assert list(table.columns[:5]) == ["steps", "params_dollars", "params_n", "rate", "n"]
+    assert list(table["params_dollars"]) == [row.params["dollars"] for row in rows]
+    assert list(table["n"]) == [row.n for row in rows]
+    assert table["dollars"].dtype == "float64"
+
+
 def test_values_of_any_type_come_from_the_journal_into_tables_frames_panels_and_optuna() -> None:
     pytest.importorskip("optuna")
     pytest.importorskip("pandas")

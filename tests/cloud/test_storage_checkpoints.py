@@ -21,7 +21,6 @@ from tests.conftest import Emulate
 from tests.faults.healing import healed
 from tests.road import road
 from transient_magics.cloud import Reach, bounded_token
-from transient_magics.controller.runs.bucket_token import reaches
 from transient_magics.errors import TrainingError
 from transient_magics.protocol.measures.objective import Best
 from transient_magics.protocol.run import RunSpec
@@ -34,6 +33,7 @@ from transient_magics.runtime.parameter_server.chief import programs
 from transient_magics.runtime.parameter_server.chief.programs import Shipper
 from transient_magics.runtime.programs import shared_records, shipping
 from transient_magics.runtime.programs.shipping import read_manifest, restore, ship
+from transient_magics.works.runs.bucket_token import reaches
 
 BUCKET = "checkpoints-here"
 

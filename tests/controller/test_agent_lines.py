@@ -20,8 +20,6 @@ from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import BeginDeletion, DeleteVm, Situation, decide
 from transient_magics.controller.metering import Metering
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.conduct import Runs
-from transient_magics.controller.runs.training import Training
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms import fleet as vms_fleet
 from transient_magics.controller.vms.access import Access
@@ -32,6 +30,8 @@ from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.protocol.vm_events import TrafficCounted, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.spec.places import place
+from transient_magics.works.runs.conduct import Runs
+from transient_magics.works.runs.training import Training
 
 ZONE, AWAY = "us-west1-b", "us-east1-c"
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
@@ -253,12 +253,19 @@ async def test_a_vm_that_answers_tells_of_its_notice_before_compute_engine_is_be
         assert (controller._recorder.state.vms["worker-0"].state == "leaving") == told
 
 
+def conducted_runs(controller: Controller, directory: Path) -> Runs:
+    """The runs of a controller whose other work is not asked."""
+    runs = Runs(directory, controller._recorder, controller._link)
+    controller._works["run"] = runs
+    return runs
+
+
 def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> None:
     asked: list[tuple[str, ...]] = []
     training = SimpleNamespace(give_up=lambda vm, role, said: not asked.append((vm, role, said)))
     fleet = SimpleNamespace(delete=lambda vm, reason: asked.append((vm.name, reason)))
     with in_charge(cluster) as controller:
-        runs = controller._runs = Runs(cluster, controller._recorder, controller._link)
+        runs = conducted_runs(controller, cluster)
         runs.take_charge(cast(Fleet, fleet), cast(Tasks, None))
         runs._trainings["run-1"] = cast(Training, training)
         for run in ("run-0", "run-1"):  # the first one is over
@@ -299,7 +306,7 @@ def test_a_dispatcher_that_keeps_ending_is_told_of(served: Path) -> None:
     asked: list[tuple[str, ...]] = []
     training = SimpleNamespace(give_up=lambda vm, role, said: asked.append((vm, role, said)))
     with in_charge(served) as controller:
-        runs = controller._runs = Runs(served, controller._recorder, controller._link)
+        runs = conducted_runs(controller, served)
         runs._trainings["run-1"] = cast(Training, training)
         line = {"kind": "process.gave_up", "time": 1, "run": "run-1", "role": "dispatcher", "name": "dispatcher"}
         tell(controller, {**line, "said": "Killed"})
@@ -317,7 +324,7 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
         controller._recorder.record(events.WorkerJoined(run="s-1", worker="worker-0", number=0, active=1))
         leased = {"0": "s-1", str(place(0, 1)): "s-0", "1": "own"}
         controller._recorder.record(events.ClusterLeased(ports={"s-0": 0, "s-1": 1, "own": 2}, workers=leased))
-        runs = controller._runs = Runs(cluster, controller._recorder, controller._link)
+        runs = conducted_runs(controller, cluster)
         for run in ("s-0", "own"):
             training = SimpleNamespace(fail=failed.append, give_up=lambda *_: False)
             runs._trainings[run] = cast(Training, training)
@@ -333,7 +340,7 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
 def test_a_worker_that_cannot_be_made_ready_takes_nothing_from_the_run_that_has_the_vm(cluster: Path) -> None:
     with in_charge(cluster) as controller:
         controller._recorder.record(events.ClusterLeased(ports={"a": 0, "b": 1}, workers={"0": "a"}, ahead={"0": "b"}))
-        runs = controller._runs = Runs(cluster, controller._recorder, controller._link)
+        runs = conducted_runs(controller, cluster)
         runs._trainings["b"] = cast(Training, SimpleNamespace())  # which is asked nothing
         line = {"kind": "process.gave_up", "run": "b", "role": "worker", "name": "worker-0"}
         tell(controller, {**line, "time": time.time_ns(), "said": "Killed"})
@@ -347,7 +354,7 @@ def test_where_what_reads_for_trials_keeps_ending_those_on_its_vm_fail(cluster: 
             controller._recorder.record(events.TrainDeclared(run=run, spec=spec))
         leased = {"0": "s-0", str(place(0, 1)): "s-1", "1": "s-2"}
         controller._recorder.record(events.ClusterLeased(ports={"s-0": 0, "s-1": 1, "s-2": 2}, workers=leased))
-        runs = controller._runs = Runs(cluster, controller._recorder, controller._link)
+        runs = conducted_runs(controller, cluster)
         for run in ("s-0", "s-1", "s-2"):
             fail = lambda why, run=run: failed.append(f"{run}: {why}")  # noqa: E731
             runs._trainings[run] = cast(Training, SimpleNamespace(fail=fail))

@@ -13,13 +13,13 @@ from tests.controller.test_agent_lines import cluster as cluster
 from tests.controller.test_agent_lines import in_charge
 from tests.controller.test_agent_lines import served as served
 from transient_magics.controller.decisions.admission import Server
-from transient_magics.controller.runs.conduct import Runs
-from transient_magics.controller.runs.training import Training
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.link import Link, Work
 from transient_magics.controller.works import Tick
 from transient_magics.journal import events
+from transient_magics.works.runs.conduct import Runs
+from transient_magics.works.runs.training import Training
 
 
 class Told:

@@ -11,9 +11,9 @@ import pytest
 
 from transient_magics.controller import artifacts
 from transient_magics.controller.artifacts import Artifact, bring
-from transient_magics.controller.bags import arrivals
 from transient_magics.errors import ForeignError, RoomError
 from transient_magics.protocol.bag.events import BagResult
+from transient_magics.works.bags import artifacts as of_bags
 
 NEW = b"new"
 FILE = Artifact("result", ("jobs/job-1/result",), most=10, digest=hashlib.sha256(NEW).hexdigest())
@@ -91,7 +91,7 @@ async def test_arrays_and_surrogates_that_hold_anything_else_are_refused(folder:
     result = BagResult(
         bag="bag-1", job=0, attempt=1, returned={"p": 1.0}, seconds=1.0, arrays="0.npz", bytes=3, digest=FILE.digest
     )
-    for artifact in (arrivals.arrays(result), arrivals.surrogate("bag-1", 4)):
+    for artifact in (of_bags.arrays(result), of_bags.surrogate("bag-1", 4)):
         with pytest.raises(ForeignError):
             await bring(artifact, folder, Elsewhere(dict.fromkeys(artifact.files, NEW)))
     assert "bags/bag-1/results/0.npz" not in content(folder)

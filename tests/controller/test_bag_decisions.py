@@ -17,10 +17,6 @@ import pytest
 
 from tests.panels.stories import declaration
 from transient_magics.controller import artifacts, on_vm
-from transient_magics.controller.bags import arrivals, conduct
-from transient_magics.controller.bags.conduct import Bags, _Follower
-from transient_magics.controller.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
-from transient_magics.controller.dask.conduct import Dasks
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
@@ -34,6 +30,11 @@ from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.names import is_name
 from transient_magics.protocol.study import parse_space
+from transient_magics.works.bags import artifacts as of_bags
+from transient_magics.works.bags import conduct
+from transient_magics.works.bags.conduct import Bags, _Follower
+from transient_magics.works.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
+from transient_magics.works.dask.conduct import Dasks
 
 Block = list[tuple[int, bytes]]
 SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_hours=2.0)
@@ -131,7 +132,7 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
 def test_another_driver_is_heard_though_the_clock_of_the_one_before_was_ahead(
     tmp_path: Path, recorder: Recorder
 ) -> None:
-    bags = Bags(tmp_path, recorder, lambda vm: None, cast("Any", None))
+    bags = Bags(tmp_path, recorder, lambda vm: None, {})
     moment = time.time_ns()
     bag = lambda: recorder.state.bags["bag-1"]  # noqa: E731
     for event in dask(1, over=True):
@@ -192,7 +193,7 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
     link = SimpleNamespace(connection=connection)
     recording, stopped = Recording(), list[tuple[str, str]]()
     dasks = SimpleNamespace(end=lambda *told: stopped.append(told))
-    bags = Bags(tmp_path, cast("Any", recording), lambda vm: cast("Any", link), cast("Any", dasks))
+    bags = Bags(tmp_path, cast("Any", recording), lambda vm: cast("Any", link), {"dask": cast("Any", dasks)})
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]
     assert recording.state.bags["bag-1"].phase == "failed", "more of it is not taken, and nobody would hear of its end"
@@ -209,7 +210,7 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
     def taking(packed: Path, header: Path) -> None:
         taken.append((header.read_bytes(), packed.read_bytes()))
 
-    monkeypatch.setattr(arrivals, "check_surrogate", taking)
+    monkeypatch.setattr(of_bags, "check_surrogate", taking)
     learnt = {**b.BagLearnt(bag="bag-1", batch=0, results=1, model="gp").to_dict(), "time": time.time_ns()}
 
     class Connection:
@@ -233,7 +234,7 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
     state = state_of(*dask(1), *COMPUTED[:5])
     recorder = SimpleNamespace(state=state, record=lambda event: True, note=lambda source, what: None)
     link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(end=lambda *told: None)
-    bags = Bags(tmp_path, cast("Any", recorder), lambda vm: cast("Any", link), cast("Any", dasks))
+    bags = Bags(tmp_path, cast("Any", recorder), lambda vm: cast("Any", link), {"dask": cast("Any", dasks)})
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert taken == [(b"surrogate.json", b"surrogate.npz")]
 
@@ -243,7 +244,7 @@ async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(
 ) -> None:
     left, noted = [0, 0, 2**40], list[str]()
     monkeypatch.setattr(artifacts, "room", lambda folder: left.pop(0))
-    monkeypatch.setattr(arrivals, "check_arrays", lambda path: None)
+    monkeypatch.setattr(of_bags, "check_arrays", lambda path: None)
     monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.0)
     told = b.BagResult(
         bag="bag-1", job=1, attempt=1, returned={"y": 1.0}, seconds=1.0, arrays="1.npz",
@@ -267,7 +268,7 @@ async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(
     state = state_of(*dask(1), *COMPUTED[:5])
     recorder = SimpleNamespace(state=state, record=lambda event: True, note=lambda source, what: noted.append(what))
     link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(end=lambda *told: None)
-    bags = Bags(tmp_path, cast("Any", recorder), lambda vm: cast("Any", link), cast("Any", dasks))
+    bags = Bags(tmp_path, cast("Any", recorder), lambda vm: cast("Any", link), {"dask": cast("Any", dasks)})
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert ["no room" in each for each in noted] == [True, True, False], "and it is said as long as it is so"
     assert not left
@@ -296,7 +297,7 @@ def test_one_whose_declaration_cannot_be_read_is_told_of(tmp_path: Path, recorde
     folder = tmp_path / layout.BAGS / "bag-2"
     folder.mkdir(parents=True)
     (folder / layout.BAG).write_text("{", encoding="utf-8")
-    Bags(tmp_path, recorder, lambda vm: None, cast("Any", None)).declare_waiting()
+    Bags(tmp_path, recorder, lambda vm: None, {}).declare_waiting()
     assert recorder.state.trouble.startswith("The declaration of bag-2 cannot be read: ")
     assert "bag-2" not in recorder.state.bags
 
@@ -304,7 +305,7 @@ def test_one_whose_declaration_cannot_be_read_is_told_of(tmp_path: Path, recorde
 async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bags = Bags(tmp_path, recorder, lambda vm: None, Dasks(tmp_path, recorder, lambda vm: None, lambda: ""))
+    bags = Bags(tmp_path, recorder, lambda vm: None, {"dask": Dasks(tmp_path, recorder, lambda vm: None)})
     full = True
 
     def write(path: Path, content: str) -> None:
@@ -332,7 +333,7 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
 ) -> None:
     monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(conduct, "_SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(arrivals, "check_arrays", lambda path: None)
+    monkeypatch.setattr(of_bags, "check_arrays", lambda path: None)
     free = 0
     monkeypatch.setattr(artifacts, "room", lambda folder: free)
     results = tmp_path / "bags" / "bag-1" / "results"
@@ -367,9 +368,7 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
         events.DaskEnded(dask="bag-1-1", state="finished", reason="its bag is over"),
     ):  # fmt: skip
         recorder.record(event)
-    bags = Bags(
-        tmp_path, recorder, lambda vm: cast("Any", link), Dasks(tmp_path, recorder, lambda vm: None, lambda: "")
-    )
+    bags = Bags(tmp_path, recorder, lambda vm: cast("Any", link), {"dask": Dasks(tmp_path, recorder, lambda vm: None)})
     bag = lambda: recorder.state.bags["bag-1"]  # noqa: E731
     async with asyncio.TaskGroup() as group, asyncio.timeout(30):
         tasks = Tasks(group, recorder.changed.set, recorder.note)

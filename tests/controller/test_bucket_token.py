@@ -14,10 +14,10 @@ import pytest
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.cloud import BoundedToken, Reach
-from transient_magics.controller.runs.bucket_token import FOR_RECORDS, NAME, TokenKeeper, reaches, tokens
 from transient_magics.errors import AccessError, CloudError
 from transient_magics.protocol.run import RunSpec
 from transient_magics.remote import Connection, generate_key
+from transient_magics.works.runs.bucket_token import FOR_RECORDS, NAME, TokenKeeper, reaches, tokens
 
 FOLDER = "transient/runs/run-1"
 
@@ -94,7 +94,7 @@ async def test_a_refusal_is_told_and_the_next_attempt_comes_by_itself(
     vm: tuple[Vm, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine, place = vm
-    monkeypatch.setattr("transient_magics.controller.runs.bucket_token._FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("transient_magics.works.runs.bucket_token._FIRST_PAUSE", 0.05)
     service, connection = Service(), await machine.connect()
 
     async def the_connection() -> Connection:

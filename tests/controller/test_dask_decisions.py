@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.client.text import screens
-from transient_magics.controller.dask import certificates
-from transient_magics.controller.dask.decisions import END_SECONDS, Begin, End, Stop, decide, parts
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.journal import ClusterState, Event, bill, events, replay
 from transient_magics.protocol import layout
@@ -22,6 +20,8 @@ from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.dask.versions import mismatch, versions
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.vm_events import from_dask
+from transient_magics.works.dask import certificates
+from transient_magics.works.dask.decisions import END_SECONDS, Begin, End, Stop, decide, parts
 
 AT = 1_800_000_000
 NOBODY = frozenset[str]()

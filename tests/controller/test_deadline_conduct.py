@@ -15,8 +15,6 @@ import pytest
 from tests.deadlines.test_deadline_decisions import story
 from transient_magics.client import text
 from transient_magics.client.text.deadlines import moment
-from transient_magics.controller.deadlines import conduct
-from transient_magics.controller.deadlines.conduct import Deadlines
 from transient_magics.controller.record import Recorder
 from transient_magics.deadlines import outlook
 from transient_magics.deadlines.decisions import Verdict, decide
@@ -26,6 +24,8 @@ from transient_magics.errors import ClusterError
 from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.wishes import wish
+from transient_magics.works.runs import deadlines as conduct
+from transient_magics.works.runs.deadlines import Deadlines
 
 
 class Desk:

@@ -26,9 +26,6 @@ from transient_magics.controller.opening import Opening
 from transient_magics.controller.placement import attaching
 from transient_magics.controller.placement.mirror import Mirror
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs import checking
-from transient_magics.controller.runs.conduct import Runs
-from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
@@ -38,6 +35,9 @@ from transient_magics.journal.declared import waiting
 from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
+from transient_magics.works.runs import checking
+from transient_magics.works.runs.conduct import Runs
+from transient_magics.works.runs.training import Training
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
 SPEC = ClusterSpec(
@@ -199,7 +199,7 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
         begun.append((run, own))
         return cast(Training, SimpleNamespace())
 
-    monkeypatch.setattr("transient_magics.controller.runs.conduct.Training", training)
+    monkeypatch.setattr("transient_magics.works.runs.conduct.Training", training)
     with taken_back(home) as controller:
         fleet = cast(Fleet, SimpleNamespace(training_refused="", link=None, storage=None, bounded_token=None))
         runs = Runs(home, controller._recorder, controller._link)

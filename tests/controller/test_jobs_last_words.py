@@ -31,7 +31,7 @@ from transient_magics.remote import Connection, generate_key
 from transient_magics.runtime.jobs import archive
 from transient_magics.spec import WORKER
 from transient_magics.works.jobs import conduct
-from transient_magics.works.jobs.archives import CUT, add_tail
+from transient_magics.works.jobs.artifacts import CUT, add_tail
 from transient_magics.works.jobs.conduct import Jobs
 
 SAID = "begins\nworks\ndone at 208\n"

@@ -28,6 +28,7 @@ from transient_magics.panels.wishes import wish
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Weibull
 from transient_magics.planner.lifetimes.study import best_known, risk
+from transient_magics.works.runs.conduct import Runs
 
 NAMES = ("worker-0", "worker-1", "worker-2")
 
@@ -63,7 +64,8 @@ class Desk:
             runs = events.VmRunning(vm=name, address="10.0.0.1", vm_id=str(number))
             for event in (asked, runs, events.VmReady(vm=name)):
                 self.recorder.record(replace(event, time=round(at * 1e9)))
-        self.reclaims, self.provider, self.until = Reclaims(folder, self.recorder), Provider(), time.time() + 60
+        runs = Runs(folder, self.recorder, lambda vm: None)
+        self.reclaims, self.provider, self.until = Reclaims(self.recorder, [runs]), Provider(), time.time() + 60
 
     def wants(self, number: int, *ids: str) -> None:
         self.reclaims.told(WantedBack(number, ids or ("0", "1", "2"), self.until))
@@ -245,7 +247,7 @@ def test_the_riskiest_are_those_that_die_soonest_at_their_age(tmp_path: Path, mo
     assert risk(late, 0.1) < risk(late, 5.0), "or is worn"
     assert risk(Capped(late, 24.0), 30.0) == 1.0
     life = declare("t4x2+v100x1@us-central1-a", project=None, max_cost=None, max_hours=24.0)
-    reading = asyncio.run(measured(tmp_path, life.state, "riskiest"))
+    reading = asyncio.run(measured([], life.state, "riskiest"))
     assert reading is not None
     v100 = next(name for name, vm in life.state.vms.items() if vm.accelerator == "v100")
     model = best_known("spot", emulated=True)("v100", "us-central1")

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -22,8 +23,6 @@ from tests.examples import examples
 from tests.panels.stories import declaration
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.studies.conduct import Studies
-from transient_magics.controller.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
 from transient_magics.errors import UnknownWorkError
@@ -35,6 +34,8 @@ from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, WorkerGroup, run_store
 from transient_magics.trials import Twin, point, random_point
+from transient_magics.works.studies.conduct import Studies
+from transient_magics.works.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 
 SECOND = 10**9
 NAMES = ("lr", "units")
@@ -423,7 +424,8 @@ class RecordingStudies(Studies):
     """Studies, and the runs that they stopped in the latest tick."""
 
     def __init__(self, directory: Path, recorder: Recorder) -> None:
-        super().__init__(directory, recorder, lambda vm: None, self._stop)
+        runs = cast("Any", SimpleNamespace(stop_trial=self._stop))
+        super().__init__(directory, recorder, lambda vm: None, {"run": runs})
         self.stops: list[StopRun] = []
 
     def _stop(self, run: str, save: bool) -> None:

@@ -346,7 +346,7 @@ def stands(written: Sequence[Event]) -> None:
             assert state.spec == SPEC
             assert state.relocation is None
             for _ in range(2):
-                controller._studies.tick(Tick(IDLE, time.time(), lambda: {0: "k80", 1: "k80"}))
+                controller._works["study"].tick(Tick(IDLE, time.time(), lambda: {0: "k80", 1: "k80"}))
             trials_are_declared(controller._state, directory)
             show(controller._state)
         again = replay(read(path))

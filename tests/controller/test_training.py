@@ -17,10 +17,6 @@ from tests.remote import ssh_server
 from tests.remote.vms import Vm
 from transient_magics.client.text import run_words
 from transient_magics.cloud import BoundedToken
-from transient_magics.controller.runs import checking, checkpoint_copy, shipments, training
-from transient_magics.controller.runs.bucket_token import NAME
-from transient_magics.controller.runs.checking import possible_here
-from transient_magics.controller.runs.training import Training
 from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import ConnectionLostError, TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
@@ -29,6 +25,10 @@ from transient_magics.protocol.measures.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.remote import Connection, generate_key
 from transient_magics.runtime.files.checkpoints import Checkpoints
+from transient_magics.works.runs import checking, checkpoint_copy, shipments, training
+from transient_magics.works.runs.bucket_token import NAME
+from transient_magics.works.runs.checking import possible_here
+from transient_magics.works.runs.training import Training
 
 
 class Machine:

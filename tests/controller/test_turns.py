@@ -16,13 +16,14 @@ from transient_magics.client import commands, launching
 from transient_magics.client.configurations import StudyPreview
 from transient_magics.controller.decisions.core import BeginDeletion, Situation
 from transient_magics.controller.decisions.core import decide as decide_cluster
-from transient_magics.controller.studies import turn
+from transient_magics.controller.works import Comes, Never, Waits
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, Journal, events, now, read, replay
 from transient_magics.protocol import layout
 from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec
 from transient_magics.trials import point
+from transient_magics.works.studies import turn
 
 DECLARED: dict[str, Any] = {
     "source": "model = None", "train_steps": 10, "objective": "max accuracy", "seed": 1, "name": "m", "over": "lr=1,2",
@@ -151,7 +152,7 @@ def three(started: list[str]) -> tuple[StudySpec, ClusterSpec]:
         if name == "c":
             happened(name, events.StudyDeclared(study="m", spec=study.to_dict(), time=at))
     folder, spec, _ = folder_of("m-k80x3")
-    study = turn.of(folder)
+    study = turn.waited_for(folder)
     assert study
     return study, spec
 
@@ -162,11 +163,11 @@ def test_a_turn_comes_when_those_before_are_done_with_what_is_left_of_the_limits
     study, spec = three
     began = spec.declared_at
     second = folder_of("m-k80x2")[1]
-    assert turn.of(places.cluster("c")) is None, "a cluster of the user's waits for nobody"
-    assert turn.turn(study, spec, began + 60) == turn.Waits("m goes on on c first")
+    assert turn.waited_for(places.cluster("c")) is None, "a cluster of the user's waits for nobody"
+    assert turn.turn(study, spec, began + 60) == Waits("m goes on on c first")
     happened("c", events.StudyEnded(study="m"))
-    assert isinstance(turn.turn(study, second, began + 60), turn.Comes)
-    assert turn.turn(study, spec, began + 60) == turn.Waits("m has not begun on m-k80x2")
+    assert isinstance(turn.turn(study, second, began + 60), Comes)
+    assert turn.turn(study, spec, began + 60) == Waits("m has not begun on m-k80x2")
     own = folder_of("m-k80x2")[2]
     hourly = 1.5
     happened(
@@ -178,20 +179,20 @@ def test_a_turn_comes_when_those_before_are_done_with_what_is_left_of_the_limits
         events.VmRunning(vm="worker-0", address="10.0.0.1", time=int(1e9 * (began + 600))),
         events.VmDeleted(vm="worker-0", reason="m is over", time=int(1e9 * (began + 600 + 3600))),
     )  # fmt: skip
-    assert turn.turn(study, spec, began + 60) == turn.Waits("m goes on on m-k80x2 first")
+    assert turn.turn(study, spec, began + 60) == Waits("m goes on on m-k80x2 first")
     happened("m-k80x2", events.StudyEnded(study="m"))
-    assert turn.turn(study, spec, began + 60) == turn.Waits("m-k80x2 is deleted first")
+    assert turn.turn(study, spec, began + 60) == Waits("m-k80x2 is deleted first")
     happened("m-k80x2", events.ClusterDeleting(reason="m is over"), events.ClusterDeleted())
     found = turn.turn(study, spec, began + 2 * 3600)
-    assert isinstance(found, turn.Comes)
+    assert isinstance(found, Comes)
     assert found.spec.max_cost == pytest.approx(3.0 - hourly)
     assert found.spec.max_seconds == pytest.approx(3 * 3600.0, abs=60)
     assert found.spec.ends_at <= began + 5 * 3600 + 60, "Compute Engine ends its VMs within the study's hours"
     again = turn.turn(study, found.spec, began + 2 * 3600)
     assert again == found, "for a controller that follows on one that died"
-    assert turn.turn(study, spec, began + 6 * 3600) == turn.Never("its limit of 5 h has passed")
+    assert turn.turn(study, spec, began + 6 * 3600) == Never("its limit of 5 h has passed")
     poor = replace(study, max_cost=1.0)
-    assert turn.turn(poor, spec, began + 7200) == turn.Never("its limit of $1.00 is spent")
+    assert turn.turn(poor, spec, began + 7200) == Never("its limit of $1.00 is spent")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_study_that_ended_early_has_no_further_turn(
     study, spec = three
     happened("c", *what)
     found = turn.turn(study, spec, now())
-    assert isinstance(found, turn.Never)
+    assert isinstance(found, Never)
     assert found.reason.startswith(said)
 
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tests.controller.test_core import START, Story
 from tests.deadlines.deadline_world import HOURLY, KEPT, ON_DEMAND_HOURLY, spells, world
 from tests.examples import examples
-from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.outlook import band, end
@@ -27,6 +26,7 @@ from transient_magics.deadlines.world import World
 from transient_magics.journal import Event, events, replay
 from transient_magics.journal.deadlines import Block, DeadlineState
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
+from transient_magics.works.runs.deadline_situation import seen
 
 
 @pytest.mark.slow
@@ -97,6 +97,7 @@ def test_a_deadline_that_nothing_meets_is_told_as_soon_as_the_speed_is_known() -
 def test_without_capacity_from_the_beginning_one_on_demand_tells_the_speed() -> None:
     made = world(spells(0.0, 1e9), 4 * 3600.0, 20_000, save_every=60.0).run()
     assert made.acts[0][1].workers["cpu", ON_DEMAND] == 1
+    assert made.acts[0][1].reason.startswith("1 CPU on demand from now on: there is no Spot capacity")
     assert made.now <= made.deadline
 
 

@@ -385,7 +385,8 @@ def training(home: Path, tiny_wheel: Path, tmp_path_factory: pytest.TempPathFact
     (layers / "deep" / "sizes.py").write_text("SIZE = 64\n", encoding="utf-8")
     cluster = client.declare(client.Declaration("k80x2", name="patient", max_workers=8))
     run = client.train(
-        source=f"import tiny_package\n{SMALL_CELL}", include=(str(layers),), pip=(str(tiny_wheel),), cluster=cluster,
+        source=f"import tiny_package\nprint('printed by the cell')\n{SMALL_CELL}",
+        include=(str(layers),), pip=(str(tiny_wheel),), cluster=cluster,
         train_steps=10**7, checkpoint_steps=40, checkpoint_seconds=None, pace_seconds=PACE, check=False,
     )  # fmt: skip
     patient = Patient(cluster, run)

@@ -15,8 +15,8 @@ from typing import Any
 from tests.runtime.machine_room import PATIENCE, MachineRoom, free_ports, until
 from tests.runtime.test_training import DECLARATION, Story, assignment
 from transient_magics.cloud import BoundedToken, Reach, bounded_token
-from transient_magics.controller.runs.bucket_token import tokens
 from transient_magics.protocol.run import RunSpec
+from transient_magics.works.runs.bucket_token import tokens
 
 CELL = """
 import numpy as np

@@ -40,6 +40,11 @@ def test_the_fork_servers_of_emulated_vms_are_forked_from_a_zygote(patient: Pati
         assert "zygote_program.py" in parent_line(patient.process(vm, "agent.fork_server"))
 
 
+def test_what_the_cell_prints_is_in_the_log_of_a_worker_that_still_trains(patient: Patient) -> None:
+    assert patient.run
+    assert "printed by the cell" in patient.run.logs(patient.workers()[0], lines=1000)
+
+
 def parent_line(process: int) -> str:
     """The command line of the parent of a process."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

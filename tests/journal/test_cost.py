@@ -167,6 +167,25 @@ def test_a_longer_notice_is_billed_and_no_work_pays_it() -> None:
     assert account.lines == pytest.approx({"run-1": 0.15, START_UP: 0.005, NOTICED: 0.01})
 
 
+def test_the_first_minute_of_a_vm_that_is_taken_within_it_is_free_and_ended_work_keeps_its_cost() -> None:
+    """A VM answers after 6 s and is taken after 42 s; the run that had it ends after a minute, or after 30 s."""
+    taken, ended = Story(), Story()
+    for story in (taken, ended):
+        story.rent("worker-0", 0, 0.1)
+        story.declare_run("run-1", 0)
+        story.lease(0.1, {0: "run-1"})
+    ended.end_run("run-1", 0.5)
+    before = costs(ended.state, 33)["run-1"]
+    for story in (taken, ended):
+        story.tell(events.VmRevoked(vm="worker-0", signal="api"), 0.7)
+    taken.end_run("run-1", 1)
+    assert bill(taken.state, HOUR).lines == {}
+    assert same(costs(ended.state, HOUR)["run-1"], before)
+    paid = 0.4 / 60 * 0.3
+    assert bill(ended.state, HOUR).lines == pytest.approx({"run-1": paid, CORRECTIONS: -paid})
+    assert bill(ended.state, HOUR).total == 0
+
+
 def test_a_cluster_that_moves_pays_its_new_vms_beside_the_old_ones_by_itself() -> None:
     story = Story()
     story.rent("worker-0", 0, 0)
@@ -303,6 +322,7 @@ def test_all_lines_of_any_journal_sum_to_the_bill_and_finished_work_keeps_its_co
     for at, state in story.states[1::3]:
         account = bill(state, at)
         assert sum(account.lines.values()) == pytest.approx(account.total, abs=1e-9)
+        assert all(dollars > -1e-9 for line, dollars in account.lines.items() if line != CORRECTIONS)
         found = costs(state, at)
         assert all(cost.total >= 0 for cost in found.values())
         for name, cost in found.items():

@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 from tests.processes import until
-from transient_magics.controller.dask import certificates
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import BeginDask
 from transient_magics.protocol.bag.events import MOST_SAID
@@ -31,6 +30,7 @@ from transient_magics.runtime import dask_record
 from transient_magics.runtime.agent.dask import AgentDask
 from transient_magics.runtime.dask import said
 from transient_magics.runtime.dask.faults import Faults
+from transient_magics.works.dask import certificates
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
 PATIENCE = 120.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from tests.runtime import programs
 from tests.runtime.test_own_models import KERAS, OWN, TABLE
-from transient_magics.runtime.worker.meter import COUNT, estimate
+from transient_magics.runtime.worker.meter import COUNT, NoiseProbe, estimate
 
 # Examples are points around the origin with a covariance of VARIANCE in each of SIZE directions, the loss is half their
 # mean squared distance from the weights: the gradient is weights - mean(points), its noise VARIANCE * SIZE / batch.
@@ -150,6 +151,17 @@ def test_the_graph_measures_a_known_noise_and_applies_nothing() -> None:
         assert noise == pytest.approx(VARIANCE * SIZE, rel=0.05)
         assert squared > signal
     assert dense[0] == pytest.approx(SIZE + VARIANCE * SIZE / 16, rel=0.05)
+
+
+def test_with_a_share_of_one_gradients_are_measured_beside_every_step_from_the_first_one_on() -> None:
+    graph: Any = SimpleNamespace(cleared=None, variables=[], squared=None, summed=None, examples=None)
+    always, nearly = NoiseProbe(graph, 1.0), NoiseProbe(graph, 0.99)
+    assert not always.due(0.001), "before the first step"
+    for probe in (always, nearly):
+        probe.begin(600.0)
+    assert always.due(0.001)
+    assert always.due(0.001, others=3)
+    assert not nearly.due(0.001), "the first step took longer than all time since"
 
 
 def gradients(random: np.random.Generator, weights: np.ndarray, batch: int, count: int) -> np.ndarray:

@@ -20,8 +20,8 @@ from transient_magics.runtime.files.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.training
 
-# With a share without bound gradients are measured beside every step, however fast the machine is.
-OWN = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "pace_seconds": None, "noise_share": 1e6}
+# With a share of 1 gradients are measured beside every step, however fast the machine is.
+OWN = {**DECLARATION, "model": "", "hparams_set": "", "problem": "", "pace_seconds": None, "noise_share": 1.0}
 DATA = """
 import numpy as np
 from sklearn.datasets import load_digits

@@ -18,9 +18,6 @@ from unittest import mock
 
 from tests import virtual_time as loop
 from tests.simulation.clock import Clock
-from transient_magics.controller.bags.conduct import Bags
-from transient_magics.controller.dask.conduct import Dasks
-from transient_magics.controller.deadlines.situation import seen
 from transient_magics.controller.decisions.core import (
     Arrive,
     BeginDeletion,
@@ -36,8 +33,6 @@ from transient_magics.controller.decisions.core import (
 from transient_magics.controller.decisions.ledger import Leases, leases
 from transient_magics.controller.decisions.moving import meant
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.runs.conduct import Runs
-from transient_magics.controller.studies.conduct import Studies
 from transient_magics.controller.vms.machines import requested
 from transient_magics.controller.works import Tick
 from transient_magics.deadlines.decisions import decide as decide_deadline
@@ -52,7 +47,12 @@ from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import WORKER, ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.works.bags.conduct import Bags
+from transient_magics.works.dask.conduct import Dasks
 from transient_magics.works.jobs.conduct import Jobs
+from transient_magics.works.runs.conduct import Runs
+from transient_magics.works.runs.deadline_situation import seen
+from transient_magics.works.studies.conduct import Studies
 
 BEGAN = 1_767_225_600.0
 """2026-01-01 00:00:00 UTC, when every cluster here is declared."""
@@ -93,6 +93,13 @@ class _Tasks:
         """Leave it out."""
 
 
+class _Stops:
+    """The runs of a study, as far as it ends them."""
+
+    def __init__(self, stop: Callable[[str, bool], None]) -> None:
+        self.stop_trial = stop
+
+
 class Steps:
     """One cluster of `workers` K80s, and the work on it.
 
@@ -123,10 +130,10 @@ class Steps:
         self._recorder = Recorder(self._journal, ClusterState())
         self._tasks = cast(Any, _Tasks())
         self._runs = Runs(directory, self._recorder, lambda vm: None)
-        self._studies = Studies(directory, self._recorder, lambda vm: None, self._stop_run)
+        self._studies = Studies(directory, self._recorder, lambda vm: None, {"run": cast(Any, _Stops(self._stop_run))})
         self._jobs = Jobs(directory, self._recorder, lambda vm: None)
-        self._dasks = Dasks(directory, self._recorder, lambda vm: None, lambda: "")
-        self._bags = Bags(directory, self._recorder, lambda vm: None, self._dasks)
+        self._dasks = Dasks(directory, self._recorder, lambda vm: None)
+        self._bags = Bags(directory, self._recorder, lambda vm: None, {"dask": self._dasks})
         self._going: set[str] = set()
         self._joined = 0
         self._archive = 0

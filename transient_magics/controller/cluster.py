@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from ..files import write_atomically
 from ..journal import ClusterState, Journal, encode, events, now, read, replay
 from ..journal.declared import agree, agree_to_move, agreed, differences, resized, was_governed
 from ..kinds import KINDS, load
-from ..protocol import agent_commands, jsonl, layout
+from ..protocol import jsonl, layout
 from ..protocol.agent_commands import DISPATCHER, INPUT
 from ..protocol.cluster_commands import (
     Agree,
@@ -28,17 +27,12 @@ from ..protocol.cluster_commands import (
     Command,
     Declare,
     Delete,
-    Evaluate,
-    ExtendStudy,
     GiveUp,
     Logs,
-    Move,
     Ping,
-    Profile,
     Relocate,
     Resize,
     Revoke,
-    Save,
     Stop,
 )
 from ..protocol.job import NOTICE_SECONDS
@@ -47,10 +41,7 @@ from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store
 from ..version import VERSION
 from . import skew
 from .agreement.provenance import LEFT_OUT, sift, sifted_until
-from .bags.conduct import Bags
 from .commands import PATIENCE, serve, still_looking
-from .dask.conduct import Dasks
-from .deadlines.conduct import Deadlines
 from .decisions.core import (
     Arrive,
     BeginDeletion,
@@ -76,16 +67,13 @@ from .placement.seat import Seat
 from .reclaiming import Reclaims, measured
 from .record import Recorder
 from .relocation import Mover
-from .runs.conduct import Runs
-from .studies import turn
-from .studies.conduct import Studies
 from .tasks import Tasks
 from .vms.access import Access
 from .vms.advice import Adviser
 from .vms.fleet import Fleet
 from .vms.link import Link
 from .vms.logs import last_lines
-from .works import Tick, Works
+from .works import Comes, Never, Tick, Turn, Waits, Works, refuse_when_ending
 
 log = logging.getLogger(__name__)
 
@@ -112,11 +100,8 @@ class Controller:
         self._taken: set[str] = set()
         """VMs that Compute Engine was told to take back, and whose notice may not have come yet."""
         self._recorder: Recorder
-        self._runs: Runs
-        self._studies: Studies
-        self._works: Mapping[str, Works[Any]]
+        self._works: dict[str, Works[Any]] = {}
         """The work of each kind, in the order in which the control loop takes them."""
-        self._deadlines: Deadlines
         self._mover: Mover
         self._reclaims: Reclaims
         self._copies: Copies | None = None
@@ -128,9 +113,6 @@ class Controller:
 
     def _link(self, vm: str) -> Link | None:
         return self._fleet.link(vm) if self._fleet else None
-
-    def _training_refused(self) -> str:
-        return self._fleet.training_refused if self._fleet else ""
 
     async def run(self) -> None:
         """Take charge; return when the cluster is gone, or in the charge of a controller elsewhere."""
@@ -155,7 +137,7 @@ class Controller:
                     self._recorder.record(events.ClusterDeleted())
                     return
                 self._waits = ""
-                self._runs.declare_waiting()
+                self._declare_waiting()
                 async with Access(self._declared) as access:
                     if await Opening(self._directory, self._recorder, access).open():
                         adviser = Adviser(self._recorder, access)
@@ -166,16 +148,11 @@ class Controller:
     def _take_up(self, recorder: Recorder) -> None:
         """Create what conducts each kind of work that the cluster may have."""
         self._recorder = recorder
-        self._runs = Runs(self._directory, recorder, self._link)
-        self._studies = Studies(self._directory, recorder, self._link, self._runs.stop_trial)
-        dasks = Dasks(self._directory, recorder, self._link, self._training_refused)
-        bags = Bags(self._directory, recorder, self._link, dasks)
-        packages = [kind.name for kind in KINDS.values() if kind.package]
-        loaded = [load(name, "conduct").create(self._directory, recorder, self._link) for name in packages]
-        self._works = {works.kind: works for works in (self._studies, self._runs, *loaded, bags, dasks)}
-        self._deadlines = Deadlines(recorder, self._runs.save_run, self._runs.stop_trial)
-        self._mover = Mover(self._directory, recorder, self._runs)
-        self._reclaims = Reclaims(self._directory, recorder)
+        for kind in KINDS:
+            works = load(kind, "conduct").WORKS
+            self._works[kind] = works(self._directory, recorder, self._link, self._works)
+        self._mover = Mover(self._directory, recorder, self._works.values())
+        self._reclaims = Reclaims(recorder, self._works.values())
 
     def _begin_journal(self) -> None:
         """Write its first lines: at the very begin, or where nothing of it can be read any more."""
@@ -184,28 +161,34 @@ class Controller:
         begin_without_journal(self._directory, self._recorder, self._works.values())
 
     async def _turn_comes(self) -> bool:
-        """Wait until the clusters of a study that come before this one are done; False where that is never.
+        """Wait until the clusters that come before this one, such as those of a study, are done.
 
-        With its turn the cluster is declared anew: its limits are what is left of the study's, from now on.
+        False where that is never. With its turn the cluster is declared again: its limits are what is left from now on.
         """
-        study = turn.of(self._directory)
-        if study is None or self._state.vms:
+        if self._state.vms:
             return True
         while self._state.phase != "deleting":
-            match turn.turn(study, self._declared, now()):
-                case turn.Comes(spec):
+            match self._turn():
+                case None:
+                    return True
+                case Comes(spec):
                     self._declared = spec
                     write_atomically(self._directory / layout.SPEC, json.dumps(spec.to_dict(), indent=1))
                     self._recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
                     self._recorder.note("turn", "")
                     return True
-                case turn.Never(reason):
+                case Never(reason):
                     self._recorder.begin_deletion(reason)
-                case turn.Waits(what):
+                case Waits(what):
                     self._waits = what
                     self._recorder.note("turn", f"{self._declared.name} waits for its turn: {what}")
                     await self._recorder.change(_TICK_SECONDS)
         return False
+
+    def _turn(self) -> Turn | None:
+        """Return the first turn that a kind of work has something to say about."""
+        turns = (works.turn(self._declared, now()) for works in self._works.values())
+        return next((turn for turn in turns if turn), None)
 
     def _hold_to_what_was_declared(self, known: ClusterSpec) -> None:
         """Sift the journal after a time in which a VM wrote it: nothing that it says decides what this machine rents.
@@ -248,7 +231,8 @@ class Controller:
             fleet = self._fleet = Fleet(
                 self._directory, recorder, access, self._tasks, self._agent_line, self._reclaims.told
             )
-            self._runs.take_charge(fleet, self._tasks)
+            for works in self._works.values():
+                works.take_charge(fleet, self._tasks)
             self._in_charge.set()
             self._tasks.do("poll", fleet.poll)
             self._tasks.do("write", recorder.keep_writing)
@@ -263,16 +247,14 @@ class Controller:
                 if not self._directory.exists():
                     self._recorder.begin_deletion("its folder on this machine was removed")
                 at = skew.now(access.engine.ahead)
-                if not self._state.relocation:
-                    self._deadlines.look(at)
+                for works in self._works.values():
+                    works.demand(at)
                 self._reclaims.look(self._tasks, fleet, at)
                 self._note_agreement()
                 self._carry_out(fleet, self._situation(at, access, fleet))
                 fleet.keep_links()
                 fleet.keep_changing()
                 self._tick_works(at)
-                if self._state.phase == "deleting" and self._state.active_run:
-                    self._tasks.do("end", self._runs.end_all)
                 if self._state.phase == "deleting" and not self._state.living:
                     await self._keep_copies(fleet, once=True)
                     await fleet.verify_gone()
@@ -303,10 +285,13 @@ class Controller:
             await asyncio.sleep(EVERY_SECONDS)
 
     def _situation(self, at: float, access: Access, fleet: Fleet) -> Situation:
+        unprepared: set[str] = set()
+        for works in self._works.values():
+            unprepared.update(works.unprepared())
         return Situation(
             at, self._state, self._saved_ahead, ahead=now() - at,
             answering=fleet.answering, silent=fleet.silent(), here=here(), isolated=access.isolated,
-            unprepared=self._runs.unprepared(),
+            unprepared=unprepared,
         )  # fmt: skip
 
     def _carry_out(self, fleet: Fleet, situation: Situation) -> None:
@@ -321,7 +306,8 @@ class Controller:
                     self._recorder.begin_deletion(decision.reason)
                 case SaveAhead():
                     self._saved_ahead = True
-                    self._runs.save_ahead()
+                    for works in self._works.values():
+                        works.save_ahead()
                 case TellReady():
                     seconds = now() - self._state.declared_at
                     self._recorder.record(events.ClusterReady(workers=decision.workers, seconds=seconds))
@@ -338,10 +324,19 @@ class Controller:
         """Begin what was declared, and do what is due, for each kind of work."""
         tick = Tick(self._tasks, at, partial(self._worker_slots, at))
         for works in self._works.values():
-            may_begin = works.begins_while_moving or not self._state.relocation
-            if may_begin and self._state.phase != "deleting":
+            if self._state.phase != "deleting" and self._may_begin(works.kind):
                 works.declare_waiting()
             works.tick(tick)
+
+    def _declare_waiting(self) -> None:
+        """Begin what was declared before this controller began: it may decide which VMs are requested first."""
+        for works in self._works.values():
+            if self._may_begin(works.kind):
+                works.declare_waiting()
+
+    def _may_begin(self, kind: str) -> bool:
+        """Whether work of this kind may begin now: most kinds need VMs that stay."""
+        return KINDS[kind].moves or not self._state.relocation
 
     def _worker_slots(self, now: float) -> dict[int, str]:
         """The places of workers, each with its GPU."""
@@ -363,7 +358,8 @@ class Controller:
                 self._metering = self._metering or Metering(self._recorder)
                 self._metering.counted(vm, line, now())
             case ProcessGaveUp() if (line.name, line.role) in ((vm, state.role), (_BESIDE.get(state.role),) * 2):
-                self._runs.gave_up(state, line)
+                for works in self._works.values():
+                    works.gave_up(state, line)
             case ProcessUnfit() if (line.name, line.role) == (vm, WORKER):
                 if state.living and not state.failure:
                     self._recorder.record(events.VmUnfit(vm=vm, reason=line.reason))
@@ -404,28 +400,15 @@ class Controller:
             case Ping():
                 return {"pid": os.getpid(), "trouble": self._recorder.trouble}
             case Declare():
-                self._refuse_when_ending()
-                if not self._works[command.kind].begins_while_moving:
+                refuse_when_ending(self._state)
+                if not self._may_begin(command.kind):
                     self._refuse_when_moving()
                 self._works[command.kind].declare(command.name)
             case Stop():
                 self._state.refuse_unknown(command.kind, command.name)
                 await self._works[command.kind].stop(command.name, command.reason)
-            case Move():
-                self._runs.move(command.run, command.before)
-            case ExtendStudy():
-                self._refuse_when_ending()
-                self._studies.extend(command.study, command.trials, command.request)
-            case Save():
-                await self._runs.ask_chief(agent_commands.Save(run=command.run))
-            case Evaluate():
-                await self._runs.ask_chief(agent_commands.Evaluate(run=command.run))
-            case Profile():
-                self._runs.trace(command.run, command.worker)
             case Agree(run=""):
                 self._reclaims.agree(command.proposal)
-            case Agree():
-                self._deadlines.agree(command.run, command.proposal)
             case Delete():
                 self._recorder.begin_deletion(command.reason)
             case Revoke():
@@ -435,21 +418,21 @@ class Controller:
             case Resize():
                 await self._resize(ClusterSpec.from_dict(command.spec), command.give_up)
             case Relocate():
-                self._refuse_when_ending()
+                refuse_when_ending(self._state)
                 wanted = ClusterSpec.from_dict(command.spec)
                 if not command.agreed:
-                    return await self._mover.offer(wanted, self._fleet)
-                await self._mover.begin(wanted, self._fleet)
+                    return await self._mover.offer(wanted)
+                await self._mover.begin(wanted)
             case Logs():
                 text = await last_lines(
                     self._directory, self._state, self._fleet, command.vm, command.run, command.lines
                 )
                 return {"text": text}
+            case _:
+                for works in self._works.values():
+                    if await works.obey(command):
+                        break
         return {}
-
-    def _refuse_when_ending(self) -> None:
-        if self._state.phase in ("deleting", "deleted"):
-            raise ClusterError(f"{self._declared.name} is being deleted", fix="Declare another cluster.")
 
     def _refuse_when_moving(self) -> None:
         if self._state.relocation:
@@ -465,7 +448,7 @@ class Controller:
 
     async def _change_machine(self, name: str, machine_type: str) -> None:
         await self._until_in_charge()
-        self._refuse_when_ending()
+        refuse_when_ending(self._state)
         self._refuse_when_moving()
         if event := asked(self._state, name, machine_type, now()):
             self._recorder.record(event)
@@ -493,11 +476,11 @@ class Controller:
     async def _resize(self, wanted: ClusterSpec, give_up: GiveUp | None) -> None:
         chosen = give_up or self._recorder.spec.give_up
         policy = None if chosen == "ask" else chosen
-        known = await measured(self._directory, self._state, policy) if policy else None
+        known = await measured(self._works.values(), self._state, policy) if policy else None
         if give_up and known is None:
             what = f"Who is the {give_up} on {self._declared.name} cannot be told: {MEASURES[give_up]}"
             raise ClusterError(what, where="--give-up", fix="Take youngest or dearest.")
-        self._refuse_when_ending()
+        refuse_when_ending(self._state)
         self._refuse_when_moving()
         assert self._state.spec
         spec = resized(self._state.spec, wanted, self._state, now())

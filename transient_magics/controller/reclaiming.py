@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..catalog import region
 from ..clock import SECONDS_PER_HOUR
 from ..errors import CloudError, ClusterError
 from ..journal import ClusterState, VmState, events, metrics, now
-from ..journal.declared import run_folder
-from ..protocol import layout
 from ..protocol.cluster_commands import GiveUp
 from ..spec import WORKER
 from .decisions.giving_up import MEASURES, compared, first_to_go, lately
 from .record import Recorder
 from .tasks import Tasks
+from .works import Works
 
 if TYPE_CHECKING:
     from .vms.access import WantedBack
@@ -35,10 +34,11 @@ _AGAIN_SECONDS = 1.0
 
 
 class Reclaims:
-    """Of one cluster, whose folder is `directory`."""
+    """What the provider wants back of one cluster; `works` is its work, a collection for each kind."""
 
-    def __init__(self, directory: Path, recorder: Recorder) -> None:
-        self._directory, self._recorder = directory, recorder
+    def __init__(self, recorder: Recorder, works: Collection[Works[Any]]) -> None:
+        self._recorder = recorder
+        self._works = works
         self._sent = set[str]()
         """VMs that Compute Engine was told to take, and whose notice may not have come yet."""
         self._refused = set[str]()
@@ -96,7 +96,7 @@ class Reclaims:
         """Propose who goes, or have them go."""
         asked = self._recorder.spec.give_up
         policy: GiveUp = "slowest" if asked is None or asked == "ask" else asked
-        known = await measured(self._directory, self._state, policy)
+        known = await measured(self._works, self._state, policy)
         self._recorder.note("reclaim", "")
         reclaim, number = self._state.reclaim, self._state.still_wanted
         if reclaim is None or not number:
@@ -125,11 +125,11 @@ def _task(vm: str) -> str:
     return f"give back {vm}"
 
 
-async def measured(directory: Path, state: ClusterState, policy: GiveUp) -> Mapping[str, float] | None:
+async def measured(works: Iterable[Works[Any]], state: ClusterState, policy: GiveUp) -> Mapping[str, float] | None:
     """What a policy goes by, by worker (`giving_up.leaving`); None where nothing tells that."""
     match policy:
         case "slowest":
-            paths = [run_folder(directory, run.name) / layout.METRICS for run in state.turns if state.has_begun(run)]
+            paths = [path for kind in works for path in kind.metrics_files()]
             return await asyncio.to_thread(_speeds, paths) or None
         case "riskiest":
             return await asyncio.to_thread(_risks, state) or None

@@ -11,17 +11,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from ..errors import ClusterError, TrainingError
-from ..journal import ClusterState, Event
+from ..journal import ClusterState, Event, VmState
 from ..journal.declared import read_declaration, waiting
 from ..kinds import KINDS
 from ..protocol import layout
+from ..protocol.cluster_commands import Command
+from ..protocol.vm_events import ProcessGaveUp
 from ..remote import Allowance
+from ..spec import ClusterSpec
 from .packages import gather
 from .record import Recorder
 from .tasks import Tasks
+from .vms.fleet import Fleet
 from .vms.link import Link
 
 log = logging.getLogger(__name__)
@@ -64,22 +68,67 @@ class Tick:
     """Returns the slots of the cluster's workers at this moment, each with its GPU."""
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The cluster's turn has not come; `what` it waits for, a clause."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comes:
+    """The cluster's turn has come, with this declaration."""
+
+    spec: ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """The cluster's turn will not come, for this reason, a clause."""
+
+    reason: str
+
+
+Turn = Waits | Comes | Never
+
+
 class Works(ABC, Generic[_Spec]):
-    """The work of one kind on the cluster in `directory`; `link` returns the link of a VM, if it has one."""
+    """The work of one kind on a cluster. The module `conduct` of a kind's package has its subclass as `WORKS`.
+
+    Parameters
+    ----------
+    directory
+        The cluster's folder.
+    recorder
+        Records events in its journal.
+    link
+        Returns the link of a VM, if it has one.
+    others
+        The cluster's work of all kinds, by kind, for a kind whose work begins work of another one.
+    """
 
     kind: ClassVar[str]
     """The name of the kind in `kinds.KINDS`."""
     spec_class: type[_Spec]
     """The class of its declarations."""
-    begins_while_moving: ClassVar[bool] = False
-    """Whether such work may be declared while the cluster moves."""
     most_event_bytes: ClassVar[int] = 16 * 2**20
     """The most that is read of the events that VMs report under one allowance, in bytes."""
 
-    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
+    ) -> None:
         self.directory = directory
         self.recorder = recorder
         self.link = link
+        self.others = others or {}
+        self.fleet: Fleet | None = None
+        """The cluster's VMs, once its controller is in charge of them."""
+        self.tasks: Tasks
+        """The controller's tasks, from then on."""
         self._gathered: set[str] = set()
         """The work whose packages are in its folder."""
         self._allowances: dict[tuple[object, ...], Allowance] = {}
@@ -107,10 +156,52 @@ class Works(ABC, Generic[_Spec]):
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
 
+    # What a kind defines if it needs it
+
     def prepare(self, name: str, spec: _Spec) -> None:
         """Make what the work needs before it begins. Raises ClusterError where it cannot begin here."""
 
+    def turn(self, spec: ClusterSpec, at: float) -> Turn | None:
+        """Return whether the cluster, which has no VM yet, may have some now. None: it waits for no other cluster."""
+        return None
+
+    def demand(self, at: float) -> None:
+        """Record which VMs the work needs from now on, before it is decided which VMs there are."""
+
+    async def obey(self, command: Command) -> bool:
+        """Carry out a command that is for this kind alone, and return whether this one was."""
+        return False
+
+    def save_ahead(self) -> None:
+        """Have all work save, because the cluster ends soon."""
+
+    def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
+        """Take note that a process on `vm` keeps ending and is not started any more."""
+
+    def metrics_files(self) -> Sequence[Path]:
+        """Return the files with the metrics of work that goes on, by which the speeds of workers are compared."""
+        return ()
+
+    def unprepared(self) -> frozenset[str]:
+        """Return the VMs at the place to which the cluster moves that do not have all that the work needs there."""
+        return frozenset()
+
+    async def moving_bytes(self) -> tuple[int, int]:
+        """Return how many bytes of checkpoints and of data follow the cluster to another place."""
+        return 0, 0
+
+    async def hand_over(self, leaves: Sequence[str], *, save: bool) -> None:
+        """Bring the work to the VMs at the place to which the cluster moves; the VMs in `leaves` are deleted.
+
+        Raises RemoteError, TrainingError or OSError where that is not possible: then it continues where it is.
+        """
+
     # What is the same for all kinds
+
+    def take_charge(self, fleet: Fleet, tasks: Tasks) -> None:
+        """Begin to conduct the work: before this it is declared and stopped only."""
+        self.fleet = fleet
+        self.tasks = tasks
 
     def folder(self, name: str) -> Path:
         """Return the folder of work on this machine."""
@@ -198,3 +289,9 @@ class Works(ABC, Generic[_Spec]):
     def allowance(self, *key: object) -> Allowance:
         """Return how much is still read of what VMs report under this key, by all who follow it in turn."""
         return self._allowances.setdefault(key, Allowance(self.most_event_bytes))
+
+
+def refuse_when_ending(state: ClusterState) -> None:
+    """Raise ClusterError where the cluster is being deleted."""
+    if state.phase in ("deleting", "deleted"):
+        raise ClusterError(f"{state.name} is being deleted", fix="Declare another cluster.")

@@ -61,7 +61,8 @@ def decide(seen: Seen) -> Verdict:
         alone = not seen.market.open and not seen.working
         first = next((kind for kind in seen.kinds if kind.on_demand is not None), None)
         if alone and first and sum(spots.values()) == sum(seen.workers.values()):
-            return Verdict({**spots, (first.gpu, ON_DEMAND): 1}, unmeasured())
+            one: Workers = {(first.gpu, ON_DEMAND): 1}
+            return Verdict({**spots, **one}, unmeasured(one))
         return Verdict(seen.workers)
     left, to_make = seen.deadline - seen.now - seen.end, max(seen.steps - seen.unsaved, 0)
     net = _net(seen, left)

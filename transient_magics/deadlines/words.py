@@ -60,9 +60,9 @@ def _worth(worth: float, price: float, gpu: str) -> str:
     return f"a step is worth {worth_}, and a Spot {gpu.upper()} makes one for {price_}"
 
 
-def unmeasured() -> str:
-    """Why one is on demand before anything is known."""
-    return "one worker on demand: there is no Spot capacity, and how fast the run is nobody knows yet"
+def unmeasured(workers: Workers) -> str:
+    """Why a VM on demand is taken before any speed is known."""
+    return f"{machines(workers)} from now on: there is no Spot capacity, and the run's speed is not measured yet"
 
 
 def spent(run: str, dollars: float) -> str:

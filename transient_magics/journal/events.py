@@ -285,7 +285,11 @@ class VmPreemptionAsked(Event):
 
 @_event("vm.preemption_notice", FACT)
 class VmPreemptionNotice(Event):
-    """Compute Engine announced that it takes the VM back in `seconds`. `noticed` is the VM's own clock, ns."""
+    """Compute Engine announced that it takes the VM back.
+
+    It documents how long that takes at most, which are `seconds`; a VM does not learn when exactly, nor that
+    `--notice` of the weather makes its end sooner. `noticed` is the VM's own clock, ns.
+    """
 
     vm: Name
     noticed: int = 0

@@ -54,6 +54,11 @@ class StudyState(Work[StudySpec]):
         return tuple(run for trial in self.trials.values() for run in trial.runs)
 
     @property
+    def ends_cluster(self) -> bool:
+        """Whether its cluster was made for it alone, and ends now that it is over."""
+        return self.spec.alone and self.over
+
+    @property
     def stopping(self) -> bool:
         """Whether it asks for no further trial. It is over once its trials have ended, too."""
         return self.stopping_at > 0

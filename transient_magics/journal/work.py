@@ -44,3 +44,8 @@ class Work(Generic[_Spec]):
     def over(self) -> bool:
         """Whether it has ended."""
         return self.phase in ("finished", "failed", "stopped")
+
+    @property
+    def ends_cluster(self) -> bool:
+        """Whether its cluster was made for it alone, and ends now that it is over."""
+        return False

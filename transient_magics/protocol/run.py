@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, str] = {
     "alarm_below": "notify when the run is slower than this share of its workers' best speeds; 0: never",
     "alarm_after": "the seconds of a worker's warm-up before its speed counts for that",
     "noise_share": "the share of its time in which a worker measures the noise of its gradients, for plans with a "
-    "target; 0: none. With --seed it is measured only if this is set",
+    "target; 0: none; 1: beside every step. With --seed it is measured only if this is set",
     "prep_threads": "how many threads of a worker, or with --prep of a preparation VM, decode records; 0: one for "
     "each core for large records, else 1",
     "confidence": "with --finish-by, how cautious the estimate of speeds is: at a lower end of what was measured",
@@ -86,9 +86,9 @@ class RunSpec:
     follow the initial values, too, and in a graph that a worker builds for a model of the cell's own the order of its
     examples and its dropout (None: these are drawn).
 
-    Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none); an
-    evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all; None: of a model of the
-    cell's own, all or as much as time allows, and 100 of one of Tensor2Tensor).
+    Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none; 1:
+    beside every step). An evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all;
+    None: of a model of the cell's own, all or as much as time allows, and 100 of one of Tensor2Tensor).
 
     Deadline: the run is to be done by `finish_by` (seconds since 1970; 0: whenever), with workers of `gpus` in `zones`
     (empty: as the cluster's), for `max_cost` US dollars at most (None: the cluster's limit). `adapt` says who changes
@@ -145,7 +145,7 @@ class RunSpec:
     wire: Literal["fp32", "bf16"] = "fp32"
     alarm_below: Annotated[float, within(0, 1)] = 0.8
     alarm_after: Amount = 30.0
-    noise_share: Amount = 0.008
+    noise_share: Annotated[float, within(0, 1)] = 0.008
     eval_steps: _AtLeastOne | None = None
     eval_batches: Count | None = None
     seed: Annotated[int, within(0, 2**31 - 1)] | None = None

@@ -1,4 +1,4 @@
-/* Where a bag's points are, what they say, and that their forms tell them apart. */
+/* The positions of a bag's points, their labels, and shapes that distinguish their states. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

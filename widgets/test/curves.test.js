@@ -8,7 +8,7 @@ import { asTable, drawings, kept, smoothed, uptodate } from "../curves.js";
 
 const LOOKS = { byStep: false, smoothing: 0, log: false };
 
-/** Three rows of so many workers. */
+/** Three rows for this number of workers. */
 function curves(workers = 2) {
   const names = [...Array(workers).keys()].map((number) => `worker-${number}`);
   return {

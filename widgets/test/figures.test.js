@@ -18,7 +18,7 @@ test("the page writes dollars, figures and ticks as the kernel does", () => {
   assert.equal(money(NaN), "-");
 });
 
-test("durations are told to the second, the minute or the hour", () => {
+test("durations have seconds, minutes or hours", () => {
   const told = [[0, "0 s"], [59.6, "1 min"], [185, "3 min 5 s"], [3600, "1 h"], [7800, "2 h 10 min"]];
   for (const [seconds, words] of told) assert.equal(duration(seconds), words);
 });

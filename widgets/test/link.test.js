@@ -31,7 +31,7 @@ test("a kernel that falls silent before the cluster is over is asked, less and l
   link.hears({ over: false });
   time.now += 11;
   link.look();
-  assert.equal(page.sent.length, 1, "what it says begins a silence anew");
+  assert.equal(page.sent.length, 1, "a message restarts the timeout");
 });
 
 test("of a cluster that is over, and by a panel without a heartbeat, nothing is asked", (t) => {

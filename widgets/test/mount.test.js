@@ -25,7 +25,7 @@ function picture(t) {
   return page;
 }
 
-test("a panel that cannot be drawn leaves its picture, and is not tried for ever", (t) => {
+test("a panel that cannot be drawn leaves its picture, and is not retried forever", (t) => {
   const page = picture(t);
   let tried = 0;
   mount({ model: MODEL }, () => { tried += 1; throw new Error("no canvas"); });

@@ -1,4 +1,4 @@
-/* Scales, lives in words, costs that go on, and lists that keep their elements. */
+/* Scales, lives in words, costs that grow, and lists that keep their elements. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -16,7 +16,7 @@ test("a scale is even where values are close, and by their logarithm where they 
   assert.equal(bent.shows(1000), false);
 });
 
-test("a part of a VM's life is told with its length by the kernel's clock", () => {
+test("a phase of a VM has its length by the kernel's clock", () => {
   const said = partWords(["worker-1", "ready", 60, 0], 4.256, 180);
   assert.match(said, /^worker-1 running from \d\d:\d\d:00 until now \(2 min\), 4.26 steps\/s$/);
   assert.match(partWords(["worker-1", "revoked", 60, 60], null, 180), /^worker-1 was revoked at \d\d:\d\d:00$/);
@@ -43,7 +43,7 @@ test("a VM is as fast as the trials on it together, while both train, and one af
   assert.equal(seldom && speedAt(seldom, 30), 3, "measured each 20 seconds, over 2 each");
 });
 
-test("a cost goes on by the hour, and is unknown where one of its parts is", () => {
+test("a cost grows by the hour, and is unknown if one of its parts is", () => {
   assert.equal(later(1, 2, 0.5), 2);
   assert.equal(money(later(1, null, 0.5)), "-");
 });
@@ -61,5 +61,5 @@ test("a list keeps what it has by its key, and two that say the same are two", (
   assert.deepEqual(show("a", "b", "b"), ["a", "b", "b"]);
   const [, first] = parent.children;
   assert.deepEqual(show("b", "c"), ["b", "c"]);
-  assert.equal(parent.children[0], first, "it is moved and not made anew");
+  assert.equal(parent.children[0], first, "it is moved and not created again");
 });

@@ -20,7 +20,7 @@ test("trials are sorted by any column, and what has no value comes last either w
   assert.deepEqual(numbers(sorted(trials, by("parameter version", trials), false)), [0, 1, 2, 10], "v10 after v2");
 });
 
-test("how long a trial took is said in seconds, minutes and hours", () => {
+test("the duration of a trial is in seconds, minutes and hours", () => {
   const column = columns(study([])).find(({ key }) => key === "hours");
   assert.equal(column.name, "time");
   assert.deepEqual([0.000722, 0.05, 3.5].map((hours) => column.words(trial(0, { hours }))), ["3 s", "3 min", "3 h 30 min"]);

@@ -79,8 +79,8 @@ def _losses() -> tuple[Option, ...]:
         ),
         flag(
             "--notice",
-            "the time from the notice of a preemption to the VM's end, 120s at most; scaled: 30 s of the "
-            "time that --hours-per-minute makes faster",
+            "the time from the notice of a preemption to the VM's end, 120s at most, of which VMs and events know "
+            "nothing; scaled: 30 s of the time that --hours-per-minute makes faster",
             str,
             default="30s",
             choices=("30s", "0s", "scaled"),

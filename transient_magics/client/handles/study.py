@@ -19,7 +19,7 @@ from ...protocol.study import StudySpec
 from .. import commands, text
 from ..following.home import until_home
 from ..results.for_optuna import optuna_study
-from ..results.trials import Configurations, best_of, best_so_far, configurations, frame_of
+from ..results.trials import Configurations, best_of, best_so_far, configurations, frame_of, parameter_columns
 from .handle import Handle
 from .run import Run
 
@@ -131,18 +131,21 @@ class Study(Handle[StudyState, "Trial | None"]):
 
         Columns: trial, state, value (of the objective, of several runs their mean), a column for each parameter, runs
         (their names), steps (of all of them), seconds (from when it was asked for to its end), dollars (what its runs
-        cost, as `Run.cost` counts it), best (of all so far), reason (why it has no value).
+        cost, as `Run.cost` counts it), best (of all so far), reason (why it has no value). A parameter with the name of
+        another column is `params_NAME`, as in Optuna's DataFrame.
         """
-
         begun = self.begun or [(self.cluster.state, self.state)]
         best = best_of([study for _, study in begun])
+        first, last = ["trial", "state", "value"], ["runs", "steps", "seconds", "dollars", "best", "reason"]
+        names = [each.name for each in begun[0][1].spec.dimensions]
+        columns = parameter_columns(names, [*first, *last])
         rows: list[dict[str, Any]] = []
         for state, study in begun:
             by_name = costs(state, now())
             rows += [
                 {
                     "trial": study.spec.first + trial.number, "state": trial.state, "value": trial.value,
-                    **trial.params, "runs": list(trial.runs),
+                    **{columns[name]: value for name, value in trial.params.items()}, "runs": list(trial.runs),
                     "steps": sum(state.runs[run].step for run in trial.runs if run in state.runs),
                     "seconds": (trial.told_at or now()) - trial.asked_at,
                     "dollars": sum(by_name[run].total for run in trial.runs if run in by_name),
@@ -150,10 +153,7 @@ class Study(Handle[StudyState, "Trial | None"]):
                 }
                 for trial in study.trials.values()
             ]  # fmt: skip
-        study = begun[0][1]
-        names = [each.name for each in study.spec.dimensions]
-        columns = ["trial", "state", "value", *names, "runs", "steps", "seconds", "dollars", "best", "reason"]
-        frame = frame_of(rows, columns, names)
+        frame = frame_of(rows, [*first, *columns.values(), *last], list(columns.values()))
         frame["value"] = frame["value"].astype("float64")
         return frame
 

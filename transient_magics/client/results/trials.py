@@ -6,7 +6,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -196,16 +196,17 @@ class Configurations(list[Configuration]):
 
     def frame(self) -> pandas.DataFrame:
         """As a DataFrame: for each of hours, dollars, metrics and revocations a column with the mean and one, `_sd`,
-        with the standard deviation (NaN for n = 1)."""
-
+        with the standard deviation (NaN for n = 1). A parameter with the name of another column is `params_NAME`."""
+        names = [f"{name}{end}" for name in (*self.metrics, "hours", "dollars", "revocations") for end in ("", "_sd")]
+        columns = parameter_columns(self.names, ["n", *names])
         rows = []
         for each in self:
             spreads = {**each.metrics, "hours": each.hours, "dollars": each.dollars, "revocations": each.revocations}
             figures = {f"{name}{end}": value for name, spread in spreads.items()
                        for end, value in (("", spread.mean), ("_sd", spread.sd))}  # fmt: skip
-            rows.append({**each.params, "n": each.n, **figures})
-        names = [f"{name}{end}" for name in (*self.metrics, "hours", "dollars", "revocations") for end in ("", "_sd")]
-        frame = frame_of(rows, [*self.names, "n", *names], self.names)
+            params = {columns[name]: value for name, value in each.params.items()}
+            rows.append({**params, "n": each.n, **figures})
+        frame = frame_of(rows, [*columns.values(), "n", *names], list(columns.values()))
         return frame.astype(dict.fromkeys(names, "float64"))
 
     def __repr__(self) -> str:
@@ -260,6 +261,17 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
     found.sort(key=lambda each: math.inf if (mean := known[each.trials]) is None else sign * mean)
     names = [each.name for each in parts[0][1].spec.dimensions]
     return Configurations(found, names, [goal.metric, *others], _left_out([study for _, study in parts]))
+
+
+def parameter_columns(names: Iterable[str], others: Collection[str]) -> dict[str, str]:
+    """Return the column of each parameter beside these `others`: its name, or `params_NAME` where they have that."""
+    columns: dict[str, str] = {}
+    for name in names:
+        column = name
+        while column in others or column in columns.values():
+            column = f"params_{column}"
+        columns[name] = column
+    return columns
 
 
 def frame_of(

@@ -171,7 +171,7 @@ def _words(event: Event) -> str:
             later = f" in {render_duration(event.seconds)}" if event.seconds else ""
             return f"{event.vm} is to be taken back{later}: asked by the user"
         case events.VmPreemptionNotice():
-            return f"{event.vm} will be taken back in {event.seconds:.0f} s"
+            return f"{event.vm} will be taken back within {event.seconds:.0f} s"
         case events.VmDeflated() | events.VmInflated():
             return f"{event.vm} was {_reshared(event)}"
         case events.VmMachineAsked():

@@ -28,12 +28,12 @@ from ...catalog import home_first
 from ...deadlines.seen import zones_for
 from ...journal import ClusterState, Relocation, VmState, boot_key
 from ...journal.cost import total
+from ...kinds import KINDS, having
 from ...protocol.machines import CPU
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, render_duration
 from ...spec.image import least_boot_seconds
 from . import moving
 from .capacity import Capacity
-from .given_up import empty, to_go
 from .moving import Arrive, Stay
 from .preparation import preparing
 
@@ -148,7 +148,7 @@ def decide(situation: Situation) -> list[Decision]:
     if state.spec is None or state.over:
         return []
     if state.phase == "deleting":
-        if any(not each.over for each in (*state.runs.values(), *state.jobs.values())):
+        if any(KINDS[work.kind].saves for work in state.works if not work.over):
             return list(_gone(situation))  # their last checkpoint comes home first
         # The VM on which the controller runs goes last: nobody would delete the others.
         others = [vm for vm in state.living if vm.name != state.seat]
@@ -301,8 +301,8 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
     if _is_busy(state):
         return ""
-    if alone := next((study.name for study in state.studies.values() if study.spec.alone and study.over), ""):
-        return f"{alone} is over"
+    if last := next((work.name for work in state.works if work.ends_cluster), ""):
+        return f"{last} is over"
     run = state.run
     return f"{run.name} is over" if run and run.spec.when_done == "cluster" else ""
 
@@ -315,7 +315,10 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
     declared = {(place.role, place.slot): place for place in places}
     spec = state.spec
     assert spec is not None
-    useless, given_up = {each.vm: each for each in _useless(situation)}, to_go(state)
+    useless = {each.vm: each for each in _useless(situation)}
+    given_up: dict[str, str] = {}
+    for part in having("given_up"):
+        given_up.update(part.to_go(state))
     left = state.seconds_left(situation.now)
     for vm in state.living:
         place = declared.get((vm.role, vm.slot))
@@ -379,7 +382,9 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
     state = situation.state
     numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER, PREPARATION)}
     left = state.seconds_left(situation.now)
-    unneeded = empty(state)
+    unneeded: set[int] = set()
+    for given_up in having("given_up"):
+        unneeded.update(given_up.empty(state))
     alone = spec if state.steered is None else replace(spec, fallback_seconds=None)  # the deadline decides it
     capacity = Capacity(alone, state.vms.values(), situation.now, state.advice)
     before: dict[tuple[str, int], list[VmState]] = {}
@@ -394,7 +399,7 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
             continue
         if boot_key(place.role, place.accelerator) in state.given_up:
             continue
-        if place.role in (WORKER, PREPARATION) and state.stranded and not state.active_jobs:
+        if place.role in (WORKER, PREPARATION) and state.stranded and not _needs_no_server(state):
             continue
         if place.role == WORKER and place.slot in unneeded:
             continue
@@ -416,6 +421,11 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
             replaces=lost.name if lost else None,
         )
         numbers[place.role] += 1
+
+
+def _needs_no_server(state: ClusterState) -> bool:
+    """Whether work goes on for which workers alone do."""
+    return any(work.leases and not KINDS[work.kind].needs_server for work in state.works if not work.over)
 
 
 def _next_number(state: ClusterState, role: str) -> int:

@@ -12,15 +12,13 @@ from pathlib import Path
 
 from ...cloud import CloudStorage
 from ...errors import CloudError, GoneError
-from ...kinds import load
+from ...kinds import having
 from ...protocol import layout
 from ...runtime.files.manifest import split
-from ..bags import arrivals
 
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 60.0
-_COPIED: tuple[str, ...] = (*load("job", "archives").IN_BUCKET, *arrivals.IN_BUCKET)
 
 
 class Copies:
@@ -76,7 +74,8 @@ async def keep_copies(copies: Copies, directory: Path) -> str:
 
 
 def _found(directory: Path) -> Iterator[tuple[str, tuple[int, int]]]:
-    for path in sorted(path for pattern in _COPIED for path in directory.glob(pattern)):
+    patterns = [pattern for part in having("artifacts") for pattern in part.SYNC.in_bucket]
+    for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
         if not path.name.startswith("."):
             try:
                 known = path.stat()

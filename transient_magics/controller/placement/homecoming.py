@@ -1,42 +1,32 @@
-"""Artifacts of a cluster whose controller is on a VM, brought from that VM into the cluster's folder here.
+"""Results of a cluster whose controller is on a VM, brought from that VM into the cluster's folder here.
 
 The journal says what there is. An artifact is brought when the journal tells of it, or when the VM is reached again,
-and from the bucket where the VM is gone. It is checked here as it was there.
+and from the bucket where the VM is gone. It is checked here as it was there. What work of a kind leaves, its `Sync`
+says: the module `artifacts` of the kind's package has it under this name in capitals.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-from ...errors import ClusterError, ForeignError, RoomError
-from ...journal import ClusterState, Event, JobState, RunState, events
-from ...journal.declared import declared_study, note_brought, run_folder
-from ...kinds import load
-from ...protocol import layout
-from ...protocol.bag import events as b
+from ...errors import ForeignError, RoomError
+from ...journal import ClusterState, Event
+from ...kinds import KINDS, having
 from ...remote import Connection
-from ...runtime.jobs.archive import newest
-from ...spec import ClusterSpec, run_store
-from ..artifacts import MOST_COUNTS, Artifact, Source, VmFolder, bring, follow
-from ..bags import arrivals
-from ..dask import certificates
-from ..runs import results
-from ..runs.checkpoint_copy import copy_checkpoints
-from ..studies.trial_folder import make
+from ...spec import ClusterSpec
+from ..artifacts import Artifact, Source, VmFolder, bring, follow
 from .seat import Seat
 
 log = logging.getLogger(__name__)
 
-_ARCHIVES = load("job", "archives")
-
 _AGAIN_SECONDS = 5.0
-_FOLLOWED = (layout.METRICS, layout.EVENTS)
-"""Files of a run that grow as long as it trains, and are whole at its end."""
+_Work = TypeVar("_Work")
+Action = Callable[[], Awaitable[None]]
 
 
 class Host(Protocol):
@@ -47,127 +37,114 @@ class Host(Protocol):
 
     async def live(self) -> Connection: ...
 
-    def do(self, what: str, work: Callable[[], Awaitable[None]]) -> None: ...
+    def do(self, what: str, work: Action) -> None: ...
 
     def cancel(self, what: str) -> None: ...
 
     def append(self, what: str, path: Path, lines: bytes) -> None: ...
 
 
-class Homecoming:
-    """Brings the artifacts of the cluster in `directory` from elsewhere."""
+class Sync(Generic[_Work]):
+    """Brings what work of one kind left on the controller's VM, or in the bucket, for `home`."""
 
-    def __init__(self, directory: Path, spec: ClusterSpec, host: Host) -> None:
-        self._directory, self._spec, self._host = directory, spec, host
-        self._seat = VmFolder(host.live, Seat.folder(spec.name))
-        self._done: set[Artifact] = set()
-        """Artifacts that came since this program began, or were refused."""
-        self._traces: dict[tuple[str, str], Artifact] = {}
-        """The latest trace that was told of, by run and worker."""
+    kind: ClassVar[str]
+    """The name of the kind in `kinds.KINDS`."""
+    in_bucket: ClassVar[tuple[str, ...]] = ()
+    """Patterns of files that the controller on a VM copies into the cluster's bucket, within the cluster's folder."""
+
+    def __init__(self, home: Homecoming) -> None:
+        self.home = home
 
     @property
-    def _state(self) -> ClusterState:
-        return self._host.state
+    def works(self) -> Mapping[str, _Work]:
+        """The work of the kind, by name."""
+        return cast("Mapping[str, _Work]", self.home.state.of_kind(self.kind))
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of work on this machine."""
+        return self.home.directory / KINDS[self.kind].folder / name
+
+    # What a kind defines if it needs it
+
+    @classmethod
+    def before_sending(cls, directory: Path, spec: ClusterSpec, name: str) -> None:
+        """Make what the controller on the VM needs with a declaration. Raises OSError or ValueError.
+
+        Parameters
+        ----------
+        directory
+            The cluster's folder on this machine.
+        spec
+            The cluster's declaration.
+        name
+            The work, whose folder is copied to the VM after this.
+        """
+
+    def left(self, work: _Work) -> Iterator[Artifact]:
+        """Yield all that the work has left so far and that does not grow."""
+        return iter(())
+
+    def growing(self, work: _Work) -> Iterator[Artifact]:
+        """Yield the files of the work to which lines are appended now."""
+        return iter(())
+
+    def tells(self, event: Event) -> bool:
+        """Return whether the work may have left something, or another file grows, after an event about it."""
+        return True
+
+    def tidy(self, work: _Work) -> None:
+        """Delete what the work does not need here any more."""
+
+    def makes(self, name: str) -> bool:
+        """Make the folder of work that work of this kind has begun; False where it has begun none of this name.
+
+        Raises ClusterError where the folder cannot be made.
+        """
+        return False
+
+    # What is the same for all kinds
 
     def catch_up(self) -> None:
-        """Bring what was told of before the VM was reached, and follow what grows there."""
-        for run in self._state.runs.values():
-            if run.phase == "running":
-                self._follow_metrics(run.name)
-            if run.traced:
-                self._note_trace(run.traced, again=False)
-        for job in self._state.active_jobs:
-            self._follow_outputs(job)
-        self._host.do("what was left", self._keep_up)
+        """Follow what grows, as far as it is known before the VM was reached."""
+        for work in self.works.values():
+            self._follow(work)
+            self.tidy(work)
 
-    async def _keep_up(self) -> None:
-        """Bring what was left before the VM was reached, and now and then what did not come when it was told of. Until
-        cancelled."""
-        while True:
-            for run in self._state.runs:
-                self._have_run(run)
-            for name in self._names:
-                self._begin(name)
-            await asyncio.sleep(_AGAIN_SECONDS)
+    def keep_up(self) -> None:
+        """Bring what is not here."""
+        for name in self.works:
+            self.begin(name)
 
     def react(self, event: Event) -> None:
         """Bring what a line of the journal has just told of."""
-        match event:
-            case events.TrainDeclared():
-                self._have_run(event.run)
-            case events.TrainStarted():
-                self._follow_metrics(event.run)
-            case events.TrainTraced():
-                self._note_trace(event, again=True)
-                self._begin(event.run)
-            case events.TrainFinished() | events.TrainFailed():
-                self._host.cancel(results.measured(event.run).what)
-                self._begin(event.run)
-            case events.JobBegan():
-                self._follow_outputs(self._state.jobs[event.job])
-            case events.JobKept() | events.JobInterrupted() | events.JobEnded():
-                self._begin(event.job)
-            case events.DaskEnded():
-                certificates.forget(self._directory / layout.DASKS / event.dask)
-            case b.BagResult() if event.arrays:
-                self._begin(event.bag)
-            case b.BagLearnt():
-                self._begin(event.bag)
-            case _:
-                pass
+        name = getattr(event, self.kind, "")
+        work = self.works.get(name)
+        if work is not None and self.tells(event):
+            self._follow(work)
+            self.tidy(work)
+            self.begin(name)
 
     async def bring_all(self, source: Source) -> None:
         """Bring what was left and is not here, as far as there is room for it. Raises what the source does."""
-        for run in self._state.runs:
-            if not self._has_run(run):
+        for name in self.works:
+            for what, action in self.pending(name, source).items():
                 try:
-                    self._is_own_trial(run)
-                except ClusterError as error:
-                    log.warning("%s", error)
-        for name in self._names:
-            for what, work in self._left(name, source).items():
-                try:
-                    await work()
+                    await action()
                 except RoomError as error:
                     log.warning("the %s does not come: %s", what, error)
 
-    @property
-    def _names(self) -> list[str]:
-        """All work that leaves something."""
-        return [*self._state.runs, *self._state.jobs, *self._state.bags]
-
-    def _begin(self, name: str) -> None:
+    def begin(self, name: str) -> None:
         """Bring what a piece of work left and is not here, from the VM, unless that is under way."""
-        for what, work in self._left(name, self._seat).items():
-            self._host.do(what, work)
+        for what, action in self.pending(name, self.home.seat).items():
+            self.home.do(what, action)
 
-    def _left(self, name: str, source: Source) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What a piece of work left and is not here, and how to bring it."""
+    def pending(self, name: str, source: Source) -> dict[str, Action]:
+        """Return what a piece of work left and is not here, and how to bring it."""
         found = dict.fromkeys(artifact.what for artifact in self._missing(name))
-        left: dict[str, Callable[[], Awaitable[None]]] = {
-            what: partial(self._bring, name, what, source) for what in found
-        }
-        run = self._state.runs.get(name)
-        # Without its folder it comes later: that is made or brought as a whole.
-        if run and run.over and self._has_run(name) and not (self._folder(name) / layout.HOME).exists():
-            left[f"result of {name}"] = partial(self._bring_results, run, source)
-        return left
+        return {what: partial(self._bring, name, what, source) for what in found}
 
     def _missing(self, name: str) -> list[Artifact]:
-        return [artifact for artifact in self._artifacts(name) if not self._is_here(artifact)]
-
-    def _artifacts(self, name: str) -> Iterator[Artifact]:
-        """All that a piece of work left so far, but the results of a run, which count together."""
-        if job := self._state.jobs.get(name):
-            yield from _ARCHIVES.left(job)
-        if bag := self._state.bags.get(name):
-            yield from arrivals.left(bag)
-        yield from (made for (run, _), made in self._traces.items() if run == name)
-
-    def _is_here(self, artifact: Artifact) -> bool:
-        if artifact in self._done:
-            return True
-        return artifact.version is None and all((self._directory / name).exists() for name in artifact.files)
+        return [artifact for artifact in self.left(self.works[name]) if not self.home.is_here(artifact)]
 
     async def _bring(self, name: str, what: str, source: Source) -> None:
         """Bring the artifacts of a piece of work that are called so; one that the source lacks is tried again later."""
@@ -176,106 +153,101 @@ class Homecoming:
             artifact for artifact in self._missing(name) if artifact.what == what and artifact not in absent
         ]:
             for artifact in missing:
-                for file in artifact.files:
-                    self._host.cancel(_following(file))
-                if await self._take(artifact, source):
-                    self._done.add(artifact)
-                else:
+                if not await self.home.take(artifact, source):
                     absent.add(artifact)
-        if job := self._state.jobs.get(name):
-            folder = self._directory / layout.JOBS / name
-            _ARCHIVES.forget_older(folder, newest(folder, job.kept.number if job.kept else 0))
+        self.tidy(self.works[name])
 
-    async def _take(self, artifact: Artifact, source: Source) -> bool:
+    def _follow(self, work: _Work) -> None:
+        for artifact in self.growing(work):
+            self.home.follow(_following(artifact.files[0]), artifact)
+
+
+class Homecoming:
+    """Brings the artifacts of the cluster in `directory` from elsewhere."""
+
+    def __init__(self, directory: Path, spec: ClusterSpec, host: Host) -> None:
+        self.directory = directory
+        self.spec = spec
+        self.seat = VmFolder(host.live, Seat.folder(spec.name))
+        """The cluster's folder on the controller's VM."""
+        self._host = host
+        self._done: set[Artifact] = set()
+        """Artifacts that came since this program began, or were refused."""
+        self._syncs: list[Sync[Any]] = [part.SYNC(self) for part in having("artifacts")]
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as the copy of its journal has it."""
+        return self._host.state
+
+    async def live(self) -> Connection:
+        """The live connection to the VM, waiting for it."""
+        return await self._host.live()
+
+    def catch_up(self) -> None:
+        """Bring what was told of before the VM was reached, and follow what grows there."""
+        for sync in self._syncs:
+            sync.catch_up()
+        self.do("what was left", self._keep_up)
+
+    async def _keep_up(self) -> None:
+        """Bring what was left before the VM was reached, and now and then what did not come when it was told of. Until
+        cancelled."""
+        while True:
+            for sync in self._syncs:
+                sync.keep_up()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def react(self, event: Event) -> None:
+        """Bring what a line of the journal has just told of."""
+        for sync in self._syncs:
+            sync.react(event)
+
+    async def bring_all(self, source: Source) -> None:
+        """Bring what was left and is not here, as far as there is room for it. Raises what the source does."""
+        for sync in self._syncs:
+            await sync.bring_all(source)
+
+    # What kinds use of it
+
+    def do(self, what: str, action: Action) -> None:
+        """Begin it, unless it is under way."""
+        self._host.do(what, action)
+
+    def cancel(self, what: str) -> None:
+        """End what is under way."""
+        self._host.cancel(what)
+
+    def makes(self, name: str) -> bool:
+        """Make the folder of work that other work has begun, from this machine's files; False where none has.
+
+        Raises ClusterError where the folder cannot be made.
+        """
+        return any(sync.makes(name) for sync in self._syncs)
+
+    def is_here(self, artifact: Artifact) -> bool:
+        """Whether an artifact is here, or was refused."""
+        if artifact in self._done:
+            return True
+        return artifact.version is None and all((self.directory / name).exists() for name in artifact.files)
+
+    async def take(self, artifact: Artifact, source: Source) -> bool:
         """Bring an artifact. Return False where the source lacks it; one that is refused is not asked for again."""
+        for file in artifact.files:
+            self.cancel(_following(file))
         try:
-            return await bring(artifact, self._directory, source)
+            found = await bring(artifact, self.directory, source)
         except ForeignError as error:
             log.warning("the %s was not taken: %s", artifact.what, error)
-            return True
+            found = True
+        if found:
+            self._done.add(artifact)
+        return found
 
-    # Runs
-
-    def _folder(self, run: str) -> Path:
-        return run_folder(self._directory, run)
-
-    def _has_run(self, run: str) -> bool:
-        return (self._folder(run) / layout.RUN).exists()
-
-    def _have_run(self, run: str) -> None:
-        """Bring the folder of a run that another machine declared."""
-
-        async def copy() -> None:
-            if not self._is_own_trial(run):
-                note_brought(self._directory, run)
-                there, folder = self._seat.path(f"{layout.RUNS}/{run}"), self._folder(run)
-                connection = await self._host.live()
-                await connection.get_tree(there, folder, without=(layout.RUN, layout.HOME, *_FOLLOWED))
-                await connection.get(f"{there}/{layout.RUN}", folder / layout.RUN, most=MOST_COUNTS)
-            if self._state.runs[run].phase == "running":
-                self._follow_metrics(run)
-
-        if not self._has_run(run):
-            self._host.do(f"folder of {run}", copy)
-
-    def _is_own_trial(self, run: str) -> bool:
-        """Whether it is of a study that this machine declared. Then its folder is made here, as it was made there: no
-        code comes from a VM. Values that the study does not try are another machine's word, and so is all of it."""
-        for study in self._state.studies.values():
-            for trial in study.trials.values():
-                if run not in trial.runs or not (self._directory / layout.STUDIES / study.name).is_dir():
-                    continue
-                spec = declared_study(self._directory, study.name)
-                if run in spec.run_names(trial.number) and spec.tries(trial.params):
-                    repeat = spec.run_names(trial.number).index(run)
-                    store = run_store(self._spec, run)
-                    make(self._directory, study.name, trial.number, repeat, trial.params, store)
-                    return True
-        return False
-
-    def _follow_metrics(self, run: str) -> None:
-        if not self._has_run(run):  # once its folder is here
-            return
-        (self._folder(run) / layout.HOME).unlink(missing_ok=True)
-        measured = results.measured(run)
-        self._follow(measured.what, measured, rows=True)
-
-    def _note_trace(self, told: events.TrainTraced, *, again: bool) -> None:
-        """Know of a trace. Unless `again`, one that is here of that worker is the one."""
-        made = results.trace(told)
-        if not told.reason and (again or not (self._directory / made.files[0]).exists()):
-            self._traces[told.run, told.worker] = made
-
-    async def _bring_results(self, run: RunState, source: Source) -> None:
-        """Bring the run's own files as they are at its end, and checkpoints that are not in the bucket."""
-        folder = self._folder(run.name)
-        for artifact in results.left(run.name):
-            await self._take(artifact, source)
-        if source is self._seat and _step(run.checkpoint_step) > _step(run.shipped_step):  # no bucket took them
-            there = self._seat.path(f"{layout.RUNS}/{run.name}/{layout.CHECKPOINTS}")
-            try:
-                await copy_checkpoints(await self._host.live(), there, folder / layout.CHECKPOINTS)
-            except ForeignError as error:
-                log.warning("checkpoints of %s were not taken: %s", run.name, error)
-        await results.thin_metrics(folder)
-        (folder / layout.HOME).touch(mode=0o600)
-
-    # What grows
-
-    def _follow_outputs(self, job: JobState) -> None:
-        """Have what the job says now come here as it is said."""
-        for rank in range(len(job.vms)):
-            output = _ARCHIVES.output(job.name, job.attempt, rank)
-            self._follow(_following(output.files[0]), output)
-
-    def _follow(self, what: str, artifact: Artifact, *, rows: bool = False) -> None:
+    def follow(self, what: str, artifact: Artifact, *, rows: bool = False) -> None:
         """Have the lines of a file come here as they are written."""
         append = partial(self._host.append, what)
-        self._host.do(what, lambda: follow(artifact, self._directory, self._seat, append, rows=rows))
-
-
-def _step(saved: int | None) -> int:
-    return -1 if saved is None else saved
+        self.do(what, lambda: follow(artifact, self.directory, self.seat, append, rows=rows))
 
 
 def _following(file: str) -> str:

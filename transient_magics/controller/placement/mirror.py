@@ -47,20 +47,18 @@ from ...journal import (
 )
 from ...journal.declared import ATTACHED, agree, agreed, note_asked, resized, waiting
 from ...journal.store import name_twice, restore
-from ...kinds import KINDS
+from ...kinds import KINDS, find
 from ...protocol import jsonl, layout
 from ...protocol.cluster_commands import Command, Declare, Delete, ExtendStudy, Move, Ping, Resize
 from ...remote import Allowance, Connection
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
 from ..commands import serve
-from ..dask import certificates
-from ..dask.conduct import until
 from ..place import command_socket
 from ..tasks import Tasks
 from ..vms.access import Access
 from ..vms.machines import instance_name, labels
-from .attaching import copy, find, fitting, the_seat
+from . import attaching
 from .copies import Copies
 from .homecoming import Homecoming
 from .seat import Seat
@@ -175,14 +173,14 @@ class Mirror:
     async def _follow_another(self) -> None:
         """Follow the controller on the VM that has taken the place of the one that is gone."""
         name, project = self._spec.name, self._spec.project
-        found = await find(self._access, name)
+        found = await attaching.find(self._access, name)
         if not found or found[-1].name == instance_name(self._spec, self._vm.name):
             what = "It is gone, and the machine that declared the cluster has to take it back"
             raise ControllerError(what, fix="To end the cluster from here: `transient cluster sweep --all-machines`.")
-        seat = await the_seat(self._access, name, project)
+        seat = await attaching.the_seat(self._access, name, project)
         with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
-            await copy(self._access, seat, self._directory / layout.KEY, Path(fresh))
-            fitting(Path(fresh), seat, name, project)
+            await attaching.copy(self._access, seat, self._directory / layout.KEY, Path(fresh))
+            attaching.fitting(Path(fresh), seat, name, project)
             state = replay(read(Path(fresh) / layout.JOURNAL))
             if state.seat not in state.vms:
                 raise ControllerError(f"{seat.name} does not say that it is in charge of {name}", fix="Try again.")
@@ -270,9 +268,8 @@ class Mirror:
         """Copy the folder of what the command declares, if it declares work."""
         if not isinstance(command, Declare):
             return
-        if command.kind == "dask":
-            # This machine makes the keys: its clients need them, and it may be in charge again.
-            certificates.make(self._directory / layout.DASKS / command.name, command.name, until(self._spec))
+        if part := find(command.kind, "artifacts"):
+            part.SYNC.before_sending(self._directory, self._spec, command.name)
         await seat.bring(self._directory, command.kind, command.name)
 
     async def live(self) -> Connection:

@@ -20,12 +20,12 @@ from typing import Any
 
 from ...cloud import CloudStorage, Stored
 from ...errors import ChangedError, GoneError, TrainingError
+from ...kinds import load
 from ...protocol import layout
 from ...runtime.files import manifest
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import EMULATED_PROJECT
 from ..answer import answer
-from ..runs.results import NAMES
 
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 30  # of one of its files beside the checkpoints
@@ -54,7 +54,7 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
     if known.best and known.best.step in steps:
         Checkpoints(target).keep_best(known.best)
     if results:
-        for name in sorted(NAMES):
+        for name in sorted(load("run", "artifacts").NAMES):
             for each in await storage.list(bucket, path + name, most=1):
                 if each.name == path + name and each.size <= _MOST_BYTES:
                     await storage.download(bucket, each.name, folder / name, generation=each.generation)

@@ -10,9 +10,9 @@ Each run, job and Dask cluster costs
 
 A study costs what its trials' runs do, a bag what its Dask clusters do. What happens after the end of work changes
 none of it. Everything else on a cluster's bill stands in lines of its own: start-up (until VMs answer, the rest of a
-first minute with it, less what Google does not bill of VMs taken within theirs), idle (VMs without work), VMs after a
-preemption notice, and corrections: less than nothing, where Compute Engine reports only after the end of work that a
-VM of that work had stopped sooner. All lines sum to the bill.
+first minute with it), idle (VMs without work), VMs after a preemption notice, and corrections: less than nothing,
+where Compute Engine reports only after the end of work that a VM of that work had stopped sooner, or takes a VM of it
+within the VM's first minute, which is free. All lines sum to the bill.
 
 Prices on demand are for the same VM time. A `Meter` divides the life of a VM into spans with a price: starting, usable,
 or under notice. Pure.
@@ -98,8 +98,7 @@ def divided(state: ClusterState, now: float) -> Division:
             for name, seconds in _holders_of(state, vm, holders).shares(span.begin, span.end).items():
                 dollars = span.cost_of(seconds)
                 if span.line != IDLE:
-                    # Google does not bill a VM that it takes within its first minute.
-                    found.beside[name] += dollars if paid else 0.0
+                    found.beside[name] += dollars if span.learnt == math.inf else 0.0
                 elif line := _line(state, name, span.learnt):
                     work[name][_WORKERS] += dollars
                     rest[line] -= dollars
@@ -309,6 +308,8 @@ class Meter:
         left = clock.at(vm.left_at) if vm.left_at else math.inf
         answered = ends[-1]
         for stretch, begin, end in zip(stretches, begins, ends, strict=True):
+            free = stretch is stretches[-1] and self._is_free(vm)
+            learnt = (vm.noticed_at or vm.ended_at) if free else math.inf
             answered = begin
             if stretch.runs:
                 answered = max(begin, clock.at(stretch.ready_at)) if stretch.ready_at else math.inf
@@ -317,7 +318,7 @@ class Meter:
             )
             for since, until in itertools.pairwise(moments):
                 line = START_UP if since < answered else NOTICED if since >= noticed else IDLE
-                yield Span(since, until, stretch.hourly, line, arrived <= since < left)
+                yield Span(since, until, stretch.hourly, line, arrived <= since < left, learnt)
         since = max(ends[-1], answered, arrived)
         until = min(self._seemed_to_end(vm), noticed, left)
         if stretches[-1].runs and since < until:
@@ -330,9 +331,14 @@ class Meter:
         seconds = self.uptime(vm)
         if not vm.stretches[-1].runs:
             return seconds
-        stopped = stopped_at(vm, self._now)
-        taken = stopped and vm.state in ("leaving", "revoked") and vm.provisioning_model != "standard"
-        return 0.0 if taken and seconds < _LEAST_SECONDS else max(_LEAST_SECONDS, seconds)
+        return 0.0 if self._is_free(vm) else max(_LEAST_SECONDS, seconds)
+
+    def _is_free(self, vm: VmState) -> bool:
+        """Whether Google bills nothing since a VM's last start, as it took the VM within the first minute."""
+        if not vm.running_at or not vm.stretches[-1].runs or not stopped_at(vm, self._now):
+            return False
+        taken = vm.state in ("leaving", "revoked") and vm.provisioning_model != "standard"
+        return taken and self.uptime(vm) < _LEAST_SECONDS
 
     def uptime(self, vm: VmState) -> float:
         """Return for how many seconds a VM ran, or was stopped, since it was started or stopped last."""

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import os
 import select
 import signal
@@ -99,6 +100,10 @@ class _Server:
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(output, sys.stdout.fileno())
             os.dup2(output, sys.stderr.fileno())
+            # A process forked from a zygote inherits block buffering: prints of the cell would reach the log only when
+            # the process ends.
+            assert isinstance(sys.stdout, io.TextIOWrapper)
+            sys.stdout.reconfigure(line_buffering=True)
             for handle in (output, *self._children):
                 os.close(handle)
             os.setsid()

@@ -247,7 +247,7 @@ def estimate(local: float, aggregated: float, batch: float, count: int) -> Gradi
 
 
 class NoiseProbe:
-    """Measures within `share` of the worker's time; a share of 0 is never."""
+    """Measures within `share` of the worker's time. A share of 0 is never, and of 1 beside every step."""
 
     def __init__(self, built: WorkerGraph, share: float) -> None:
         self._cleared, self._variables = built.cleared, built.variables
@@ -271,7 +271,7 @@ class NoiseProbe:
         """Whether to compute the next gradient now. `usual`: seconds of a step; `others` wait while this measures."""
         if not self._began or not self._share:
             return False
-        if self._norms:
+        if self._norms or self._share == 1:
             return True
         left = self._share / (1 + others) * (time.monotonic() - self._began) - self.spent
         return left >= self._cost + COUNT * usual

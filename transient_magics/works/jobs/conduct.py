@@ -8,11 +8,12 @@ done again from the journal and the files by another controller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...controller import on_vm
 from ...controller.artifacts import VmFolder, bring, fetched, follow
@@ -29,7 +30,7 @@ from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
 from ...remote import Connection
 from ...runtime.jobs.archive import newest, path_of
-from . import archives
+from . import artifacts
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
 
 _ROOM_SECONDS = 5.0
@@ -44,8 +45,14 @@ class Jobs(Works[JobSpec]):
     kind = "job"
     spec_class = JobSpec
 
-    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> None:
-        super().__init__(directory, recorder, link)
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
+    ) -> None:
+        super().__init__(directory, recorder, link, others)
         self._keeping: dict[str, asyncio.Lock] = {}
 
     def declared(self, name: str, spec: JobSpec) -> events.JobDeclared:
@@ -137,7 +144,7 @@ class _Part(OnVm):
         self._there = layout.job_on_vm(job.name)
         self._folder = jobs.folder(job.name)
         self._source = VmFolder(self.connection, self._there, f"{layout.JOBS}/{job.name}")
-        self._printed = archives.output(job.name, job.attempt, rank)
+        self._printed = artifacts.output(job.name, job.attempt, rank)
         self._kept = newest(self._folder, job.kept.number) if job.kept else 0
         """The archive that it goes on from (0: none): the last one that came, unless that was lost with its machine."""
         self._packed = job.kept.number if job.kept else 0
@@ -226,7 +233,7 @@ class _Part(OnVm):
 
     async def _take(self, told: events.JobPacked) -> None:
         """Bring an archive here. Where the VM has it no more, a newer one follows."""
-        archive, mark = archives.archive(told), f"-{self._rank}"
+        archive, mark = artifacts.archive(told), f"-{self._rank}"
         while True:
             try:
                 async with fetched(archive, self._jobs.directory, self._source, mark) as arrived:
@@ -245,10 +252,10 @@ class _Part(OnVm):
         async with self._jobs.keeping(self.name):
             job = self._jobs.state.jobs[self.name]
             alone = not any(job.packed[rank] for rank in job.packed if rank)
-            kept = await archives.combine(self._folder, arrived, told, job.kept, self._rank, alone)
+            kept = await artifacts.combine(self._folder, arrived, told, job.kept, self._rank, alone)
             self._jobs.recorder.record(kept)
             self.note("")
-            archives.forget_older(self._folder, kept.number)
+            artifacts.forget_older(self._folder, kept.number)
 
     async def _follow_output(self) -> None:
         await follow(self._printed, self._jobs.directory, self._source)
@@ -268,9 +275,7 @@ class _Part(OnVm):
                 await self._retried_or_noted(get)
         except TimeoutError:
             with suppress(OSError):  # no room: its end is in the journal
-                archives.add_tail(self._jobs.directory / self._printed.files[0], exited.tail)
+                artifacts.add_tail(self._jobs.directory / self._printed.files[0], exited.tail)
 
 
-def create(directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> Jobs:
-    """Return what conducts the jobs of the cluster in `directory`."""
-    return Jobs(directory, recorder, link)
+WORKS = Jobs

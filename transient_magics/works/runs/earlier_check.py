@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ...controller.decisions.alike import alike
 from ...files import write_atomically
 from ...journal import RunState
 from ...protocol import layout
 from ...protocol.run import RunSpec
-from ..decisions.alike import alike
 
 log = logging.getLogger(__name__)
 

@@ -12,23 +12,27 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ...errors import ClusterError, NameTakenError, TransientError
+from ...catalog import DISK_GB
+from ...controller.commands import PATIENCE, still_looking
+from ...controller.decisions.ledger import Leases, leases, to_check, to_conduct
+from ...controller.decisions.preparation import scaled
+from ...controller.record import Recorder
+from ...controller.vms.fleet import Fleet
+from ...controller.vms.link import Link
+from ...controller.works import Tick, Works
+from ...errors import ClusterError, NameTakenError, RemoteError, TransientError
 from ...journal import ClusterState, RunState, VmState, events, unknown_run
 from ...journal.declared import declared_run, is_brought, run_folder
-from ...protocol import layout
-from ...protocol.agent_commands import INPUT, Evaluate, Save
+from ...protocol import agent_commands, cluster_commands, layout
+from ...protocol.agent_commands import INPUT
+from ...protocol.cluster_commands import Agree, Command, Move, Profile
 from ...protocol.vm_events import ProcessGaveUp
+from ...runtime.files.checkpoints import Checkpoints
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, RunSpec, run_store
 from ...spec.places import slot_of
-from ..commands import PATIENCE, still_looking
-from ..decisions.ledger import Leases, leases, to_check, to_conduct
-from ..decisions.preparation import scaled
-from ..record import Recorder
-from ..tasks import Tasks
-from ..vms.fleet import Fleet
-from ..vms.link import Link
-from ..works import Tick, Works
+from .deadlines import Deadlines
 from .tracing import bring
 from .training import Training
 
@@ -37,6 +41,7 @@ log = logging.getLogger(__name__)
 _LAST_SECONDS = 150.0
 """How long the end of a cluster waits for a run's last checkpoint and results."""
 _LOOK_SECONDS = 0.1
+_ASK_SECONDS = 5.0
 
 
 class Runs(Works[RunSpec]):
@@ -44,18 +49,17 @@ class Runs(Works[RunSpec]):
 
     kind = "run"
     spec_class = RunSpec
-    begins_while_moving = True
 
-    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None]) -> None:
-        super().__init__(directory, recorder, link)
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
+    ) -> None:
+        super().__init__(directory, recorder, link, others)
         self._trainings: dict[str, Training] = {}
-        self._fleet: Fleet | None = None
-        self._tasks: Tasks
-
-    def take_charge(self, fleet: Fleet, tasks: Tasks) -> None:
-        """Begin to conduct them: before this they are declared, moved and stopped only."""
-        self._fleet = fleet
-        self._tasks = tasks
+        self._deadlines = Deadlines(recorder, self.save_run, self.stop_trial)
 
     def read(self, name: str) -> RunSpec:
         """Return what was declared, without a deadline where the declaration came from a VM. Raises ClusterError."""
@@ -82,19 +86,44 @@ class Runs(Works[RunSpec]):
 
     def tick(self, tick: Tick) -> None:
         """Lease workers to runs, and give each run that has begun those that it has."""
-        assert self._fleet
+        assert self.fleet
         if self.state.phase != "deleting":
-            self._lease(self._fleet, tick.slots(), tick.at)
+            self._lease(self.fleet, tick.slots(), tick.at)
             for scaling in scaled(self.state):
                 self.recorder.record(
                     events.PreparationScaled(run=scaling.run, slots=scaling.slots, waiting=scaling.waiting)
                 )
         state = self.state
         for run in to_conduct(state):
-            if training := self._training(self._fleet, run):
+            if training := self._training(self.fleet, run):
                 self._give(training, run, state)
-        if state.phase != "deleting" and (run := to_check(state)) and (training := self._training(self._fleet, run)):
+        if state.phase == "deleting":
+            if state.active_run:
+                tick.tasks.do("end", self.end_all)
+        elif (run := to_check(state)) and (training := self._training(self.fleet, run)):
             training.look(state.serving)
+
+    def demand(self, at: float) -> None:
+        """Decide which workers the run with a deadline has."""
+        if not self.state.relocation:
+            self._deadlines.look(at)
+
+    async def obey(self, command: Command) -> bool:
+        """Carry out a command about a run."""
+        match command:
+            case Move():
+                self.move(command.run, command.before)
+            case cluster_commands.Save():
+                await self.ask_chief(agent_commands.Save(run=command.run))
+            case cluster_commands.Evaluate():
+                await self.ask_chief(agent_commands.Evaluate(run=command.run))
+            case Profile():
+                self.trace(command.run, command.worker)
+            case Agree():
+                self._deadlines.agree(command.run, command.proposal)
+            case _:
+                return False
+        return True
 
     def _give(self, training: Training, run: RunState, state: ClusterState) -> None:
         """Give a run the VMs that it has."""
@@ -116,7 +145,7 @@ class Runs(Works[RunSpec]):
     def save_run(self, name: str) -> None:
         """Have a run save, where it trains."""
         if training := self._trainings.get(name):
-            self._tasks.do(f"save {name}", training.save)
+            self.tasks.do(f"save {name}", training.save)
 
     def unprepared(self) -> frozenset[str]:
         """The VMs rented where the cluster is to be that have not all ready of what the runs that train need there."""
@@ -133,19 +162,56 @@ class Runs(Works[RunSpec]):
         To `save` its workers on the VMs in `leaves` end, it is saved, and its parameter servers end. Raises
         RemoteError, TrainingError or OSError where that cannot be: then it goes on.
         """
-        assert self._fleet
+        assert self.fleet
         training = [each for _, each in self._training_now()]
         if save:
-            await self._fleet.leave(leaves, WORKER)
+            await self.fleet.leave(leaves, WORKER)
             for each in training:
                 await each.save()
-            await self._fleet.leave(leaves, PARAMETER_SERVER)
+            await self.fleet.leave(leaves, PARAMETER_SERVER)
             for each in training:
                 await each.caught_up()
         first = (vm.name for vm in self.state.living if vm.coming and (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
         if chief := next(first, None):
             for each in training:
                 await each.send_on(chief)
+
+    async def moving_bytes(self) -> tuple[int, int]:
+        """Return how many bytes of checkpoints and of data follow the cluster: those of the runs that have begun."""
+        saved = 0
+        data = 0
+        for run in [run for run in self.state.turns if self.state.has_begun(run)]:
+            saved += self._checkpoint_bytes(run)
+            data += await self._data_bytes(run)
+        return saved, data
+
+    def _checkpoint_bytes(self, run: RunState) -> int:
+        """Return the bytes of the newest checkpoint that is here, or what was counted of the model."""
+        folder = run_folder(self.directory, run.name) / layout.CHECKPOINTS
+        steps = Checkpoints(folder).steps()
+        files = folder.glob(f"model.ckpt-{steps[0]}.*") if steps else ()
+        return sum(path.stat().st_size for path in files) or run.variable_bytes
+
+    async def _data_bytes(self, run: RunState) -> int:
+        """Return the bytes of a run's data, as its parameter server reports them, which has no room for more."""
+        servers = (vm for vm in self.state.serving if (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
+        first = next(servers, None)
+        link = self.fleet.link(first.name) if self.fleet and first else None
+        if link is None:
+            return 0
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                connection = await link.connection(run.name)
+                size = await connection.run(f"du -sb {layout.run_on_vm(run.name)}/data | cut -f1")
+            return min(max(0, int(size)), DISK_GB * 2**30)
+        except (RemoteError, OSError, ValueError) as error:
+            log.warning("%s: the size of its data is unknown: %s", run.name, error)
+            return 0
+
+    def metrics_files(self) -> Sequence[Path]:
+        """Return the files with the metrics of the runs that train."""
+        training = (run for run in self.state.turns if self.state.has_begun(run))
+        return [run_folder(self.directory, run.name) / layout.METRICS for run in training]
 
     def _training_now(self) -> list[tuple[str, Training]]:
         return [(name, each) for name, each in self._trainings.items() if self.state.runs[name].phase == "running"]
@@ -165,10 +231,10 @@ class Runs(Works[RunSpec]):
             shared = self.state.has(line.run, vm) and any(each.name != line.run for each in self.state.runs_of(vm))
             if shared:  # for the others the VM does
                 training.fail(f"Its worker on {vm.name} keeps ending, beside others that train there: {line.said}")
-            elif vm.coming and self._fleet:  # the run goes on elsewhere
-                self._fleet.delete(vm, f"it cannot be got ready: {line.said}")
-            elif training.give_up(vm.name, line.role, line.said) and self._fleet:
-                self._fleet.delete(vm, f"its worker keeps ending: {line.said}")
+            elif vm.coming and self.fleet:  # the run goes on elsewhere
+                self.fleet.delete(vm, f"it cannot be got ready: {line.said}")
+            elif training.give_up(vm.name, line.role, line.said) and self.fleet:
+                self.fleet.delete(vm, f"its worker keeps ending: {line.said}")
 
     def _has_since(self, name: str, vm: VmState) -> float:
         """Since when the run has the VM's worker: for ever where that is not known, not yet where it makes ready."""
@@ -192,7 +258,7 @@ class Runs(Works[RunSpec]):
         except TimeoutError:
             raise still_looking(self.directory.name) from None
         if training := self._trainings.get(name):
-            self._tasks.do(f"stop {name}", lambda: training.stop(lambda: self.state.runs[name]))
+            self.tasks.do(f"stop {name}", lambda: training.stop(lambda: self.state.runs[name]))
         elif not run.over:
             self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
@@ -201,7 +267,7 @@ class Runs(Works[RunSpec]):
         run = self.state.runs[name]
         training = self._trainings.get(name)
         if training and not training.ending:
-            self._tasks.do(f"stop {name}", partial(training.stop, lambda: self.state.runs[name], save=save))
+            self.tasks.do(f"stop {name}", partial(training.stop, lambda: self.state.runs[name], save=save))
         elif not training and not self.state.has_begun(run):
             self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
@@ -223,7 +289,7 @@ class Runs(Works[RunSpec]):
             raise ClusterError(f"{name} cannot begin before itself", fix="Name another run that waits.")
         self.recorder.record(events.TrainMoved(run=name, before=before))
 
-    async def ask_chief(self, command: Save | Evaluate) -> None:
+    async def ask_chief(self, command: agent_commands.Save | agent_commands.Evaluate) -> None:
         """Have a run saved or evaluated now. Raises ClusterError or RemoteError."""
         name = command.run
         run, training = self.state.runs.get(name), self._trainings.get(name)
@@ -249,7 +315,7 @@ class Runs(Works[RunSpec]):
                 why = str(error).rstrip(".")
             self.recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
 
-        self._tasks.do(f"trace of {name} on {chosen}", trace)
+        self.tasks.do(f"trace of {name} on {chosen}", trace)
 
     def _known(self, name: str) -> RunState:
         self.state.refuse_unknown("run", name)
@@ -258,7 +324,7 @@ class Runs(Works[RunSpec]):
     async def _end(self, run: RunState) -> None:
         if training := self._trainings.get(run.name):
             await training.stop(lambda: self.state.runs[run.name])
-            await self._tasks.finished(f"run {run.name}", _LAST_SECONDS)
+            await self.tasks.finished(f"run {run.name}", _LAST_SECONDS)
         run = self.state.runs[run.name]
         if not run.over:
             self.recorder.record(
@@ -319,7 +385,7 @@ class Runs(Works[RunSpec]):
             finally:
                 self._trainings.pop(run.name, None)
 
-        self._tasks.do(f"run {run.name}", conduct)
+        self.tasks.do(f"run {run.name}", conduct)
 
 
 def _serves(state: ClusterState, vm: VmState, run: str) -> bool:
@@ -327,3 +393,6 @@ def _serves(state: ClusterState, vm: VmState, run: str) -> bool:
     if vm.role == PREPARATION:
         return state.preparers.get(vm.slot) == run
     return vm.role != WORKER or state.has(run, vm)
+
+
+WORKS = Runs

@@ -18,6 +18,11 @@ from functools import partial
 from pathlib import Path
 
 from ...cloud import CloudStorage
+from ...controller.artifacts import MOST_METRICS
+from ...controller.foreign import Refusals
+from ...controller.packages import gather
+from ...controller.place import here
+from ...controller.vms.link import Link, Work
 from ...errors import CloudError, ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import Event, RunState, VmState, events, now, read
 from ...protocol import jsonl, layout
@@ -26,16 +31,11 @@ from ...protocol.vm_events import from_chief
 from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.image import has_gpu
-from ..artifacts import MOST_METRICS
-from ..foreign import Refusals
-from ..packages import gather
-from ..place import here
-from ..vms.link import Link, Work
+from .artifacts import Results, thin_metrics
 from .bucket_token import Mint, TokenKeeper, only_own, tokens
 from .checking import counts, reason_against
 from .chief_line import ChiefLine
 from .earlier_check import found_alike
-from .results import Results, thin_metrics
 from .sending import files_of, send_newest, send_rest
 from .shipments import CHECKPOINTS, INTO_BUCKET_SECONDS, SHIP_SECONDS, Shipments
 

@@ -11,22 +11,26 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, cast
 
+from ...controller.record import Recorder
+from ...controller.tasks import Tasks
+from ...controller.vms.link import Link
+from ...controller.works import STOPPED_BY_USER, Tick, Turn, Works, refuse_when_ending
 from ...errors import ClusterError
 from ...journal import RunState, StudyState, events
 from ...journal.declared import forget_brought, is_brought
 from ...protocol import layout
+from ...protocol.cluster_commands import Command, ExtendStudy
 from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
-from ...spec import run_store
+from ...spec import ClusterSpec, run_store
 from ...trials import Twin, missing, point, random_point
-from ..record import Recorder
-from ..tasks import Tasks
-from ..vms.link import Link
-from ..works import STOPPED_BY_USER, Tick, Works
+from ..runs.conduct import Runs
+from . import turn
+from .artifacts import make
 from .decisions import Ask, Decision, Declare, End, StopRun, Tell, decide
-from .trial_folder import make
 
 log = logging.getLogger(__name__)
 
@@ -35,24 +39,39 @@ _LEFT_OUT = "left-out"
 
 
 class Studies(Works[StudySpec]):
-    """The studies of a cluster. `stop_trial` ends a run; True: with a last checkpoint."""
+    """The studies of a cluster."""
 
     kind = "study"
     spec_class = StudySpec
-    begins_while_moving = True
 
     def __init__(
         self,
         directory: Path,
         recorder: Recorder,
         link: Callable[[str], Link | None],
-        stop_trial: Callable[[str, bool], None],
+        others: Mapping[str, Works[Any]] | None = None,
     ) -> None:
-        super().__init__(directory, recorder, link)
-        self._stop_trial = stop_trial
+        super().__init__(directory, recorder, link, others)
         self._twins: dict[str, Twin] = {}
         self._due: dict[str, set[int]] = {}
         """Trials that the pruner would end, found as a twin was made: they were measured while no controller was."""
+
+    @property
+    def _runs(self) -> Runs:
+        return cast("Runs", self.others["run"])
+
+    def turn(self, spec: ClusterSpec, at: float) -> Turn | None:
+        """Return whether the clusters of a study that come before this one are done."""
+        study = turn.waited_for(self.directory)
+        return turn.turn(study, spec, at) if study else None
+
+    async def obey(self, command: Command) -> bool:
+        """Carry out a command about a study."""
+        if not isinstance(command, ExtendStudy):
+            return False
+        refuse_when_ending(self.state)
+        self.extend(command.study, command.trials, command.request)
+        return True
 
     def prepare(self, name: str, spec: StudySpec) -> None:
         """See that its sampler is installed. Raises ClusterError."""
@@ -124,7 +143,7 @@ class Studies(Works[StudySpec]):
             case Declare():
                 self._try_to_make(self.state.studies[name], decision.trial, decision.repeat)
             case StopRun():
-                self._stop_trial(decision.run, decision.save)
+                self._runs.stop_trial(decision.run, decision.save)
 
     def _in_turn(self) -> list[str]:
         """That with the fewest trials under way asks first."""
@@ -195,3 +214,6 @@ def _has_twin(spec: StudySpec) -> bool:
 def _twin(study: StudyState, runs: Mapping[str, RunState]) -> tuple[Twin, set[int]]:
     twin = Twin(study.spec)
     return twin, twin.catch_up(study, runs)
+
+
+WORKS = Studies

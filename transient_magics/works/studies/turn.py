@@ -6,10 +6,11 @@ comes nothing is asked for, and so nothing is billed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ... import places
+from ...controller.works import Comes, Never, Turn, Waits
 from ...journal import ClusterState, StudyState, kept
 from ...journal.cost import charged
 from ...journal.declared import declared_below, declared_study
@@ -18,31 +19,7 @@ from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, render_duration, render_money
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """Its turn has not come; `what` it waits for, a clause."""
-
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Comes:
-    """It has, and the cluster is to be this one."""
-
-    spec: ClusterSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Never:
-    """It will not come, for this reason, a clause."""
-
-    reason: str
-
-
-Turn = Waits | Comes | Never
-
-
-def of(directory: Path) -> StudySpec | None:
+def waited_for(directory: Path) -> StudySpec | None:
     """The study whose turns the cluster in this folder waits for; none where it waits for nobody.
 
     Raises ClusterError where its declaration cannot be read.

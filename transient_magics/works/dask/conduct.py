@@ -7,10 +7,17 @@ into the journal. Tasks and results never come here: the kernel talks with the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from ...controller import on_vm
+from ...controller.on_vm import OnVm, ask, files_below
+from ...controller.record import Recorder
+from ...controller.tasks import Tasks
+from ...controller.vms.link import Link
+from ...controller.works import STOPPED_BY_USER, Tick, Works
 from ...errors import ClusterError, ForeignError
 from ...journal import DaskState, Event, VmState, events, now
 from ...protocol import layout
@@ -18,36 +25,24 @@ from ...protocol.agent_commands import BeginDask, EndDask
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import from_dask
 from ...remote import push_bundle
-from ...spec import ClusterSpec
-from .. import on_vm
-from ..on_vm import OnVm, ask, files_below
-from ..record import Recorder
-from ..tasks import Tasks
-from ..vms.link import Link
-from ..works import STOPPED_BY_USER, Tick, Works
 from . import certificates
 from .decisions import Begin, Decision, End, Stop, decide, parts
 
-_SPARE_SECONDS = 86_400.0
-"""For which certificates hold after the cluster's own end."""
-
-
-def until(spec: ClusterSpec) -> float:
-    """The moment until which certificates hold on a cluster, in seconds since 1970."""
-    return spec.declared_at + spec.max_seconds + _SPARE_SECONDS
-
 
 class Dasks(Works[DaskSpec]):
-    """The Dask clusters of a cluster. `refused` returns why none may begin on these VMs, or nothing."""
+    """The Dask clusters of a cluster."""
 
     kind = "dask"
     spec_class = DaskSpec
 
     def __init__(
-        self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None], refused: Callable[[], str]
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
     ) -> None:
-        super().__init__(directory, recorder, link)
-        self._refused = refused
+        super().__init__(directory, recorder, link, others)
         self._left: dict[str, frozenset[str]] = {}
         """The VMs of each Dask cluster whose agents have ended their parts."""
 
@@ -92,7 +87,7 @@ class Dasks(Works[DaskSpec]):
     def _carry_out(self, name: str, decision: Decision) -> None:
         match decision:
             case Begin():
-                if refused := self._refused():
+                if refused := self.fleet.training_refused if self.fleet else "":
                     self.end(name, refused, failed=True)
                 else:
                     self.recorder.record(events.DaskBegan(dask=name, vm=decision.vm))
@@ -128,7 +123,7 @@ class Dasks(Works[DaskSpec]):
 
     @property
     def _until(self) -> float:
-        return until(self.recorder.spec)
+        return certificates.until(self.recorder.spec)
 
     def files(self, dask: DaskState, vm: VmState) -> dict[str, bytes | Path]:
         """What the VM needs for its part, but the declaration. Raises OSError."""
@@ -208,3 +203,6 @@ class _Part(OnVm):
         if not self._dasks.knows(self.name, self.vm, event):
             self._dasks.recorder.record(event)
         return False
+
+
+WORKS = Dasks

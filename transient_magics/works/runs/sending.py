@@ -11,10 +11,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...controller.on_vm import files_below, is_plain
 from ...protocol import layout
 from ...remote import Connection
 from ...runtime.files.checkpoints import BEST, Checkpoints
-from ..on_vm import files_below, is_plain
 
 
 def files_of(folder: Path, *, with_results: bool) -> Mapping[str, bytes | Path]:

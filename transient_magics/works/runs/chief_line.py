@@ -7,12 +7,12 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 
+from ...controller.vms.link import Link
 from ...errors import ConnectionLostError, RemoteError
 from ...journal import metrics, now
 from ...protocol import layout
 from ...protocol.agent_commands import Evaluate, Save
 from ...remote import Allowance, Connection, follow_across, follow_blocks_across
-from ..vms.link import Link
 
 log = logging.getLogger(__name__)
 

@@ -11,15 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...controller.artifacts import MOST_ARCHIVE, MOST_OUTPUT, Artifact, look_for_room
+from ...controller.placement.homecoming import Sync
 from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout
 from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
 
 CUT = "[transient] what was said here did not come from the VM"
-
-IN_BUCKET = (f"{layout.JOBS}/*/{layout.KEPT}/*.tar", f"{layout.JOBS}/*/{layout.OUTPUT}/*.log")
-"""Files that the controller on a VM copies into the cluster's bucket."""
 
 
 def archive(told: JobPacked | JobKept) -> Artifact:
@@ -32,16 +30,6 @@ def output(job: str, attempt: int, rank: int) -> Artifact:
     """What the command printed in an attempt on the VM of that rank. It grows while the attempt goes on."""
     file = f"{layout.JOBS}/{job}/{layout.OUTPUT}/{layout.output(attempt, rank)}"
     return Artifact(f"output of {job}", (file,), MOST_OUTPUT, version=attempt)
-
-
-def left(job: JobState) -> Iterator[Artifact]:
-    """All that a job has left so far: what it printed in attempts that are over, and its newest archive."""
-    over = job.attempt if job.over or not job.vms else job.attempt - 1
-    for attempt in range(1, over + 1):
-        for rank in range(job.spec.workers):
-            yield output(job.name, attempt, rank)
-    if job.kept:
-        yield archive(job.kept)
 
 
 async def combine(
@@ -89,3 +77,33 @@ def add_tail(path: Path, tail: str) -> None:
     if lines and missing:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         jsonl.append_lines(path, "".join(f"{line}\n" for line in missing).encode())
+
+
+class JobSync(Sync[JobState]):
+    """Brings what jobs printed, and the folders that they keep."""
+
+    kind = "job"
+    in_bucket = (f"{layout.JOBS}/*/{layout.KEPT}/*.tar", f"{layout.JOBS}/*/{layout.OUTPUT}/*.log")
+
+    def left(self, work: JobState) -> Iterator[Artifact]:
+        """Yield what a job printed in attempts that are over, and its newest archive."""
+        over = work.attempt if work.over or not work.vms else work.attempt - 1
+        for attempt in range(1, over + 1):
+            for rank in range(work.spec.workers):
+                yield output(work.name, attempt, rank)
+        if work.kept:
+            yield archive(work.kept)
+
+    def growing(self, work: JobState) -> Iterator[Artifact]:
+        """Yield what a job prints now."""
+        if not work.over:
+            for rank in range(len(work.vms)):
+                yield output(work.name, work.attempt, rank)
+
+    def tidy(self, work: JobState) -> None:
+        """Delete archives that a newer one has replaced."""
+        folder = self.folder(work.name)
+        forget_older(folder, newest(folder, work.kept.number if work.kept else 0))
+
+
+SYNC = JobSync

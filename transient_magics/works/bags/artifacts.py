@@ -9,15 +9,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...controller.artifacts import MOST_ARRAYS, MOST_SURROGATE, Artifact
+from ...controller.placement.homecoming import Sync
+from ...journal import Event
 from ...journal.bags.state import DeclaredBag
 from ...protocol import layout
-from ...protocol.bag.events import BagResult
-from ..artifacts import MOST_ARRAYS, MOST_SURROGATE, Artifact
-
-IN_BUCKET = tuple(
-    f"{layout.BAGS}/*/{name}" for name in (f"{layout.RESULTS}/*", layout.SURROGATE, layout.SURROGATE_ARRAYS)
-)
-"""Files that the controller on a VM copies into the cluster's bucket."""
+from ...protocol.bag.events import BagLearnt, BagResult
 
 
 def can_read() -> bool:
@@ -40,17 +37,6 @@ def surrogate(bag: str, results: int) -> Artifact:
     )
 
 
-def left(bag: DeclaredBag) -> Iterator[Artifact]:
-    """All that a bag has left so far, as far as this machine can read it."""
-    if not can_read():
-        return
-    for job in bag.state.jobs.values():
-        if job.result and job.result.arrays:
-            yield arrays(job.result)
-    if bag.state.learnt:
-        yield surrogate(bag.name, bag.state.learnt[-1].results)
-
-
 def check_arrays(path: Path) -> None:
     """Raise ValueError where a file holds anything but arrays of numbers."""
     from ...bags.arrays import read_arrays
@@ -63,3 +49,29 @@ def check_surrogate(packed: Path, header: Path) -> None:
     from ...bags.surrogate import stored
 
     stored.read(header.read_bytes(), packed.read_bytes())
+
+
+class BagSync(Sync[DeclaredBag]):
+    """Brings the arrays that jobs of bags returned, and surrogates."""
+
+    kind = "bag"
+    in_bucket = tuple(
+        f"{layout.BAGS}/*/{name}" for name in (f"{layout.RESULTS}/*", layout.SURROGATE, layout.SURROGATE_ARRAYS)
+    )
+
+    def left(self, work: DeclaredBag) -> Iterator[Artifact]:
+        """Yield what a bag has left, as far as this machine can read it."""
+        if not can_read():
+            return
+        for job in work.state.jobs.values():
+            if job.result and job.result.arrays:
+                yield arrays(job.result)
+        if work.state.learnt:
+            yield surrogate(work.name, work.state.learnt[-1].results)
+
+    def tells(self, event: Event) -> bool:
+        """Return whether files come with the event: a bag has an event for each start of a job, too."""
+        return isinstance(event, BagLearnt) or (isinstance(event, BagResult) and bool(event.arrays))
+
+
+SYNC = BagSync

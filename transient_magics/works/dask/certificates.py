@@ -16,9 +16,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ...files import write_atomically
 from ...protocol import layout
+from ...spec import ClusterSpec
 
+_SPARE_SECONDS = 86_400.0
+"""How long certificates hold after the cluster's own end."""
 _AHEAD = timedelta(hours=1)
 """A VM's clock may be behind ours by so much."""
+
+
+def until(spec: ClusterSpec) -> float:
+    """Return the moment until which certificates hold on a cluster, in seconds since 1970."""
+    return spec.declared_at + spec.max_seconds + _SPARE_SECONDS
 
 
 def make(folder: Path, name: str, until: float) -> None:

@@ -8,14 +8,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
+from ...controller.record import Recorder
 from ...deadlines.decisions import Verdict, decide
 from ...deadlines.outlook import COURSES, band, course
 from ...deadlines.seen import Seen
 from ...deadlines.words import machines, spent
 from ...errors import ClusterError
 from ...journal import ClusterState, RunState, events, now
-from ..record import Recorder
-from .situation import seen
+from .deadline_situation import seen
 
 PROPOSED_SECONDS = 600.0
 """How long a proposal can be agreed to."""

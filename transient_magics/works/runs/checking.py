@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...controller.place import here
+from ...controller.vms.link import Link
 from ...errors import RemoteError
 from ...protocol import checks, layout
 from ...remote import push_bundle
 from ...runtime.role import environment
-from ..place import here
-from ..vms.link import Link
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ...controller.decisions.ledger import has_place, has_room
 from ...journal import ClusterState, RunState, StudyState, TrialState
 from ...journal.cost import charged
 from ...protocol.machines import parse_machines
 from ...spec import render_duration, render_money
 from ...trials import point
-from ..decisions.ledger import has_place, has_room
 
 FIRST = 3
 """When so many trials have failed, none has not, and none that trains has come further, the study ends: the next ones

@@ -10,11 +10,20 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
+from ...controller import on_vm
+from ...controller.artifacts import Artifact, VmFolder, bring
+from ...controller.foreign import RefusedError
+from ...controller.on_vm import OnVm
+from ...controller.record import Recorder
+from ...controller.tasks import Tasks
+from ...controller.vms.link import Link
+from ...controller.works import Tick, Works
 from ...errors import ClusterError, ForeignError, RoomError, install_extra
 from ...files import write_atomically
 from ...journal import now, read
@@ -26,16 +35,8 @@ from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ...protocol.dask.spec import DaskSpec
-from .. import on_vm
-from ..artifacts import Artifact, VmFolder, bring
 from ..dask.conduct import Dasks
-from ..foreign import RefusedError
-from ..on_vm import OnVm
-from ..record import Recorder
-from ..tasks import Tasks
-from ..vms.link import Link
-from ..works import Tick, Works
-from . import arrivals
+from . import artifacts
 from .decisions import Begin, End, EndDask, Say, decide
 
 _SILENT_SECONDS, _CLOSED_SECONDS = 5.0, 60.0
@@ -44,23 +45,32 @@ on its way, also over another connection."""
 
 
 class Bags(Works[BagSpec]):
-    """The bags of a cluster, whose Dask clusters are `dasks`."""
+    """The bags of a cluster."""
 
     kind = "bag"
     spec_class = BagSpec
     most_event_bytes = 256 * 2**20
 
-    def __init__(self, directory: Path, recorder: Recorder, link: Callable[[str], Link | None], dasks: Dasks) -> None:
-        super().__init__(directory, recorder, link)
-        self._dasks = dasks
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        link: Callable[[str], Link | None],
+        others: Mapping[str, Works[Any]] | None = None,
+    ) -> None:
+        super().__init__(directory, recorder, link, others)
         self._over: dict[str, float] = {}
         """When a Dask cluster was first seen to be over, on the monotonic clock."""
         self._heard: dict[str, float] = {}
         """When something of its driver came last, on that clock; infinite while it comes."""
 
+    @property
+    def _dasks(self) -> Dasks:
+        return cast("Dasks", self.others["dask"])
+
     def prepare(self, name: str, spec: BagSpec) -> None:
         """See that what a bag returns can be read here. Raises ClusterError."""
-        if not arrivals.can_read():
+        if not artifacts.can_read():
             raise ClusterError(
                 f"The controller of {self.directory.name} has no NumPy, which reads what a bag returns",
                 fix=install_extra("bags"),
@@ -206,12 +216,12 @@ class _Follower(OnVm):
 
     async def _take(self, event: b.BagEvent) -> bool:
         if isinstance(event, b.BagResult) and event.arrays and self._bags.counts(self.name, event):
-            returned = arrivals.arrays(event)
+            returned = artifacts.arrays(event)
             if not (self._bags.directory / returned.files[0]).exists():
                 await self._bring(returned)
         elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
             # A surrogate that is being replaced now is refused: the next line tells of the one that replaces it.
-            await self._bring(arrivals.surrogate(self.name, event.results))
+            await self._bring(artifacts.surrogate(self.name, event.results))
             self._learnt = event.results
         with self._bags.hearing(self._dask):
             if not self._bags.take(self.name, event):
@@ -237,3 +247,6 @@ class _Follower(OnVm):
             except ForeignError as error:
                 self.note(f"The {artifact.what} did not come: {error}")
                 return
+
+
+WORKS = Bags

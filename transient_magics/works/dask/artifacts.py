@@ -1,0 +1,30 @@
+"""What a machine that follows the controller on a VM has of a Dask cluster: its keys, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...controller.placement.homecoming import Sync
+from ...journal import DaskState
+from ...protocol import layout
+from ...spec import ClusterSpec
+from . import certificates
+
+
+class DaskSync(Sync[DaskState]):
+    """Makes the keys of Dask clusters before they begin, and deletes them at their end."""
+
+    kind = "dask"
+
+    @classmethod
+    def before_sending(cls, directory: Path, spec: ClusterSpec, name: str) -> None:
+        """Make the keys here: clients on this machine need them, and its controller may be in charge again."""
+        certificates.make(directory / layout.DASKS / name, name, certificates.until(spec))
+
+    def tidy(self, work: DaskState) -> None:
+        """Delete the keys of a Dask cluster that is over."""
+        if work.over:
+            certificates.forget(self.folder(work.name))
+
+
+SYNC = DaskSync

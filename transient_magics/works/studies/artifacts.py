@@ -1,0 +1,67 @@
+"""The folder of a trial's run, made from its study's: whole or not at all, its declaration last.
+
+Every machine makes it from its own files, so no code comes from a VM with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ...controller.placement.homecoming import Sync
+from ...files import write_atomically
+from ...journal import StudyState, now
+from ...journal.declared import declared_study
+from ...protocol import layout
+from ...protocol.run import Value
+from ...spec import run_store
+
+
+def make(directory: Path, study: str, number: int, repeat: int, params: Mapping[str, Value], store: str | None) -> None:
+    """Make the folder of a trial's run in the cluster's, unless it is there. Raises OSError or ClusterError.
+
+    `store`: the run's place in a bucket, where it has one.
+    """
+    spec = declared_study(directory, study).run_of(number, repeat, params)
+    spec = replace(spec, token=secrets.token_hex(16), declared_at=now(), store=store)
+    target = directory / layout.RUNS / spec.name
+    if target.exists():
+        return
+    fresh = target.with_name(f".{spec.name}.{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(directory / layout.STUDIES / study, fresh, ignore=shutil.ignore_patterns(layout.STUDY))
+    fresh.chmod(0o700)
+    write_atomically(fresh / layout.RUN, json.dumps(spec.to_dict(), indent=1))
+    fresh.rename(target)
+
+
+class StudySync(Sync[StudyState]):
+    """Makes the folders of trials on a machine that follows the controller on a VM."""
+
+    kind = "study"
+
+    def makes(self, name: str) -> bool:
+        """Make the folder of a trial of a study that this machine declared, as it was made on the VM.
+
+        Values that the study does not try are another machine's word, and so is all of such a run.
+        """
+        directory = self.home.directory
+        for study in self.works.values():
+            for trial in study.trials.values():
+                if name not in trial.runs or not self.folder(study.name).is_dir():
+                    continue
+                spec = declared_study(directory, study.name)
+                if name in spec.run_names(trial.number) and spec.tries(trial.params):
+                    repeat = spec.run_names(trial.number).index(name)
+                    store = run_store(self.home.spec, name)
+                    make(directory, study.name, trial.number, repeat, trial.params, store)
+                    return True
+        return False
+
+
+SYNC = StudySync
