@@ -138,7 +138,7 @@ class Source:
             writer.write(encode(records.granted(self.folder.parent / "records-token.json")))
             writer.close()
             return
-        await records.serve(self.folder, self.index, reader, writer)
+        await records.serve_blocks(self.folder, self.index, reader, writer)
 
 
 def ours(source: Source, place: Path, epochs: int) -> None:

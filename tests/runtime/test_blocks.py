@@ -337,7 +337,7 @@ def test_a_cache_larger_than_the_room_for_it_is_refused_and_a_full_disk_is_none(
     second, more = content(2)
     assert Path(cache.put(second, more)).read_bytes() == more, "it passes through"
     assert cache.numbers == {1}
-    assert blocks.room("disk", tmp_path) > 0
+    assert blocks.cache_room("disk", tmp_path) > 0
     monkeypatch.undo()
     cache.put(*content(3))
     assert cache.numbers == {1}, "a disk that was full is not filled again"
@@ -399,7 +399,7 @@ class Chief:
             for name in names:
                 (self._folder / name).write_bytes(bytes((self._folder / name).stat().st_size))
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            await records.serve(self._folder, self.index, reader, writer)
+            await records.serve_blocks(self._folder, self.index, reader, writer)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from .. import dask_record, gpu_use
 from ..children import separate_children
 from ..folder import RunFolder
 from ..metadata import notice_seconds, watch_preemption
-from ..training.usercode import provide
+from ..training.usercode import provide_packages
 from . import said
 from .memory import limit
 from .setting import SETTINGS, security
@@ -52,7 +52,7 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
         run = RunFolder(folder)
-        await asyncio.to_thread(provide, run)  # why it cannot be is not among what jobs print
+        await asyncio.to_thread(provide_packages, run)  # why it cannot be is not among what jobs print
         await asyncio.to_thread(gpu_use.insist, run.packages)
         said.take_over(folder)
     own = security(folder)

@@ -194,7 +194,7 @@ class BlockCache:
     def __init__(self, cache: Cache | None, run: Path) -> None:
         """`run` is the run's folder. Raises DeclarationError for a cache that this VM has no room for."""
         self._folder = _folder(cache, run)
-        free = room(cache.place if cache else "disk", run)
+        free = cache_room(cache.place if cache else "disk", run)
         self._there = dict(self._found())
         self._bytes = sum(path.stat().st_size for path in self._there.values())
         self._limit = cache.bytes if cache else int(_BY_DEFAULT * free)
@@ -296,7 +296,7 @@ class BlockCache:
 _WHERE = {"memory": "memory", "shm": "memory for /dev/shm", "disk": "disk"}
 
 
-def room(place: str, folder: Path) -> int:
+def cache_room(place: str, folder: Path) -> int:
     """Bytes that are free for a cache: on the disk of `folder`, or of memory."""
     if place == "disk":
         return shutil.disk_usage(folder).free

@@ -37,9 +37,9 @@ BEST = "best.json"
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _PART = re.compile(r"model\.ckpt-(\d+)\.")
 
-PREFIX = "vocabulary."
+VOCABULARY_PREFIX = "vocabulary."
 """Of their names among the checkpoints; behind it comes the name that Tensor2Tensor looks for."""
-MOST_BYTES = 16 << 20
+MOST_VOCABULARY_BYTES = 16 << 20
 _MOST_FILES = 32
 
 _BLOCK = 1 << 18
@@ -216,35 +216,35 @@ class Checkpoints:
 # are made anew, and Tensor2Tensor takes a vocabulary that it finds: the one that the model has learnt with.
 
 
-def keep(data: Path, checkpoints: Path, *, shared: bool) -> None:
+def keep_vocabularies(data: Path, checkpoints: Path, *, shared: bool) -> None:
     """Copy the vocabularies in the folder `data` to the checkpoints: small files that are no records.
 
     Of a folder that is `shared` with other problems only what is called a vocabulary. Raises OSError.
     """
     found = [path for path in sorted(data.iterdir()) if _is_vocabulary(path, shared)][:_MOST_FILES]
     for path in found:
-        kept = checkpoints / f"{PREFIX}{path.name}"
+        kept = checkpoints / f"{VOCABULARY_PREFIX}{path.name}"
         content = path.read_bytes()
         if not kept.exists() or kept.read_bytes() != content:
             checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(kept, content)
 
 
-def kept(checkpoints: Path) -> list[Path]:
+def kept_vocabularies(checkpoints: Path) -> list[Path]:
     """The vocabularies among the checkpoints."""
-    return sorted(checkpoints.glob(f"{PREFIX}*"))
+    return sorted(checkpoints.glob(f"{VOCABULARY_PREFIX}*"))
 
 
-def lay_out(checkpoints: Path, data: Path) -> None:
+def lay_out_vocabularies(checkpoints: Path, data: Path) -> None:
     """Copy what is kept to the folder `data`, under the names that Tensor2Tensor looks for. Raises OSError."""
-    for path in kept(checkpoints):
-        shutil.copyfile(path, data / path.name.removeprefix(PREFIX))
+    for path in kept_vocabularies(checkpoints):
+        shutil.copyfile(path, data / path.name.removeprefix(VOCABULARY_PREFIX))
 
 
 def _is_vocabulary(path: Path, shared: bool) -> bool:
     if path.name.startswith(".") or is_shard(path.name) or not path.is_file():
         return False
-    return path.stat().st_size <= MOST_BYTES and ("vocab" in path.name.lower() or not shared)
+    return path.stat().st_size <= MOST_VOCABULARY_BYTES and ("vocab" in path.name.lower() or not shared)
 
 
 # A checkpoint that a worker wrote (`--chief worker`), brought to the chief over the run's port.
@@ -271,7 +271,7 @@ def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> 
 
 
 @asynccontextmanager
-async def received(reader: asyncio.StreamReader, told: Checkpoint, run: Path) -> AsyncIterator[list[Path]]:
+async def received_checkpoint(reader: asyncio.StreamReader, told: Checkpoint, run: Path) -> AsyncIterator[list[Path]]:
     """The files that a worker sends, below the run's folder; inside they may be moved, afterwards they are gone.
 
     Each delivery has a folder of its own: who has lost the duty may still be sending when the next one begins, perhaps
@@ -284,7 +284,7 @@ async def received(reader: asyncio.StreamReader, told: Checkpoint, run: Path) ->
         yield paths
 
 
-def forget(run: Path) -> None:
+def forget_deliveries(run: Path) -> None:
     """Drop the deliveries that a chief was receiving when it was killed."""
     for place in run.glob("delivered-*"):
         shutil.rmtree(place, ignore_errors=True)

@@ -34,7 +34,7 @@ from .. import gpu_use, job_record
 from ..children import separate_children
 from ..folder import Lines, RunFolder
 from ..metadata import notice_seconds, watch_preemption
-from ..training.usercode import provide
+from ..training.usercode import provide_packages
 from . import notice
 from .archive import last_change, pack, signature, unpack
 from .family import Family, adopt_orphans, in_child, machine_memory
@@ -161,7 +161,7 @@ class Runner:
         there = [int(each.stem) for each in (self._folder / layout.KEPT).glob("*.tar") if each.stem.isdecimal()]
         self._number = max([self._begin.kept, self._begin.packed, *there])
         packages = RunFolder(self._folder)
-        provide(packages)
+        provide_packages(packages)
         gpu_use.insist(packages.packages)
         return self._environment(packages.packages)
 

@@ -52,7 +52,7 @@ class Records:
     def keep_vocabularies(self) -> None:
         """Have the vocabularies among the checkpoints: these are read with them alone."""
         data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_folder is not None
-        checkpoints.keep(data, self._folder.checkpoints, shared=shared)
+        checkpoints.keep_vocabularies(data, self._folder.checkpoints, shared=shared)
 
     def _fill(self, directory: Path, temporary: Path) -> None:
         """Get the records from the bucket where they are shared, or make them, and share them."""
@@ -61,7 +61,7 @@ class Records:
             if not self._keeper.has_records():
                 raise _no_records(problem, place)
             return
-        checkpoints.lay_out(self._folder.checkpoints, directory)
+        checkpoints.lay_out_vocabularies(self._folder.checkpoints, directory)
         self._keeper.generate(directory, temporary)
         if problem and not self._keeper.has_records():
             raise TrainingError(f"{problem} generates no training records", fix="Look at its generator.")
@@ -101,7 +101,9 @@ def _no_records(problem: str, place: str | None) -> TrainingError:
 # serves variables as well, does not touch their bytes. And the token for those who read them in their bucket.
 
 
-async def serve(directory: Path, index: Index, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def serve_blocks(
+    directory: Path, index: Index, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """Send the blocks that are asked for on this connection. Raises OSError and ValueError, which end it."""
     writer.write(encode({"ok": True, "files": []}))
     loop = asyncio.get_running_loop()

@@ -203,7 +203,7 @@ def reason(error: BaseException, line_offset: int) -> str:
 # nothing of the machine's own environment changes.
 
 
-def provide(folder: RunFolder) -> None:
+def provide_packages(folder: RunFolder) -> None:
     """Make the run's packages importable; they are installed by the first process that needs them."""
     wheels = sorted(map(str, folder.wheels.glob("*.whl")))
     if not wheels:
@@ -230,10 +230,10 @@ def _install(wheels: list[str], prefix: str) -> None:
         encoding="utf-8",
     )
     if done.returncode:
-        raise TrainingError(why_not(done.stderr, [path.rpartition("/")[2] for path in wheels]), where="--pip")
+        raise TrainingError(pip_reason(done.stderr, [path.rpartition("/")[2] for path in wheels]), where="--pip")
 
 
-def why_not(said: str, wheels: Sequence[str]) -> str:
+def pip_reason(said: str, wheels: Sequence[str]) -> str:
     """A sentence of pip's errors: the last one, which file of `wheels` it is about, if it says so, and no more than a
     line of it, for what is wrong with a file is said with words out of that file."""
     lines = [line.strip() for line in said.splitlines()]

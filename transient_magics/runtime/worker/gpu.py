@@ -36,7 +36,7 @@ class GpuUnseenError(TrainingError):
     """TensorFlow does not see the VM's GPU. `what` is a clause with the likely reason."""
 
 
-def insist(name: str, server: Any, threads: int) -> None:
+def require_gpu(name: str, server: Any, threads: int) -> None:
     """See that the devices of TensorFlow's `server` have a GPU; `name`: what it should be. Raises GpuUnseenError."""
     if _is_but_a_name():
         return

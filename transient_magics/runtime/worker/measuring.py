@@ -249,7 +249,7 @@ class Measuring(Training):
             yield
             return
         if measure not in COLD:
-            warm(self._files)
+            read_into_cache(self._files)
         with KeptCold(self._files) if measure in COLD else contextlib.nullcontext():
             self._examples.resume(self._sessions["cluster"])
             yield
@@ -388,7 +388,7 @@ def size(files: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in files if path.exists())
 
 
-def drop(files: Iterable[Path]) -> None:
+def drop_from_cache(files: Iterable[Path]) -> None:
     """Have what they hold read from the disk again."""
     for path in files:
         with contextlib.suppress(OSError):
@@ -401,7 +401,7 @@ def drop(files: Iterable[Path]) -> None:
                 os.close(handle)
 
 
-def warm(files: Iterable[Path]) -> None:
+def read_into_cache(files: Iterable[Path]) -> None:
     """Read them once, so that they are in the page cache as far as that has room."""
     for path in files:
         with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
@@ -417,7 +417,7 @@ class KeptCold:
         self._thread = threading.Thread(target=self._work, daemon=True, name="cold files")
 
     def __enter__(self) -> None:
-        drop(self._files)
+        drop_from_cache(self._files)
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -426,10 +426,10 @@ class KeptCold:
 
     def _work(self) -> None:
         while not self._over.wait(_EVERY):
-            drop(self._files)
+            drop_from_cache(self._files)
 
 
-def serve(threads: int, addresses: Sequence[str]) -> NoReturn:
+def serve_variables(threads: int, addresses: Sequence[str]) -> NoReturn:
     """Until the input ends."""
     threading.Thread(target=_watch, daemon=True).start()
     run_only()
@@ -459,4 +459,4 @@ def _free_ports(count: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), sys.argv[2:])
+    serve_variables(int(sys.argv[1]), sys.argv[2:])

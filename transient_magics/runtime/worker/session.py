@@ -85,7 +85,7 @@ class Training:
             {"boot": [self._address]}, job_name="boot", task_index=0, config=config
         )
         if self._assignment.gpu:
-            gpu.insist(self._assignment.gpu, self._server, self._spec.threads)
+            gpu.require_gpu(self._assignment.gpu, self._server, self._spec.threads)
 
     def build(self, number: int) -> None:
         """Make this worker's graph under `number`."""

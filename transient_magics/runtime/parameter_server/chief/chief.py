@@ -26,7 +26,7 @@ from ....protocol.messages import encode
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
 from ...files import blocks, data_files
-from ...files.checkpoints import Checkpoints, forget, path_of, received
+from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
 from ...folder import Lines, RunFolder
 from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
 from ...role import Stopwatch, log
@@ -97,7 +97,7 @@ class Chief:
         """Serve until the run has ended."""
         if "finished" in self._kept:
             return DONE  # killed between the last event and its exit
-        forget(self._folder.path)
+        forget_deliveries(self._folder.path)
         # Workers ask for them first, and build what is not there.
         await asyncio.to_thread(copy_before, self._folder, self._spec, "graphs", self._folder.graphs)
         host, port = host_and_port(self._assignment.chief)
@@ -448,7 +448,7 @@ class Chief:
         self, told: messages.Checkpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """A worker brings the checkpoint that it was asked for; one that has lost that duty comes too late."""
-        async with received(reader, told, self._folder.path) as paths:
+        async with received_checkpoint(reader, told, self._folder.path) as paths:
             saver = self._state.saver
             if saver is None or saver.number != told.number:
                 writer.write(encode({"ok": False, "error": "another worker saves by now"}))
@@ -473,7 +473,7 @@ class Chief:
             directory, files = self._folder.data, await asyncio.shield(self._data)
         index = self._records.index
         if asked.what == "blocks":
-            await records.serve(directory, index, reader, writer)
+            await records.serve_blocks(directory, index, reader, writer)
             return
         streamed = index.files if asked.what == "records" else ()
         elsewhere = self._records.elsewhere if asked.what == "records" else ()
