@@ -31,7 +31,7 @@ from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from tests import processes
+from tests import controllers, processes, zygotes
 from transient_magics import emulator
 from transient_magics.cloud.calling import clients
 
@@ -90,6 +90,8 @@ def pytest_configure(config: pytest.Config) -> None:
     profile = config.getoption("--hypothesis-profile")
     if config.getoption("--quick") and not profile:
         hypothesis.settings.load_profile("quick")
+    if not config.getoption("--quick") and not hasattr(config, "workerinput"):
+        config.add_cleanup(zygotes.Shared().end)
     if profile != "explore":
         # Else examples have constants of all modules that are imported, and are others after any change of one; and
         # every process parses them all for that.
@@ -193,7 +195,8 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TRANSIENT_MAGICS_HOME", str(place / "home"))
         patch.setenv("XDG_RUNTIME_DIR", str(place))
         patch.delenv("TRANSIENT_MAGICS_EMULATOR", raising=False)
-        yield
+        with controllers.forked():
+            yield
     left = _left_behind(place)
     shutil.rmtree(place, ignore_errors=True)
     assert not left, f"processes that tests have left behind: {left}"

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests import zygotes
 from tests.ends import all_end
 from transient_magics import client, emulator, places
 from transient_magics.cli import arguments, verbs
@@ -354,7 +355,7 @@ def _behind_its_back(vm: str, method: str) -> None:
 def home() -> Iterator[Path]:
     """A home of our own for everything that the product keeps, and nothing left of it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="tm-"))
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, zygotes.own_ones():
         patch.setenv("TRANSIENT_MAGICS_HOME", str(directory))
         sockets = places.sockets()
         yield directory

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.controllers import started_plainly
 from tests.faults.conftest import PATIENCE, Patient, processes, started_with
 from tests.faults.healing import healed
 from transient_magics import client, emulator
@@ -90,7 +91,7 @@ def test_a_controller_that_dies_at_every_step_of_its_start_loses_and_doubles_not
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaths = Deaths("transient_magics.controller reborn", range(40), tmp_path)
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, started_plainly():
         for name, value in deaths.environment.items():
             patch.setenv(name, value)
         cluster = client.declare(client.Declaration("k80x2", name="reborn"))

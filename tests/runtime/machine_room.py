@@ -36,7 +36,11 @@ async def inside() -> None:
     servers: dict[str, MetadataServer] = {}
     agents: dict[str, asyncio.subprocess.Process] = {}
     zygotes = None
-    if os.environ.pop("TRANSIENT_TESTS_ZYGOTES", ""):
+    wanted = os.environ.pop("TRANSIENT_TESTS_ZYGOTES", "")
+    shared = os.environ.pop(zygote.SHARED, "")
+    if wanted and shared:
+        os.environ[zygote.VARIABLE] = shared
+    elif wanted:
         zygotes = Zygotes(Path(tempfile.mkdtemp(prefix="zygotes-")))  # a short path, as those of sockets are
         zygotes.start()
         os.environ[zygote.VARIABLE] = str(zygotes.folder)

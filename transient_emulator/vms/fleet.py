@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -29,7 +30,7 @@ from .host import Host, PeerCheck, Surroundings
 from .links import Links
 from .metadata_server import Beside
 from .shares import Shares
-from .zygote import Zygotes
+from .zygote import SHARED, Zygotes
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,11 +51,17 @@ class Fleet:
         self.weather, self._on_change, self._on_gone = weather, on_change, on_gone
         self._isolation = isolated
         self._tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
-        self._zygotes = Zygotes(homes / f"zygotes-{self._tag}") if isolated is Isolation.FULL else None
+        self._zygotes: Zygotes | None = None
+        zygotes: Path | None = None
+        if isolated is Isolation.FULL:
+            if shared := os.environ.get(SHARED):
+                zygotes = Path(shared)
+            else:
+                self._zygotes = Zygotes(homes / f"zygotes-{self._tag}")
+                zygotes = self._zygotes.folder
         self._around = Surroundings(
-            self._folder, isolated, owner_only, self._save, weather.attributes, beside,
-            zygotes=self._zygotes.folder if self._zygotes else None,
-        )  # fmt: skip
+            self._folder, isolated, owner_only, self._save, weather.attributes, beside, zygotes=zygotes
+        )
         self._revoker = Revoker(weather, self)
         self._links = Links(weather, lambda: self._hosts)
         self.shares = Shares(weather, lambda: self._hosts, self._share_changed)

@@ -5,6 +5,9 @@ machine, so a zygote imports it once, at the first request, and a fork server ta
 it is written to. There is a zygote for each kind of model. The agent of a VM finds its socket by TRANSIENT_ZYGOTES in
 its environment (`runtime/agent/starting.py`), and starts a fork server itself where that leads nowhere. Zygotes need
 namespaces of processes: so the end of a VM ends what was forked into it.
+
+An emulator that finds TRANSIENT_EMULATOR_ZYGOTES in its own environment uses the zygotes there and starts none, so that
+the VMs of several emulators share two zygotes (`tests/zygotes.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from .descriptors import readable
 
 KINDS = ("own", "registered")
 VARIABLE = "TRANSIENT_ZYGOTES"
+SHARED = "TRANSIENT_EMULATOR_ZYGOTES"
 _PROGRAM = Path(__file__).with_name("zygote_program.py")
 _CODE = Path(places.__file__).parents[1]
 _MODULE = "transient_magics.runtime.agent.fork_server"

@@ -181,7 +181,7 @@ def _distance_words(choice: Choice, workload: Workload, group: WorkerGroup) -> s
     return (
         f"The distance from {group.zone} to the parameter servers in {choice.home_zone} is estimated, not measured: "
         f"{1000 * away:.0f} ms there and back, which adds about {1000 * added:.0f} ms to a step. Most simulated "
-        "courses draw between a fifth and five times that."
+        "courses draw between a sixth and six times that."
     )
 
 
