@@ -88,12 +88,13 @@ def load(kind: str, part: str) -> ModuleType:
 
 @cache
 def find(kind: str, part: str) -> ModuleType | None:
-    """Import a part of a kind's package; None where the kind has no such part."""
+    """Import a part of a kind's package; None where the kind has no such part, or this machine has none of it."""
     name = f"{KINDS[kind].package}.{part}"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name == name:
+        # A VM has only what runs there, so a package above the part may be missing, too.
+        if error.name and f"{name}.".startswith(f"{error.name}."):
             return None
         raise
 

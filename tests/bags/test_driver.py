@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.processes import until
-from transient_magics.bags.driver.core import Core, Lifetimes, age_hours, batch, end, job_seconds
+from transient_magics.bags.core import Core, Lifetimes, age_hours, batch, end, job_seconds
 from transient_magics.bags.policy.expectation import Survival
 from transient_magics.bags.policy.placing import Free
 from transient_magics.bags.surrogate.stopping import LEAST_JUDGED
@@ -176,7 +176,7 @@ def test_a_job_is_told_when_its_process_ends_that_does_not_hear_of_its_time_out(
     tmp_path: Path, limit: float | None, told: float
 ) -> None:
     pytest.importorskip("distributed")
-    from transient_magics.bags.driver.driver import Driver
+    from transient_magics.works.bags.driver.driver import Driver
 
     spec = replace(SPEC, timeout_seconds=limit)
     for name, content in ((layout.BAG, spec.to_dict()), (layout.LIFETIMES, REVOKED.to_dict())):
@@ -196,7 +196,7 @@ async def test_a_job_whose_vm_is_taken_goes_on_from_what_it_saved_last(
     pytest.importorskip("distributed")
     from distributed.core import Status
 
-    from transient_magics.bags.driver import driver as drivers
+    from transient_magics.works.bags.driver import driver as drivers
 
     spec = replace(SPEC, jobs=1, spare=0.0)
     for name, content in ((layout.BAG, spec.to_dict()), (layout.LIFETIMES, Lifetimes().to_dict())):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import transient_magics as tm
-from transient_magics.bags.driver.core import Lifetimes
+from transient_magics.bags.core import Lifetimes
 from transient_magics.cli import arguments
 from transient_magics.client import Declaration
 from transient_magics.client.bags.declare import lifetimes

@@ -24,7 +24,7 @@ from transient_magics.journal import Event, JobState, Journal, events, lock
 from transient_magics.panels.job import Drawn
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
-from transient_magics.runtime.jobs.archive import pack
+from transient_magics.runtime.files.archive import pack
 from transient_magics.spec import CONTROLLER, WORKER
 
 SPEC = JobSpec("job-1", "python train.py", keep="out")

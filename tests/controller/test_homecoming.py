@@ -28,7 +28,7 @@ from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
-from transient_magics.runtime.jobs.archive import pack, path_of
+from transient_magics.runtime.files.archive import pack, path_of
 
 SPEC = specify(Declaration("cpux2", name="afar", purpose="jobs"))
 

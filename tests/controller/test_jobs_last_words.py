@@ -25,14 +25,15 @@ from transient_magics.controller.vms.link import Link
 from transient_magics.controller.works import Tick
 from transient_magics.journal import ClusterState, Event, events, fold
 from transient_magics.protocol import jsonl, layout
-from transient_magics.protocol.agent_commands import BeginJob, EndJob
+from transient_magics.protocol.agent_commands import Begin, End
 from transient_magics.protocol.job import JobSpec
 from transient_magics.remote import Connection, generate_key
-from transient_magics.runtime.jobs import archive
+from transient_magics.runtime.files import archive
 from transient_magics.spec import WORKER
 from transient_magics.works.jobs import conduct
 from transient_magics.works.jobs.artifacts import CUT, add_tail
 from transient_magics.works.jobs.conduct import Jobs
+from transient_magics.works.jobs.on_vm.task import JobTask
 
 SAID = "begins\nworks\ndone at 208\n"
 
@@ -201,7 +202,7 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     told = await told_to_the_vm(tmp_path, journal, lambda _: journal.state.jobs["job-1"].over)
     job = journal.state.jobs["job-1"]
     assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
-    assert EndJob(job="job-1", attempt=1) in told
+    assert End(kind="job", work="job-1", attempt=1) in told
 
 
 async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_written_in_blocks(
@@ -253,10 +254,11 @@ async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_
     there = home / layout.job_on_vm("job-1") / layout.KEPT
     assert [path.name for path in there.iterdir()] == [layout.archive(2)]
     [begin] = told
-    assert isinstance(begin, BeginJob)
-    assert begin.at == pytest.approx(time.time(), abs=30), "ranks compare by it when they saved"
-    begin = replace(begin, at=0.0)
-    assert begin == BeginJob(job="job-1", attempt=2, rank=0, addresses=("127.0.0.1",), kept=2, packed=3)
+    assert isinstance(begin, Begin)
+    assert (begin.kind, begin.work, begin.attempt) == ("job", "job-1", 2)
+    task = JobTask.from_dict(begin.task)
+    assert task.at == pytest.approx(time.time(), abs=30), "ranks compare by it when they saved"
+    assert replace(task, at=0.0) == JobTask(rank=0, addresses=("127.0.0.1",), kept=2, packed=3)
 
 
 async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_told(

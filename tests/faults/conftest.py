@@ -140,8 +140,9 @@ class Patient:
         self.run = run
 
     def process(self, vm: str, role: str) -> int:
-        """The host's number of a role process (`worker`, `parameter_server`, `agent`) on a VM."""
-        found = processes(f"transient_magics.runtime.{role} ", str(self.home(vm)))
+        """Return the host's number of a process on a VM: of a role, of the agent, or of work (`jobs`)."""
+        program = f"works.{role}.on_vm" if role == "jobs" else f"runtime.{role}"
+        found = processes(f"transient_magics.{program} ", str(self.home(vm)))
         assert found, f"no {role} on {vm}"
         return found[-1]
 

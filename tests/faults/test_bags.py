@@ -79,7 +79,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         mark = patient.mark()
         cluster.revoke("worker-0")
         patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 7, "more results")
-        end(processes("transient_magics.bags.driver", str(patient.home("ps-0"))))
+        end(processes("transient_magics.works.bags.driver", str(patient.home("ps-0"))))
         patient.until(lambda state: len(state.bags["bag-1"].dasks) == 2, "another driver")
         lost = patient.event(mark, b.BagLost, why="lost")
         assert isinstance(lost, b.BagLost)

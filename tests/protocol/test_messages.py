@@ -204,19 +204,12 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         agent_commands.Fork(run="run-1", program="evaluate", arguments=("--step", "9"), caller=7),
         {"do": "fork", "run": "run-1", "program": "evaluate", "arguments": ["--step", "9"], "caller": 7},
     ),
-    (agent_commands.read, agent_commands.BeginJob(job="job-1", attempt=2, rank=0, addresses=("10.0.0.5",), kept=3),
-     {"do": "begin job", "job": "job-1", "attempt": 2, "rank": 0, "addresses": ["10.0.0.5"], "kept": 3,
-      "packed": 0, "at": 0.0}),
-    (agent_commands.read, agent_commands.WarnJob(job="job-1", attempt=2, seconds=28.5),
-     {"do": "warn job", "job": "job-1", "attempt": 2, "seconds": 28.5}),
-    (agent_commands.read, agent_commands.EndJob(job="job-1", attempt=2),
-     {"do": "end job", "job": "job-1", "attempt": 2}),
-    (agent_commands.read, agent_commands.BeginDask(
-        dask="dask-1", part="worker", vm="worker-1", address="10.0.0.6", scheduler="10.0.0.5:8786", born=5.5,
-        code="ab"),
-     {"do": "begin dask", "dask": "dask-1", "part": "worker", "vm": "worker-1", "address": "10.0.0.6",
-      "scheduler": "10.0.0.5:8786", "born": 5.5, "code": "ab"}),
-    (agent_commands.read, agent_commands.EndDask(dask="dask-1"), {"do": "end dask", "dask": "dask-1"}),
+    (agent_commands.read, agent_commands.Begin(kind="job", work="job-1", attempt=2, task={"rank": 0}),
+     {"do": "begin", "kind": "job", "work": "job-1", "attempt": 2, "task": {"rank": 0}}),
+    (agent_commands.read, agent_commands.Warn(kind="job", work="job-1", attempt=2, seconds=28.5),
+     {"do": "warn", "kind": "job", "work": "job-1", "attempt": 2, "seconds": 28.5}),
+    (agent_commands.read, agent_commands.End(kind="dask", work="dask-1"),
+     {"do": "end", "kind": "dask", "work": "dask-1", "attempt": 0}),
     *((read, chief_messages.Join(token="t", name="worker-1", accelerator="Tesla K80"),
        {"do": "join", "token": "t", "name": "worker-1", "accelerator": "Tesla K80"})
       for read in (chief_messages.read_first, chief_messages.read_from_worker)),
@@ -294,10 +287,8 @@ def test_what_earlier_versions_left_out_is_as_it_was() -> None:
     assert said(chief_messages.read_first, do="files", token="t") == chief_messages.Files(token="t", what="records")
     extended = cluster_commands.ExtendStudy(study="lr", trials=5, request="")
     assert said(cluster_commands.read, do="extend study", study="lr", trials=5) == extended
-    begun = {"job": "job-1", "attempt": 2, "rank": 0, "addresses": ["10.0.0.5"]}
-    assert said(agent_commands.read, do="begin job", **begun) == agent_commands.BeginJob(
-        job="job-1", attempt=2, rank=0, addresses=("10.0.0.5",), kept=0, packed=0
-    )
+    begun = {"kind": "dask", "work": "dask-1", "task": {"part": "scheduler"}}
+    assert said(agent_commands.read, do="begin", **begun) == agent_commands.Begin(**begun, attempt=0)
     assert said(agent_commands.read, do="warm", **ROLE) == agent_commands.Warm(**ROLE)
 
 

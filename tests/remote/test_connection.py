@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -171,7 +172,7 @@ async def test_the_code_is_brought_once_whoever_brings_it(vm: Vm, home: Path) ->
 
 async def test_the_code_runs_alone_on_a_vm(connection: Connection, home: Path) -> None:
     folder = f"transient/code/{await push_bundle(connection)}"
-    program = "import transient_magics.runtime.jobs.runner, transient_magics.errors as e; print(e.__file__)"
+    program = "import transient_magics.works.jobs.on_vm.runner, transient_magics.errors as e; print(e.__file__)"
     command = f"cd / && PYTHONPATH={home / folder} {sys.executable} -c '{program}'"
     assert await connection.run(command) == f"{home / folder}/transient_magics/errors.py\n"
 
@@ -184,7 +185,27 @@ def test_the_bundle_holds_the_runtime_and_nothing_else() -> None:
     assert beside <= set(files)
     others = set(files) - beside
     floors = ("transient_magics/runtime/", "transient_magics/protocol/")
-    assert all(path.startswith(floors) and path.endswith(".py") for path in others)
+    of_kinds = {path for path in others if not path.startswith(floors)}
+    assert all(path.endswith(".py") for path in others)
+    of_works = re.compile(r"transient_magics/works/(\w+/)?(on_vm/.*|__init__|spec|events)(\.py)?")
+    assert all(of_works.fullmatch(path) for path in of_kinds)
+    assert "transient_magics/works/jobs/on_vm/runner.py" in of_kinds
+
+
+def test_the_agent_and_the_parts_of_all_kinds_are_imported_from_the_bundle_alone(tmp_path: Path) -> None:
+    _, files = bundle()
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    program = (
+        "import transient_magics.runtime.agent.agent, transient_magics.works.jobs.on_vm.runner\n"
+        "from transient_magics.kinds import KINDS, find\n"
+        "print(*(kind for kind in KINDS if find(kind, 'on_vm.agent')))"
+    )
+    bare = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-S", "-c", program]  # -S: without installed packages, as on a VM
+    done = subprocess.run(command, env=bare, cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["job", "dask"]
 
 
 def test_the_room_is_light_to_import() -> None:

@@ -23,17 +23,21 @@ import pytest
 
 from tests.processes import until
 from transient_magics.protocol import layout
-from transient_magics.protocol.agent_commands import BeginDask
+from transient_magics.protocol.agent_commands import Begin, End
 from transient_magics.protocol.bag.events import MOST_SAID
 from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.runtime import dask_record
-from transient_magics.runtime.agent.dask import AgentDask
-from transient_magics.runtime.dask import said
-from transient_magics.runtime.dask.faults import Faults
+from transient_magics.runtime import process_record
+from transient_magics.runtime.agent.processes import Processes
 from transient_magics.works.dask import certificates
+from transient_magics.works.dask.on_vm import said
+from transient_magics.works.dask.on_vm.faults import Faults
+from transient_magics.works.dask.on_vm.task import DaskTask
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
 PATIENCE = 120.0
+
+
+END = End(kind="dask", work="dask-1")
 
 
 class OneVm:
@@ -49,13 +53,11 @@ class OneVm:
         (self.folder / layout.TLS_KEY).write_bytes(key)
         declared = DaskSpec("dask-1", 2, **{"threads": 1, "allowed_failures": 1, **spec})
         (self.folder / layout.DASK).write_text(json.dumps(declared.to_dict()), encoding="utf-8")
-        self.agent = AgentDask(self.root)
+        self.agent = Processes(self.root)
 
     async def begin(self, scheduler: str = "") -> None:
-        part = "worker" if scheduler else "scheduler"
-        await self.agent.begin(
-            BeginDask(dask="dask-1", part=part, vm=self.name, address="127.0.0.1", scheduler=scheduler)
-        )
+        task = DaskTask("worker" if scheduler else "scheduler", self.name, "127.0.0.1", scheduler)
+        await self.agent.begin(Begin(kind="dask", work="dask-1", task=task.to_dict()))
 
     def told(self, kind: str) -> list[dict[str, Any]]:
         path = self.folder / layout.DASK_EVENTS
@@ -64,7 +66,7 @@ class OneVm:
 
     @property
     def process(self) -> int:
-        found = dask_record.runner(self.folder)
+        found = process_record.running(self.folder)
         assert found
         return found[0]
 
@@ -92,7 +94,7 @@ class Room:
         import cloudpickle
         import distributed
 
-        from transient_magics.runtime.dask.setting import security
+        from transient_magics.works.dask.on_vm.setting import security
 
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests
         own = security(self.authority)
@@ -122,7 +124,7 @@ async def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield room
     finally:
         for vm in room.vms:
-            await vm.agent.end("dask-1")
+            await vm.agent.end(END)
 
 
 @pytest.mark.slow
@@ -155,7 +157,7 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
         assert not first.told("dask.crashed")
 
         # A VM that is taken without a notice: however often, it is nobody's fault.
-        await first.agent.end("dask-1")
+        await first.agent.end(END)
         await room.workers(client, {"worker-1"})
         awake = room.top / "awake"
         sleeping = client.submit(_sleep_until, str(awake), pure=False)
@@ -164,7 +166,7 @@ async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(r
             second.agent.notice()
             os.kill(process, signal.SIGKILL)
             await until(lambda process=process: not Path(f"/proc/{process}").exists())
-            second.agent = AgentDask(second.root)  # its replacement
+            second.agent = Processes(second.root)  # its replacement
             await second.begin(room.place)
             await room.workers(client, {"worker-1"})
         assert sleeping.status == "pending"
@@ -221,7 +223,7 @@ async def test_a_bags_worker_that_does_not_come_up_is_told_of_once_with_its_last
     (wheels / "broken-1.0-py3-none-any.whl").write_bytes(b"no archive")
     await vm.begin("127.0.0.1:1")
     await until(lambda: vm.told("dask.crashed"))
-    await vm.agent.end("dask-1")
+    await vm.agent.end(END)
     reason = vm.told("dask.crashed")[0]["reason"]
     assert reason.startswith("it does not come up: exit code 1 (pip cannot install broken-1.0-py3-none-any.whl: ")
     assert len(reason) < 500
@@ -258,7 +260,7 @@ async def test_a_worker_whose_task_holds_the_interpreter_is_waited_for(
 async def test_a_job_that_holds_the_interpreter_past_its_time_ends_with_its_process(room: Room) -> None:
     from distributed import KilledWorker
 
-    from transient_magics.runtime.dask.bag_task import compute
+    from transient_magics.works.dask.on_vm.bag_task import compute
 
     def asked(source: str) -> list[Any]:
         return [f"import ctypes, time\ndef job(): {source}", {}, 0, 0, 1, 0.0, b"", (), 2.0]
@@ -301,7 +303,7 @@ def job():
 async def test_jobs_have_processes_and_an_event_loop_and_a_worker_that_ends_unasked_is_a_crash(room: Room) -> None:
     from distributed import KilledWorker
 
-    from transient_magics.runtime.dask.bag_task import compute
+    from transient_magics.works.dask.on_vm.bag_task import compute
 
     vm = room.vm("worker-0")
     await vm.begin(room.place)
@@ -329,7 +331,7 @@ async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room:
     assert room.scheduler.told("dask.crashed")[0]["reason"] == "signal 9"
     await room.scheduler.begin()
     await asyncio.sleep(0.5)
-    assert dask_record.runner(room.scheduler.folder) is None
+    assert process_record.running(room.scheduler.folder) is None
 
 
 def test_a_fault_counts_where_the_vm_lives_to_tell_it() -> None:
@@ -385,7 +387,7 @@ def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     assert said.last(tmp_path) == "", "nothing was printed"
     monkeypatch.setattr(said, "_MOST_BYTES", 50_000)
     program = (
-        "import os, sys; from pathlib import Path; from transient_magics.runtime.dask import said\n"
+        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import said\n"
         "folder = Path(sys.argv[1]); said.take_over(folder); print('of the job before'); said.begin(folder)\n"
         "for line in range(5000): print(f'line {line:06}')\n"
         "said.shorten(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"

@@ -28,17 +28,25 @@ from hypothesis import strategies as some
 
 from tests.processes import until
 from transient_magics.protocol import layout
-from transient_magics.protocol.agent_commands import BeginJob
+from transient_magics.protocol.agent_commands import Begin, End, Warn
 from transient_magics.protocol.job import JobSpec
-from transient_magics.runtime import job_record
-from transient_magics.runtime.agent.jobs import AgentJobs
-from transient_magics.runtime.jobs import archive, runner
-from transient_magics.runtime.jobs.family import Family
-from transient_magics.runtime.jobs.notice import Notices
-from transient_magics.runtime.jobs.output import Output
+from transient_magics.runtime import process_record
+from transient_magics.runtime.agent.processes import Processes
+from transient_magics.runtime.files import archive
+from transient_magics.works.jobs.on_vm import runner
+from transient_magics.works.jobs.on_vm.family import Family
+from transient_magics.works.jobs.on_vm.notice import Notices
+from transient_magics.works.jobs.on_vm.output import Output
+from transient_magics.works.jobs.on_vm.task import JobTask
 
 PATIENCE = 60.0
 ADDRESSES = ("10.0.0.5",)
+
+
+def begin(attempt: int, *, rank: int = 0, addresses: tuple[str, ...] = ADDRESSES, **task: Any) -> Begin:
+    """The command that begins an attempt of job-1."""
+    what = JobTask(rank, addresses, **task).to_dict()
+    return Begin(kind="job", work="job-1", attempt=attempt, task=what)
 
 
 class OneJob:
@@ -49,7 +57,7 @@ class OneJob:
         self.folder.mkdir(parents=True)
         spec = JobSpec(name="job-1", command=command, **fields)
         (self.folder / layout.JOB).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
-        self.begin = BeginJob(job="job-1", attempt=1, rank=0, addresses=ADDRESSES)
+        self.begin = begin(1)
 
     def told(self, kind: str = "") -> list[dict[str, Any]]:
         path = self.folder / layout.job_events(1)
@@ -70,16 +78,16 @@ class OneJob:
 
 
 @asynccontextmanager
-async def running(job: OneJob) -> AsyncIterator[AgentJobs]:
-    agent = AgentJobs(job.root)
+async def running(job: OneJob) -> AsyncIterator[Processes]:
+    agent = Processes(job.root)
     await agent.begin(job.begin)
     try:
         yield agent
     finally:
         agent.let_go()
-        if found := job_record.runner(job.folder):
+        if found := process_record.running(job.folder):
             os.kill(found[0], signal.SIGKILL)
-        job_record.kill_marked(job.folder)
+        process_record.kill_marked(job.folder)
 
 
 def is_in_session(pid: int, session: int) -> bool:
@@ -93,7 +101,9 @@ def is_in_session(pid: int, session: int) -> bool:
 @pytest.mark.slow
 async def test_a_command_ends_with_its_code_and_all_that_it_has_started(tmp_path: Path) -> None:
     away = f"{sys.executable} -c 'import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)'"
-    job = OneJob(tmp_path, f"env -u {job_record.MARK} {away} & sleep 1; echo $RANK of $WORLD_SIZE; cd nowhere; exit 7")
+    job = OneJob(
+        tmp_path, f"env -u {process_record.MARK} {away} & sleep 1; echo $RANK of $WORLD_SIZE; cd nowhere; exit 7"
+    )
     async with running(job):
         ended = await job.until("job.exited")
     assert (ended["code"], ended["noticed"], ended["reason"]) == (7, False, "")
@@ -113,11 +123,11 @@ async def test_its_folder_is_packed_as_it_changes_and_restored_in_the_next_attem
         assert (packed["number"], packed["files"], packed["bytes"]) == (1, 1, 2)
         await agent.begin(job.begin)  # the same again, as after a lost answer
         assert len(job.told("job.started")) == 1
-        await agent.begin(BeginJob(job="job-1", attempt=2, rank=0, addresses=ADDRESSES, kept=1))
+        await agent.begin(begin(2, kept=1))
         second = job.folder / layout.job_events(2)
         await until(lambda: second.exists() and "job.exited" in second.read_text(encoding="utf-8"))
         # A newer archive than the one that it goes on from was told of, and lost with its machine.
-        await agent.begin(BeginJob(job="job-1", attempt=3, rank=0, addresses=ADDRESSES, kept=1, packed=4))
+        await agent.begin(begin(3, kept=1, packed=4))
         third = job.folder / layout.job_events(3)
         await until(lambda: third.exists() and "job.exited" in third.read_text(encoding="utf-8"))
     assert (job.folder / layout.OUTPUT / layout.output(2, 0)).read_text(encoding="utf-8") == "step\n"
@@ -136,7 +146,7 @@ async def test_who_is_told_to_end_saves_what_it_has_and_that_is_packed(tmp_path:
     (job.folder / layout.CELL).write_text(code, encoding="utf-8")
     async with running(job) as agent:
         await job.said("ready")
-        agent.end("job-1", 1)
+        await agent.end(End(kind="job", work="job-1", attempt=1))
         ended = await job.until("job.exited")
     assert ended["noticed"], "an orderly end is none of its own"
     [packed] = job.told("job.packed")
@@ -191,7 +201,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
     try:
         await runner.Runner(job.folder, job.begin).run()
     finally:
-        job_record.kill_marked(job.folder)
+        process_record.kill_marked(job.folder)
     assert 15 <= packed_at[0] < killed_at[0] < 30, "a VM under notice has 30 seconds"
     [ended] = job.told("job.exited")
     assert (ended["code"], ended["noticed"]) == (-signal.SIGKILL, True)
@@ -205,12 +215,12 @@ async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_f
     job = OneJob(tmp_path, "echo begins >> kept/log; cat kept/log; sleep 600", keep="kept")
     async with running(job):
         await job.said("begins\n")
-        found = job_record.runner(job.folder)
+        found = process_record.running(job.folder)
         assert found
-        before = job_record.marked(job.folder)
+        before = process_record.marked(job.folder)
         os.kill(found[0], signal.SIGKILL)
         await job.said("begins\nbegins\nbegins\n")
-        assert not set(before) & set(job_record.marked(job.folder)), "no process of before is left"
+        assert not set(before) & set(process_record.marked(job.folder)), "no process of before is left"
         assert len(job.told("job.started")) == 2
 
 
@@ -220,7 +230,7 @@ async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: 
     async with running(job) as first:
         await job.said("here")
         first.let_go()
-        second = AgentJobs(tmp_path)
+        second = Processes(tmp_path)
         second.adopt()
         await job.until("job.exited")
         assert job.output == "here\nthere\n", "and it was not begun again"
@@ -252,7 +262,7 @@ async def test_who_needs_more_memory_than_it_may_have_is_ended_with_that_reason(
 
 async def test_a_job_that_cannot_be_started_is_told(tmp_path: Path) -> None:
     job = OneJob(tmp_path, "true", keep="kept")
-    job.begin = BeginJob(job="job-1", attempt=1, rank=0, addresses=ADDRESSES, kept=5)
+    job.begin = begin(1, kept=5)
     async with running(job):
         ended = await job.until("job.exited")
     assert ended["code"] is None
@@ -298,12 +308,12 @@ async def test_a_warned_rank_works_on_until_it_is_told_and_packs_what_it_changed
     (job.folder / layout.KEPT).mkdir()
     archive.pack(tmp_path / "base", job.folder / layout.KEPT / layout.archive(4))
     addresses = ("10.0.0.5", "10.0.0.6")
-    job.begin = BeginJob(job="job-1", attempt=1, rank=1, addresses=addresses, kept=4, at=time.time() + 100)
+    job.begin = begin(1, rank=1, addresses=addresses, kept=4, at=time.time() + 100)
     path = job.folder / layout.OUTPUT / layout.output(1, 1)
     async with running(job) as agent:
         await until(lambda: path.exists() and "base" in path.read_text(encoding="utf-8"))
-        agent.warn("job-1", 1, 30.0)
-        agent.warn("job-1", 1, 3.0)
+        agent.warn(Warn(kind="job", work="job-1", attempt=1, seconds=30.0))
+        agent.warn(Warn(kind="job", work="job-1", attempt=1, seconds=3.0))
         await until(lambda: "warned" in path.read_text(encoding="utf-8"))
         assert not job.told("job.exited"), "it is told a second later"
         ended = await job.until("job.exited")
@@ -634,6 +644,6 @@ def test_output_is_what_was_said_as_long_as_it_fits_and_never_much_more(blocks: 
 
 
 def test_the_program_ends_at_once_where_nothing_is_wanted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "transient_magics.runtime.jobs", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "transient_magics.works.jobs.on_vm", "--folder", str(tmp_path)]
     done = subprocess.run(command, timeout=60, check=False)
     assert done.returncode == 0

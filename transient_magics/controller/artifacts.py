@@ -18,26 +18,7 @@ from typing import Protocol
 from ..errors import ForeignError, RoomError
 from ..journal import metrics
 from ..protocol import jsonl
-from ..protocol.bag.events import MOST_ARRAY_BYTES
-from ..protocol.checks import LONGEST_LINE
-from ..protocol.job import MOST_KEPT_BYTES
-from ..protocol.measures.trace import MOST_BYTES
 from ..remote import Allowance, Connection, follow_blocks_across, room
-
-MOST_ARCHIVE = MOST_KEPT_BYTES + 64 * 2**20
-"""Bytes of the folder that a job keeps, with the names of its files."""
-MOST_OUTPUT = 24 * 2**20
-"""Bytes of what a command prints on one VM."""
-MOST_ARRAYS = MOST_ARRAY_BYTES
-"""Bytes of the arrays that a job of a bag returns."""
-MOST_SURROGATE = 64 * 2**20
-"""Bytes of each file of a surrogate."""
-MOST_METRICS = 4 * 2**30
-"""Bytes of the metrics of a run, of which a worker writes some 17 MB a day, and of its events."""
-MOST_COUNTS = LONGEST_LINE
-"""Bytes of what was counted of a model, and of the declaration of a run."""
-MOST_TRACE = MOST_BYTES
-"""Bytes of the trace of a step."""
 
 
 def accept(*files: Path) -> None:

@@ -43,6 +43,16 @@ class JobState(Work[JobSpec]):
     code: int | None = None
     tail: str = ""
 
+    @property
+    def worker_count(self) -> int:
+        """How many workers it asks for."""
+        return self.spec.workers
+
+    @property
+    def may_change_vms(self) -> bool:
+        """Whether no attempt is under way."""
+        return not self.vms
+
     def ran(self, now: float) -> float:
         """For how many seconds its command has run, over all attempts."""
         begin = min(self.started.values(), default=0.0)
@@ -54,6 +64,7 @@ class DaskState(Work[DaskSpec]):
     """One Dask cluster."""
 
     kind = "dask"
+    begins_with_fewer = True
 
     stop: e.DaskStopping | None = None
     vm: str = ""
@@ -71,3 +82,8 @@ class DaskState(Work[DaskSpec]):
     """Why the scheduler has ended by itself, a clause, once it has."""
     lost: str = ""
     """How it ended otherwise, a clause."""
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers it asks for."""
+        return self.spec.workers

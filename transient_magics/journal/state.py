@@ -257,7 +257,7 @@ class RunState(Work[RunSpec]):
         return self.metrics.get(goal.metric)
 
 
-Claim = RunState | JobState | DaskState
+Claim = Work[object]
 """What may have workers."""
 
 
@@ -506,10 +506,11 @@ class ClusterState:
 
     @property
     def claims(self) -> list[Claim]:
-        """The runs, jobs and Dask clusters that are not over, in the order in which they begin."""
+        """All work that has workers and is not over, in the order in which it begins."""
         places = {name: place for place, name in enumerate(self.order)}
-        found: list[Claim] = [*self.turns, *self.active_jobs, *self.active_dasks]
-        return sorted(found, key=lambda each: (places.get(each.name, len(places)), each.declared_at))
+        works = [work for kind in KINDS for work in self.of_kind(kind).values()]
+        found = [work for work in works if work.leases and not work.over]
+        return sorted(found, key=lambda work: (places.get(work.name, len(places)), work.declared_at))
 
     @property
     def due(self) -> RunState | None:

@@ -25,6 +25,8 @@ class Work(Generic[_Spec]):
     """Whether it needs parameter servers. Other work needs workers alone."""
     leases: ClassVar[bool] = True
     """Whether it has workers itself, not through work that it begins."""
+    begins_with_fewer: ClassVar[bool] = False
+    """Whether it begins with fewer workers than it was declared with where its cluster has fewer."""
 
     name: str
     spec: _Spec
@@ -44,6 +46,16 @@ class Work(Generic[_Spec]):
     def over(self) -> bool:
         """Whether it has ended."""
         return self.phase in ("finished", "failed", "stopped")
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers it asks for. Runs, which may have more or fewer, have a range of their own."""
+        return 1
+
+    @property
+    def may_change_vms(self) -> bool:
+        """Whether it can have other VMs in the place of its own now, as between two attempts."""
+        return False
 
     @property
     def ends_cluster(self) -> bool:

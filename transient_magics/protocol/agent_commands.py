@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sized
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from . import checks, messages
-from .checks import Amount, Count, Name, NameOrNone
+from .checks import Amount, Count, KindOfWork, Name, NameOrNone
 from .messages import Message, message
 
 _Sized = TypeVar("_Sized", bound=Sized)
@@ -161,71 +161,40 @@ class Fork(Message):
     caller: Count
 
 
-@message("begin job")
-class BeginJob(Message):
-    """Run a job, whose files are here, for the `attempt`-th time, as that `rank` of the VMs at `addresses`.
+@message("begin")
+class Begin(Message):
+    """Run a part of a piece of work, whose files are here, for the `attempt`-th time (0: it has one attempt).
 
-    `kept` is the number of the archive with which its folder begins (0: there is none), `packed` that of the last one
-    that was told of, behind which those of this attempt are numbered: it is another one where that was lost with its
-    machine. `at` is the controller's clock, in seconds since 1970 (0: not told); ranks compare by it when they saved.
-    The same again changes nothing, another attempt takes the place of the one before.
+    `task` is what this VM does for it, which the kind's own class checks. The same again changes nothing; another
+    attempt takes the place of the one before.
     """
 
-    job: Name
-    attempt: Count
-    rank: Count
-    addresses: tuple[str, ...]
-    kept: Count = 0
-    packed: Count = 0
-    at: Amount = 0.0
+    kind: KindOfWork
+    work: Name
+    attempt: Count = 0
+    task: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
-@message("warn job")
-class WarnJob(Message):
-    """A VM of the job ends by preemption in `seconds`: this rank ends when all do. The first warning of an attempt
-    counts."""
+@message("warn")
+class Warn(Message):
+    """Another VM of the work ends by preemption in `seconds`. The first warning of an attempt counts."""
 
-    job: Name
+    kind: KindOfWork
+    work: Name
     attempt: Count
     seconds: Amount
 
 
-@message("end job")
-class EndJob(Message):
-    """End the job in an orderly way: its processes are told, its folder is packed once more."""
+@message("end")
+class End(Message):
+    """End what the VM does for the work, in an orderly way."""
 
-    job: Name
-    attempt: Count
-
-
-@message("begin dask")
-class BeginDask(Message):
-    """Be this part of a Dask cluster at the VM's `address`: its scheduler, or a worker of the one at `scheduler`.
-
-    The files that it needs are here. The same again changes nothing. `born`: since when the VM runs, in seconds since
-    1970 (0: not told). `code`: for a bag, the name of the whole package's code; its driver is in that, and its jobs may
-    import it.
-    """
-
-    dask: Name
-    part: Literal["scheduler", "worker"]
-    vm: Name
-    address: Place
-    scheduler: str = ""
-    born: Amount = 0.0
-    code: str = ""
+    kind: KindOfWork
+    work: Name
+    attempt: Count = 0
 
 
-@message("end dask")
-class EndDask(Message):
-    """End what the VM does in the Dask cluster. The answer comes when it has ended."""
-
-    dask: Name
-
-
-Command = (
-    Ping | Warm | Assign | MakeReady | Stop | Save | Evaluate | Fork | BeginJob | WarnJob | EndJob | BeginDask | EndDask
-)
+Command = Ping | Warm | Assign | MakeReady | Stop | Save | Evaluate | Fork | Begin | Warn | End
 _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Literal, NoReturn, TypeVar, Union, cast
 
+from ..kinds import checked_kind
 from .names import checked_name
 
 LONGEST_LINE = 1 << 20
@@ -73,6 +74,8 @@ Amount = Annotated[float, at_least(0)]
 Name = Annotated[str, checked_name]
 NameOrNone = Annotated[str, _name_or_none]
 """A name, or the empty text."""
+KindOfWork = Annotated[str, checked_kind]
+"""The name of a kind of work (`kinds.KINDS`)."""
 
 
 def parsed(line: bytes | str) -> object:

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
-from ..kinds import checked_kind
 from . import messages
-from .checks import Amount, Count, Name, NameOrNone, at_least
+from .checks import Amount, Count, KindOfWork, Name, NameOrNone, at_least
 from .messages import Message, message
 
-KindOfWork = Annotated[str, checked_kind]
-"""The name of a kind of work (`kinds.KINDS`)."""
 GiveUp = Literal["slowest", "youngest", "riskiest", "dearest"]
 """Which workers go where there are to be fewer."""
 

@@ -1,4 +1,4 @@
-"""The code that VMs run, brought there under the name of its content: `runtime` and what it needs.
+"""The code that VMs run, brought there under the name of its content: `runtime`, `on_vm` of kinds, and what they need.
 
 The VM on which a controller runs has the whole package, with the data and the templates that it reads. The same code
 has the same name, so a VM that has it is left alone, and two versions can lie side by side. A bundle appears on a VM
@@ -35,6 +35,10 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
         package / "version.py",
     ]
     chosen += [*package.glob("protocol/**/*.py"), *package.glob("runtime/**/*.py")]
+    # Of each kind of work: what runs on VMs, and what that shares with controllers.
+    works = package / "works"
+    chosen += [works / "__init__.py", *works.glob("*/__init__.py"), *works.glob("*/on_vm/**/*.py")]
+    chosen += [*works.glob("*/spec.py"), *works.glob("*/events.py")]
     if whole:
         beside = [package.parent / folder for folder in _BESIDE]  # in a checkout; inside when installed from a wheel
         found = [path for folder in (package, *beside) for path in folder.rglob("*")]

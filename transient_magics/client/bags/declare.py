@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ...bags.driver.core import Lifetimes
+from ...bags.core import Lifetimes
 from ...bags.policy.expectation import Survival
 from ...catalog import region
 from ...catalog.published import LAST_HOUR

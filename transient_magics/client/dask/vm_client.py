@@ -18,9 +18,9 @@ from distributed import Client
 from ... import errors
 from ...errors import ClusterError, RemoteError, TransientError
 from ...journal import DaskState
+from ...kinds import load
 from ...protocol import layout
 from ...protocol.cluster_commands import Stop
-from ...runtime.dask.setting import security
 from .. import commands
 
 if TYPE_CHECKING:
@@ -105,9 +105,10 @@ def connected(cluster: Cluster, dask: DaskState) -> VmClient:
     """The client of what listens there. Raises RemoteError or ClusterError."""
     folder = cluster.directory / layout.DASKS / dask.name
     way = Way(cluster, dask)
+    security = load("dask", "on_vm.setting").security(folder)
     try:
         return VmClient(
-            way, f"tls://127.0.0.1:{way.ports['scheduler']}", security=security(folder), direct_to_workers=False,
+            way, f"tls://127.0.0.1:{way.ports['scheduler']}", security=security, direct_to_workers=False,
             timeout=_CONNECT_SECONDS,
         )  # fmt: skip
     except (OSError, TimeoutError) as error:

@@ -10,7 +10,7 @@ from ...errors import ClusterError
 from ...journal import ClusterState, JobState
 from ...protocol import layout
 from ...protocol.checks import all_plain
-from ...runtime.jobs.archive import newest, path_of, unpack
+from ...runtime.files.archive import newest, path_of, unpack
 from .. import text
 from ..following.follower import follower
 from ..following.home import until_home

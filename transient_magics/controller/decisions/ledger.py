@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...journal import ClusterState, JobState, RunState, StudyState
+from ...journal import ClusterState, RunState, StudyState
 from ...journal.events import MOST_RUNS
 from ...protocol.run import RunSpec
 from ...spec import WORKER
@@ -258,7 +258,7 @@ def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[st
     left = len(pool.gpus)
     for run in going:
         least = pool.keeps(run)
-        some = run.name in has and not isinstance(run, JobState)
+        some = run.name in has and (isinstance(run, RunState) or run.begins_with_fewer)
         shares[run.name] = min(least, left) if some or least <= left else 0
         left -= shares[run.name]
     for run in [each for each in going if isinstance(each, RunState)]:
@@ -308,7 +308,7 @@ def _exchange(state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapp
     taken = {slot for owned in had.values() for slot in owned}
     spare = [slot for slot in sorted(pool.gpus) if slot in fit and slot not in taken]
     for job in going:
-        if isinstance(job, JobState) and not job.vms:
+        if job.may_change_vms:
             owned = had[job.name]
             for place, slot in enumerate(owned):
                 if slot not in fit and spare:

@@ -2,8 +2,8 @@
 
 Most runs take any workers, so many at least and at most. A run whose machines were named (`k80x2+p100x1`, as those of a
 study with `--on`) takes exactly these and no other: it waits where there are fewer free, and nobody waits for it where
-the cluster has fewer altogether. A job takes as many as it was declared with, of any GPU, and
-a Dask cluster does, or as many as there are.
+the cluster has fewer altogether. Other work, such as a job, takes as many as it was declared with, of any GPU, and a
+Dask cluster takes as many as there are where there are fewer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...journal import DaskState, JobState, RunState
+from ...journal import RunState
 from ...journal.state import Claim
 from ...protocol.machines import parse_machines
 from ...spec.places import slot_of
@@ -38,10 +38,10 @@ class Pool:
 
     def least(self, claim: Claim) -> int:
         """How many workers it has to have; 0 where it never can."""
-        if isinstance(claim, JobState):
-            return claim.spec.workers if claim.spec.workers <= self.size else 0
-        if isinstance(claim, DaskState):
-            return min(claim.spec.workers, self.size)
+        if not isinstance(claim, RunState):
+            if claim.begins_with_fewer:
+                return min(claim.worker_count, self.size)
+            return claim.worker_count if claim.worker_count <= self.size else 0
         if machines := machines_of(claim):
             return sum(machines.values()) if self.holds(machines) or not self.gpus else 0
         return min(claim.spec.least_workers or self.size, self.size)

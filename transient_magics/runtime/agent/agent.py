@@ -27,11 +27,9 @@ from ...protocol.agent_commands import (
     INPUT,
     Assign,
     Assignment,
-    BeginDask,
-    BeginJob,
+    Begin,
     Command,
-    EndDask,
-    EndJob,
+    End,
     Evaluate,
     Fork,
     MakeReady,
@@ -39,20 +37,19 @@ from ...protocol.agent_commands import (
     Save,
     Stop,
     Warm,
-    WarnJob,
+    Warn,
     read,
 )
 from ...protocol.job import NOTICE_SECONDS
 from ...protocol.messages import encode
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
-from ..dask.memory import resident
+from .. import process_record
 from ..folder import Lines, RunFolder
 from ..metadata import notice_seconds, watch_preemption
 from ..protocol import LONGEST_LINE
 from ..role_record import Record, recorded
-from .dask import AgentDask
-from .jobs import AgentJobs
+from .processes import Processes
 from .starting import ForkServer, has_zygote
 from .supervise import RoleProcess
 from .traffic import counted
@@ -70,7 +67,8 @@ class Agent:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._roles: dict[tuple[str, str], RoleProcess] = {}
-        self._jobs, self._dask = AgentJobs(root), AgentDask(root)
+        self._processes = Processes(root)
+        """What the VM runs for work but runs, whose processes are roles."""
         self._fork_server: ForkServer | None = None
         self._lines = Lines(root / layout.AGENT_LINES)
         self._preempted = False
@@ -90,8 +88,7 @@ class Agent:
         write_atomically(self._root / layout.AGENT_PID, str(os.getpid()))
         self._report(AgentStarted(pid=os.getpid()))
         self._adopt()
-        self._jobs.adopt()
-        self._dask.adopt()
+        self._processes.adopt()
         watch = asyncio.create_task(self._watch_preemption())
         tasks = [asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())]
         try:
@@ -104,8 +101,7 @@ class Agent:
                 self._fork_server.end()
             for role in self._roles.values():
                 role.let_go()
-            self._jobs.let_go()
-            self._dask.let_go()
+            self._processes.let_go()
 
     async def _watch_preemption(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -132,7 +128,7 @@ class Agent:
         """
         self._report(PreemptionNoticed(seconds=self._notice_seconds))
         self._preempted = True
-        self._dask.notice()
+        self._processes.notice()
         for role in self._roles.values():
             match role.assignment.role:
                 case "worker":
@@ -230,7 +226,7 @@ class Agent:
         except ValueError as error:
             return {"ok": False, "error": f"the agent does not know this command: {error}"}
         try:
-            if isinstance(command, Ping | Fork | WarnJob):  # answered at once, also while a chief takes its time to end
+            if isinstance(command, Ping | Fork | Warn):  # answered at once, also while a chief takes its time to end
                 return {"ok": True, **await self._do(command)}
             async with self._changing:
                 return {"ok": True, **await self._do(command)}
@@ -264,16 +260,12 @@ class Agent:
                 self._tell_chief(command.run, signal.SIGUSR2)
             case Fork():
                 return {"pid": await self._fork(command)}
-            case BeginJob():
-                await self._begin_job(command)
-            case WarnJob():
-                self._jobs.warn(command.job, command.attempt, command.seconds)
-            case EndJob():
-                self._jobs.end(command.job, command.attempt)
-            case BeginDask():
-                await self._begin_dask(command)
-            case EndDask():
-                await self._dask.end(command.dask)
+            case Begin():
+                await self._begin(command)
+            case Warn():
+                self._processes.warn(command)
+            case End():
+                await self._processes.end(command)
         return {}
 
     def _warm(self, command: Warm) -> None:
@@ -308,8 +300,7 @@ class Agent:
         stood by begins when it is told the same without `standby`; so does one that was prepared, if it still lives.
         """
         folder = self._folder(assignment.run)
-        self._jobs.end_others()
-        await self._dask.end_workers()
+        await self._processes.end_others()
         # Nobody may have been left to say that one is over.
         await self._end(lambda run: run != assignment.run and run not in runs)
         for part in _parts(assignment):
@@ -342,7 +333,7 @@ class Agent:
         here = [role for role in self._roles.values() if role.assignment.role == "worker"]
         if any(role.assignment.run == assignment.run for role in here):
             return
-        if available_memory() > _MEMORY_BYTES + sum(resident(role.pid) for role in here if role.pid):
+        if available_memory() > _MEMORY_BYTES + sum(process_record.resident(role.pid) for role in here if role.pid):
             folder.ahead.touch(mode=0o600)
             self._start(assignment)
 
@@ -355,24 +346,15 @@ class Agent:
             raise TransientError(f"{layout.RUN} of {run} has not been put here yet")
         return folder
 
-    async def _begin_job(self, command: BeginJob) -> None:
-        """Run this job, and train in no run: nobody may have been left to say that one is over."""
-        if self._preempted and not self._jobs.knows(command):
+    async def _begin(self, command: Begin) -> None:
+        """Run a part of other work than a run. One that needs the VM for itself ends all else here."""
+        if self._preempted and not self._processes.knows(command):
             raise TransientError("this VM is about to be taken away")
-        await self._end(lambda _: True)
-        self._jobs.end_others(command.job)
-        await self._dask.end_workers()
-        await self._jobs.begin(command)
-
-    async def _begin_dask(self, command: BeginDask) -> None:
-        """Be this part of a Dask cluster; a worker does nothing else, a scheduler is beside the parameter server."""
-        if self._preempted and not self._dask.knows(command.dask):
-            raise TransientError("this VM is about to be taken away")
-        if command.part == "worker":
+        if self._processes.is_exclusive(command):
+            # No controller may have been left to end it.
             await self._end(lambda _: True)
-            self._jobs.end_others()
-            await self._dask.end_workers(but=command.dask)
-        await self._dask.begin(command)
+            await self._processes.end_others(command.kind, command.work)
+        await self._processes.begin(command)
 
     def _share(self, part: Assignment, folder: RunFolder) -> None:
         """Have one process read for the trials of a study, in a folder as that of its first run here."""

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...controller.artifacts import MOST_ARRAYS, MOST_SURROGATE, Artifact
+from ...controller.artifacts import Artifact
 from ...controller.placement.homecoming import Sync
 from ...journal import Event
 from ...journal.bags.state import DeclaredBag
 from ...protocol import layout
-from ...protocol.bag.events import BagLearnt, BagResult
+from ...protocol.bag.events import MOST_ARRAY_BYTES, BagLearnt, BagResult
+
+MOST_SURROGATE = 64 * 2**20
+"""Bytes of each file of a surrogate."""
 
 
 def can_read() -> bool:
@@ -25,8 +28,8 @@ def can_read() -> bool:
 def arrays(result: BagResult) -> Artifact:
     """The arrays that a job returned with a result."""
     file = f"{layout.BAGS}/{result.bag}/{layout.RESULTS}/{result.arrays}"
-    size = result.bytes or MOST_ARRAYS
-    return Artifact(f"arrays of {result.bag}", (file,), MOST_ARRAYS, result.digest, size, check_arrays)
+    size = result.bytes or MOST_ARRAY_BYTES
+    return Artifact(f"arrays of {result.bag}", (file,), MOST_ARRAY_BYTES, result.digest, size, check_arrays)
 
 
 def surrogate(bag: str, results: int) -> Artifact:

@@ -20,13 +20,13 @@ from ...controller.vms.link import Link
 from ...controller.works import STOPPED_BY_USER, Tick, Works
 from ...errors import ClusterError, ForeignError
 from ...journal import DaskState, Event, VmState, events, now
-from ...protocol import layout
-from ...protocol.agent_commands import BeginDask, EndDask
+from ...protocol import agent_commands, layout
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.vm_events import from_dask
 from ...remote import push_bundle
 from . import certificates
 from .decisions import Begin, Decision, End, Stop, decide, parts
+from .on_vm.task import DaskTask
 
 
 class Dasks(Works[DaskSpec]):
@@ -114,7 +114,7 @@ class Dasks(Works[DaskSpec]):
 
     async def _end_on(self, dask: str, vm: str) -> None:
         """Have a VM's agent end its part. Tried again at the next tick where that fails."""
-        if await ask(self.link(vm), EndDask(dask=dask)):
+        if await ask(self.link(vm), agent_commands.End(kind=self.kind, work=dask)):
             self._left[dask] = self._left.get(dask, frozenset()) | {vm}
         else:
             await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
@@ -140,15 +140,16 @@ class Dasks(Works[DaskSpec]):
                 files[layout.BAG_KNOWN] = self.folder(dask.name) / layout.BAG_KNOWN
         return files
 
-    def begins(self, dask: DaskState, vm: VmState, code: str = "") -> BeginDask:
-        """What is said to the agent of the VM. `code`: the whole package, for a bag."""
+    def begins(self, dask: DaskState, vm: VmState, code: str = "") -> agent_commands.Begin:
+        """Return the command that gives the VM its part. `code`: the whole package, for a bag."""
         if vm.name == dask.vm:
-            return BeginDask(dask=dask.name, part="scheduler", vm=vm.name, address=vm.address, code=code)
-        known = self.state.dasks[dask.name]
-        assert known.serving
-        scheduler = f"{self.state.vms[dask.vm].address}:{known.serving.port}"
-        return BeginDask(dask=dask.name, part="worker", vm=vm.name, address=vm.address, scheduler=scheduler,
-                         born=vm.running_at, code=code)  # fmt: skip
+            task = DaskTask("scheduler", vm.name, vm.address, code=code)
+        else:
+            known = self.state.dasks[dask.name]
+            assert known.serving
+            scheduler = f"{self.state.vms[dask.vm].address}:{known.serving.port}"
+            task = DaskTask("worker", vm.name, vm.address, scheduler, vm.running_at, code)
+        return agent_commands.Begin(kind=self.kind, work=dask.name, task=task.to_dict())
 
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
         """Whether the journal has what the VM tells, from a controller before."""

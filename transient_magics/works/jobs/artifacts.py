@@ -10,13 +10,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ...controller.artifacts import MOST_ARCHIVE, MOST_OUTPUT, Artifact, look_for_room
+from ...controller.artifacts import Artifact, look_for_room
 from ...controller.placement.homecoming import Sync
 from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout
-from ...runtime.jobs.archive import look_through, newest, numbers, overlay, path_of
+from ...protocol.job import MOST_KEPT_BYTES
+from ...runtime.files.archive import look_through, newest, numbers, overlay, path_of
 
+MOST_ARCHIVE = MOST_KEPT_BYTES + 64 * 2**20
+"""Bytes of the folder that a job keeps, with the names of its files."""
+MOST_OUTPUT = 24 * 2**20
+"""Bytes of what a command prints on one VM."""
 CUT = "[transient] what was said here did not come from the VM"
 
 

@@ -24,14 +24,14 @@ from ...controller.vms.link import Link
 from ...controller.works import STOPPED_BY_USER, Tick, Works
 from ...errors import ForeignError, RoomError
 from ...journal import Event, JobState, events, now
-from ...protocol import layout
-from ...protocol.agent_commands import BeginJob, EndJob, WarnJob
+from ...protocol import agent_commands, layout
 from ...protocol.job import JobSpec
 from ...protocol.vm_events import from_job
 from ...remote import Connection
-from ...runtime.jobs.archive import newest, path_of
+from ...runtime.files.archive import newest, path_of
 from . import artifacts
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
+from .on_vm.task import JobTask
 
 _ROOM_SECONDS = 5.0
 _LAST_WORDS_SECONDS, _LEAVING_SECONDS = 20.0, 1.0
@@ -115,12 +115,13 @@ class Jobs(Works[JobSpec]):
 
     async def end(self, job: JobState, vm: str) -> None:
         """Request the end of the command on a VM. Sent again at each tick until it has ended."""
-        await ask(self.link(vm), EndJob(job=job.name, attempt=job.attempt))
+        await ask(self.link(vm), agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt))
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
     async def warn(self, job: JobState, warning: Warn) -> None:
         """Warn a rank that a VM of the job leaves. Sent again at each tick: the first warning counts on the VM."""
-        await ask(self.link(warning.vm), WarnJob(job=job.name, attempt=job.attempt, seconds=warning.seconds))
+        sent = agent_commands.Warn(kind=self.kind, work=job.name, attempt=job.attempt, seconds=warning.seconds)
+        await ask(self.link(warning.vm), sent)
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
     def keeping(self, job: str) -> asyncio.Lock:
@@ -179,14 +180,9 @@ class _Part(OnVm):
         if not await connection.exists(f"{self._there}/{layout.job_events(self._attempt)}"):
             await self._bring(connection)
         if link := self.link(self.vm):
-            given = BeginJob(
-                job=self.name,
-                attempt=self._attempt,
-                rank=self._rank,
-                addresses=self._addresses,
-                kept=self._kept,
-                packed=self._packed,
-                at=now(),
+            task = JobTask(self._rank, self._addresses, self._kept, self._packed, at=now())
+            given = agent_commands.Begin(
+                kind=self._jobs.kind, work=self.name, attempt=self._attempt, task=task.to_dict()
             )
             await link.ask(given)
 

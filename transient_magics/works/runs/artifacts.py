@@ -13,18 +13,24 @@ from functools import partial
 from pathlib import Path
 
 from ...cloud import CloudStorage
-from ...controller.artifacts import MOST_COUNTS, MOST_METRICS, MOST_TRACE, Artifact, Source
+from ...controller.artifacts import Artifact, Source
 from ...controller.placement.homecoming import Action, Homecoming, Sync
 from ...errors import ClusterError, ForeignError
 from ...journal import Event, RunState, events, metrics
 from ...journal.declared import note_brought
 from ...protocol import layout
+from ...protocol.checks import LONGEST_LINE
+from ...protocol.measures.trace import MOST_BYTES
 from ...runtime.files.manifest import split
 from .checking import check_counts
 from .checkpoint_copy import copy_checkpoints
 
 log = logging.getLogger(__name__)
 
+MOST_METRICS = 4 * 2**30
+"""Bytes of the metrics of a run, of which a worker writes some 17 MB a day, and of its events."""
+MOST_COUNTS = LONGEST_LINE
+"""Bytes of what was counted of a model, and of the declaration of a run."""
 _FILES = (layout.CELL, layout.EVENTS, layout.METRICS)
 _FOLLOWED = (layout.METRICS, layout.EVENTS)
 """Files of a run that grow as long as it trains, and are whole at its end."""
@@ -50,7 +56,7 @@ def results(run: str) -> tuple[Artifact, ...]:
 def trace(told: events.TrainTraced) -> Artifact:
     """The trace of a step that was made."""
     file = _file(told.run, layout.trace_of(told.worker))
-    return Artifact(f"trace of {told.run} on {told.worker}", (file,), MOST_TRACE, version=told.seq)
+    return Artifact(f"trace of {told.run} on {told.worker}", (file,), MOST_BYTES, version=told.seq)
 
 
 def _file(run: str, name: str) -> str:

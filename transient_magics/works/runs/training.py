@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 from ...cloud import CloudStorage
-from ...controller.artifacts import MOST_METRICS
 from ...controller.foreign import Refusals
 from ...controller.packages import gather
 from ...controller.place import here
@@ -31,7 +30,7 @@ from ...protocol.vm_events import from_chief
 from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.image import has_gpu
-from .artifacts import Results, thin_metrics
+from .artifacts import MOST_METRICS, Results, thin_metrics
 from .bucket_token import Mint, TokenKeeper, only_own, tokens
 from .checking import counts, reason_against
 from .chief_line import ChiefLine

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from ...protocol import layout
+from ....protocol import layout
 
 SETTINGS: dict[str, Any] = {
     "distributed.comm.require-encryption": True,

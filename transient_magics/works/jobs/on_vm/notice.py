@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...protocol.job import NOTICE_SECONDS
+from ....protocol.job import NOTICE_SECONDS
 
 TOGETHER_SECONDS = 2.0
 """How much longer the rank whose VM leaves waits for the warning that the others receive, too."""

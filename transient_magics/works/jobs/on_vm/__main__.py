@@ -1,4 +1,4 @@
-"""`python -m transient_magics.runtime.jobs --folder DIRECTORY`: run the job in the folder."""
+"""`python -m transient_magics.works.jobs.on_vm --folder DIRECTORY`: run the job in the folder."""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ the VM that was chosen for it. A job that is lost is begun again as another task
 Everything is told before it counts, as a line of a file; a driver that begins again reads what those before have told.
 """
 
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
 from __future__ import annotations
 
 import asyncio
@@ -21,27 +24,27 @@ from distributed import Client, Future
 from distributed.core import Status
 from distributed.scheduler import KilledWorker
 
-from ...errors import PlanError
-from ...files import write_atomically
-from ...journal.bags.fold import fold
-from ...journal.bags.state import BagState
-from ...protocol import checks, jsonl, layout
-from ...protocol.agent_commands import BeginDask
-from ...protocol.bag import events as b
-from ...protocol.bag.events import MOST_ARRAY_BYTES, MOST_SAID
-from ...protocol.bag.spec import BagSpec
-from ...protocol.events import from_values
-from ...protocol.vm_events import told
-from ...runtime.dask import bag_task, scheduler
-from ...runtime.dask.setting import security
-from ...runtime.folder import Lines
-from ..arrays import read_arrays
-from ..policy.placing import Free
-from ..surrogate import stored
-from ..surrogate.acquisition import Proposal, expected_seconds, propose
-from ..surrogate.model import LEAST_RESULTS, Surrogate, learn
-from ..surrogate.stopping import judge
-from .core import Core, Lifetimes, age_hours, batch, end
+from ....bags.arrays import read_arrays
+from ....bags.core import Core, Lifetimes, age_hours, batch, end
+from ....bags.policy.placing import Free
+from ....bags.surrogate import stored
+from ....bags.surrogate.acquisition import Proposal, expected_seconds, propose
+from ....bags.surrogate.model import LEAST_RESULTS, Surrogate, learn
+from ....bags.surrogate.stopping import judge
+from ....errors import PlanError
+from ....files import write_atomically
+from ....journal.bags.fold import fold
+from ....journal.bags.state import BagState
+from ....protocol import checks, jsonl, layout
+from ....protocol.bag import events as b
+from ....protocol.bag.events import MOST_ARRAY_BYTES, MOST_SAID
+from ....protocol.bag.spec import BagSpec
+from ....protocol.events import from_values
+from ....protocol.vm_events import told
+from ....runtime.folder import Lines
+from ...dask.on_vm import bag_task, scheduler
+from ...dask.on_vm.setting import security
+from ...dask.on_vm.task import DaskTask
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +345,7 @@ class Driver:
         ))  # fmt: skip
 
 
-async def serve(folder: Path, begin: BeginDask) -> None:
+async def serve(folder: Path, task: DaskTask) -> None:
     """Be the scheduler and the driver of the bag in the folder, until it is over or told to end."""
     driver = await asyncio.to_thread(Driver, folder)
-    await scheduler.serve(folder, begin, BagScheduler, driver.until)
+    await scheduler.serve(folder, task, BagScheduler, driver.until)

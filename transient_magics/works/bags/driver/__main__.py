@@ -1,4 +1,4 @@
-"""`python -m transient_magics.bags.driver --folder DIRECTORY`: be the scheduler that is wanted, and the driver."""
+"""`python -m transient_magics.works.bags.driver --folder DIRECTORY`: be the wanted scheduler, and the driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import asyncio
 import os
 from pathlib import Path
 
-from ...runtime import dask_record
+from ....runtime import process_record
+from ...dask.on_vm import record
+from ...dask.on_vm.task import DaskTask
 
 
 def main() -> None:
@@ -16,13 +18,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--crashed", default="[]", help="of workers; a driver has none")
     folder: Path = parser.parse_args().folder.absolute()
-    begin = dask_record.wanted(folder)
-    if begin is None or not dask_record.claim(folder):
+    begin = process_record.wanted(folder)
+    if begin is None or not process_record.claim(folder, begin.attempt):
         return
     from . import driver
 
-    asyncio.run(driver.serve(folder, begin))
-    dask_record.tell_end(folder, os.getpid())
+    asyncio.run(driver.serve(folder, DaskTask.from_dict(begin.task)))
+    record.tell_end(folder, os.getpid())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 What goes wrong in it is an answer too, in plain values: nothing of the user's classes crosses to the driver.
 """
 
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
 from __future__ import annotations
 
 import asyncio
@@ -24,15 +27,15 @@ from typing import Any
 from distributed import get_worker
 from distributed.utils import sync
 
-from ...errors import TransientError
-from ...files import write_atomically
-from ...protocol import layout
-from ...protocol.bag.events import MOST_ARRAY_BYTES
-from ...protocol.bag.spec import checked_values
-from .. import dask_record
-from ..training.randomness import Generators
-from ..training.usercode import MODULE_NAME, is_of_cell, run_cell
-from . import said
+from ....errors import TransientError
+from ....files import write_atomically
+from ....protocol import layout
+from ....protocol.bag.events import MOST_ARRAY_BYTES
+from ....protocol.bag.spec import checked_values
+from ....runtime import process_record
+from ....runtime.training.randomness import Generators
+from ....runtime.training.usercode import MODULE_NAME, is_of_cell, run_cell
+from . import record, said
 from .worker import TAKEN
 
 _RARELY = 50.0
@@ -115,7 +118,7 @@ def compute(
     is in compiled code that holds the interpreter.
     """
     said.begin(_folder())
-    with dask_record.time_limit(_folder(), most), _event_loop():
+    with record.time_limit(_folder(), most), _event_loop():
         found = _computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done)
     return {**found, "said": printed()}
 
@@ -138,7 +141,7 @@ def _event_loop() -> Iterator[None]:
 
 
 def _folder() -> Path:
-    return Path(os.environ[dask_record.MARK])
+    return Path(os.environ[process_record.MARK])
 
 
 def _computed(source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint, done: float) -> dict[str, Any]:

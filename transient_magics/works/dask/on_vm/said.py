@@ -4,6 +4,9 @@ A file outlives a process that crashes, so its successor can say what the one be
 keeps it short meanwhile (`shorten`): a job may print more than a disk holds.
 """
 
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
 from __future__ import annotations
 
 import logging
@@ -11,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from ...protocol.bag.events import MOST_SAID
+from ....protocol.bag.events import MOST_SAID
 
 NAME = "said.log"
 _MOST_BYTES = 16 * 2**20

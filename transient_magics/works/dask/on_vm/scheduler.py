@@ -5,6 +5,9 @@ only it knows is copied elsewhere and what it computes may end. Dask's own retir
 for what is being computed. Then it is removed, and what did not fit is computed again.
 """
 
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
 from __future__ import annotations
 
 import asyncio
@@ -20,15 +23,15 @@ from distributed.core import Status
 from distributed.protocol.pickle import dumps
 from distributed.scheduler import KilledWorker, Scheduler, TaskState, WorkerState
 
-from ...protocol import checks, layout
-from ...protocol.agent_commands import BeginDask
-from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
-from ...protocol.dask.versions import versions
-from ...protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
-from ..children import separate_children
-from ..folder import Lines
+from ....protocol import checks, layout
+from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
+from ....protocol.dask.versions import versions
+from ....protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
+from ....runtime.children import separate_children
+from ....runtime.folder import Lines
 from .faults import Faults
 from .setting import SETTINGS, security
+from .task import DaskTask
 
 ALONE_SECONDS = 60.0
 """Without a client for so long it ends: nobody is left who could ask for what its VMs are paid for."""
@@ -156,7 +159,7 @@ Until = Callable[[Any, asyncio.Event], Awaitable[str]]
 
 
 async def serve(
-    folder: Path, begin: BeginDask, kind: type[VmScheduler] = VmScheduler, until: Until | None = None
+    folder: Path, task: DaskTask, kind: type[VmScheduler] = VmScheduler, until: Until | None = None
 ) -> None:
     """Be the scheduler until it is told to end, has no client any more, or is ended by one; or by its own `until`."""
     dask.config.set(SETTINGS)
@@ -168,17 +171,17 @@ async def serve(
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     with_dashboard = _has_bokeh()
     scheduler = kind(
-        lines, spec, host=begin.address, port=0, protocol="tls", security=security(folder),
+        lines, spec, host=task.address, port=0, protocol="tls", security=security(folder),
         dashboard=with_dashboard, dashboard_address="127.0.0.1:0",
     )  # fmt: skip
     async with scheduler:
         dashboard = scheduler.services.get("dashboard") if with_dashboard else None
         port = int(scheduler.address.rpartition(":")[2])
         seen = dashboard.port if dashboard else 0
-        serving = DaskServing(dask=begin.dask, port=port, dashboard=seen, versions=versions())
+        serving = DaskServing(dask=spec.name, port=port, dashboard=seen, versions=versions())
         lines.write(serving.kind, told(serving))
         reason = await (until or _until_over)(scheduler, over)
-    closed = DaskClosed(dask=begin.dask, reason=reason)
+    closed = DaskClosed(dask=spec.name, reason=reason)
     lines.write(closed.kind, told(closed))
 
 

@@ -1,4 +1,4 @@
-"""`python -m transient_magics.runtime.dask --folder DIRECTORY [--crashed JSON]`: be the part that is wanted there."""
+"""`python -m transient_magics.works.dask.on_vm --folder DIRECTORY [--crashed JSON]`: be the part that is wanted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
-from ...errors import TransientError
-from .. import dask_record
+from ....errors import TransientError
+from ....runtime import process_record
+from . import record
+from .task import DaskTask
 
 
 def main() -> None:
@@ -21,21 +23,22 @@ def main() -> None:
     parser.add_argument("--crashed", default="[]", help="what became of the workers here before this one")
     given = parser.parse_args()
     folder: Path = given.folder.absolute()
-    begin = dask_record.wanted(folder)
-    if begin is None or not dask_record.claim(folder):
+    begin = process_record.wanted(folder)
+    if begin is None or not process_record.claim(folder, begin.attempt):
         return
+    task = DaskTask.from_dict(begin.task)
     from . import scheduler, worker
 
     try:
-        if begin.part == "scheduler":
-            asyncio.run(scheduler.serve(folder, begin))
-        elif not asyncio.run(worker.work(folder, begin, json.loads(given.crashed))):
+        if task.part == "scheduler":
+            asyncio.run(scheduler.serve(folder, task))
+        elif not asyncio.run(worker.work(folder, task, json.loads(given.crashed))):
             # Where the agent sent it, nothing asks for the code. Otherwise a task did, and that is its fault.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
     except TransientError as error:
         sys.exit(str(error))  # the last that it says is what its agent tells
-    dask_record.tell_end(folder, os.getpid())
+    record.tell_end(folder, os.getpid())
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from ...protocol.dask.spec import DaskSpec
+from ....protocol.dask.spec import DaskSpec
 
 _SHARE, TERMINATE_SHARE = 0.9, 0.95
 
@@ -13,11 +12,3 @@ _SHARE, TERMINATE_SHARE = 0.9, 0.95
 def limit(spec: DaskSpec) -> int:
     """Bytes: what was declared, or nine tenths of what the VM has. Results are spilled to disk from 60 % of it on."""
     return spec.memory_bytes or int(_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
-def resident(pid: int) -> int:
-    """Bytes that a process has in memory; 0 where it has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0

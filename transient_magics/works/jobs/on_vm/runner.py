@@ -25,20 +25,21 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...errors import TrainingError
-from ...protocol import checks, layout
-from ...protocol.agent_commands import BeginJob
-from ...protocol.job import NOTICE_SECONDS, JobSpec
-from ...protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
-from .. import gpu_use, job_record
-from ..children import separate_children
-from ..folder import Lines, RunFolder
-from ..metadata import notice_seconds, watch_preemption
-from ..training.usercode import provide_packages
+from ....errors import TrainingError
+from ....protocol import checks, layout
+from ....protocol.agent_commands import Begin
+from ....protocol.job import NOTICE_SECONDS, JobSpec
+from ....protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
+from ....runtime import gpu_use, process_record
+from ....runtime.children import separate_children
+from ....runtime.files.archive import last_change, pack, signature, unpack
+from ....runtime.folder import Lines, RunFolder
+from ....runtime.metadata import notice_seconds, watch_preemption
+from ....runtime.training.usercode import provide_packages
 from . import notice
-from .archive import last_change, pack, signature, unpack
 from .family import Family, adopt_orphans, in_child, machine_memory
 from .output import Output
+from .task import JobTask
 
 GRACE_SECONDS, LAST_SECONDS = 15.0, 24.0
 """After SIGTERM: until the folder is packed in any case, and until all of the job has ended, of `NOTICE_SECONDS`. Where
@@ -47,6 +48,7 @@ MASTER_PORT = 29_500
 _LOOK_SECONDS, _CLOSE_SECONDS, _NOTICE_LOOK_SECONDS = 1.0, 2.0, 0.1
 _FREE_SHARE, _BLAMED_SHARE = 0.02, 0.5
 """A VM with less memory left than this share of its own ends a job that has more than that one."""
+_RIGHT_SECONDS = 30.0
 _TAIL = 2000
 _ARCHIVES = 3
 _OURS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME")
@@ -56,13 +58,15 @@ _OURS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME")
 class Runner:
     """One attempt of the job in `folder`, as `begin` says."""
 
-    def __init__(self, folder: Path, begin: BeginJob) -> None:
-        self._folder, self._begin = folder, begin
+    def __init__(self, folder: Path, begin: Begin) -> None:
+        self._folder = folder
+        self._begin = begin
+        self._task = JobTask.from_dict(begin.task)
         self._lines = Lines(folder / layout.job_events(begin.attempt))
         self._work = folder / f"work-{begin.attempt}"
         self._family = Family(folder)
         self._told = asyncio.Event()
-        self._notices = notice.Notices(NOTICE_SECONDS, several=len(begin.addresses) > 1)
+        self._notices = notice.Notices(NOTICE_SECONDS, several=len(self._task.addresses) > 1)
         self._notice_seconds = NOTICE_SECONDS
         self._told_at = 0.0
         self._end = 0.0
@@ -70,7 +74,7 @@ class Runner:
         self._packing = asyncio.Lock()
         self._packed: object = None
         self._unkept = ""
-        self._number = begin.kept
+        self._number = self._task.kept
         self._since = 0
         self._spec: JobSpec
         self._output: Output
@@ -100,16 +104,16 @@ class Runner:
 
     def _on_notice(self) -> None:
         """This VM is taken back. A process that looked after the job before may have written that already."""
-        left = job_record.seconds_left(job_record.notice_file(self._folder, self._begin.attempt))
+        left = process_record.seconds_left(_notice_file(self._folder, self._begin.attempt))
         self._notices.own_end = time.monotonic() + min(left, self._notice_seconds)
         self._act_on_notices()
 
     async def _follow_notices(self) -> None:
         """Take the controller's warning about another rank's VM, and do what is due."""
-        warned = job_record.warning_file(self._folder, self._begin.attempt)
+        warned = process_record.warning_file(self._folder, self._begin.attempt)
         while not self._told.is_set():
             if self._notices.several and self._notices.warned_end == math.inf:
-                self._notices.warned_end = time.monotonic() + job_record.seconds_left(warned)
+                self._notices.warned_end = time.monotonic() + process_record.seconds_left(warned)
             self._act_on_notices()
             until_due = max(self._notices.due - time.monotonic(), 0.0)
             await asyncio.sleep(min(until_due, _NOTICE_LOOK_SECONDS))
@@ -119,10 +123,10 @@ class Runner:
         moment = time.monotonic()
         if self._notices.end == math.inf:
             return
-        path = job_record.notice_file(self._folder, self._begin.attempt)
+        path = _notice_file(self._folder, self._begin.attempt)
         if not path.exists():
             try:
-                job_record.write_end(path, self._notices.end - moment)
+                process_record.write_end(path, self._notices.end - moment)
             except OSError as error:  # a full disk: SIGTERM comes all the same
                 print(f"the notice cannot be written: {error}", file=sys.stderr, flush=True)
         if moment >= self._notices.due:
@@ -149,17 +153,17 @@ class Runner:
                 shutil.copytree(include, self._work, symlinks=True, dirs_exist_ok=True)
             if self._spec.cell:
                 shutil.copyfile(self._folder / layout.CELL, self._work / layout.CELL)
-            if self._kept and self._begin.kept:
+            if self._kept and self._task.kept:
                 shutil.rmtree(self._kept, ignore_errors=True)  # of the same name among what was sent along
-                unpack(self._folder / layout.KEPT / layout.archive(self._begin.kept), self._kept)
+                unpack(self._folder / layout.KEPT / layout.archive(self._task.kept), self._kept)
             elif self._kept:
                 self._kept.mkdir(parents=True, exist_ok=True, mode=0o700)
             ready.touch()
-        if self._begin.rank and self._begin.kept:
+        if self._task.rank and self._task.kept:
             self._since = ready.stat().st_mtime_ns
         (self._folder / layout.KEPT).mkdir(exist_ok=True, mode=0o700)
         there = [int(each.stem) for each in (self._folder / layout.KEPT).glob("*.tar") if each.stem.isdecimal()]
-        self._number = max([self._begin.kept, self._begin.packed, *there])
+        self._number = max([self._task.kept, self._task.packed, *there])
         packages = RunFolder(self._folder)
         provide_packages(packages)
         gpu_use.insist(packages.packages)
@@ -172,30 +176,31 @@ class Runner:
     def _environment(self, packages: Path) -> dict[str, str]:
         """The agent's, with what a program on several VMs wants to know, under the names that PyTorch reads."""
         begin = self._begin
+        task = self._task
         given = {name: value for name, value in os.environ.items() if name not in _OURS}
         here = str(Path(sys.executable).parent)
         found = {
             **given, "PATH": f"{here}:{given.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1",
-            "RANK": str(begin.rank), "WORLD_SIZE": str(len(begin.addresses)), "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": begin.addresses[0], "MASTER_PORT": str(MASTER_PORT),
-            "TRANSIENT_ADDRESSES": ",".join(begin.addresses), "TRANSIENT_JOB": begin.job,
+            "RANK": str(task.rank), "WORLD_SIZE": str(len(task.addresses)), "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": task.addresses[0], "MASTER_PORT": str(MASTER_PORT),
+            "TRANSIENT_ADDRESSES": ",".join(task.addresses), "TRANSIENT_JOB": begin.work,
             "TRANSIENT_ATTEMPT": str(begin.attempt), "TRANSIENT_KEEP": str(self._kept or ""),
-            "TRANSIENT_NOTICE": str(job_record.notice_file(self._folder, begin.attempt)),
+            "TRANSIENT_NOTICE": str(_notice_file(self._folder, begin.attempt)),
         }  # fmt: skip
         if packages.exists():
             found["PYTHONPATH"] = sysconfig.get_path("purelib", vars={"base": str(packages)})
             found["PATH"] = f"{packages / 'bin'}:{found['PATH']}"
-        return {**found, **self._spec.environment, job_record.MARK: str(self._folder)}
+        return {**found, **self._spec.environment, process_record.MARK: str(self._folder)}
 
     async def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        self._output = Output(self._folder / layout.OUTPUT / layout.output(self._begin.attempt, self._begin.rank))
+        self._output = Output(self._folder / layout.OUTPUT / layout.output(self._begin.attempt, self._task.rank))
         if self._kept:
-            known = self._begin.kept and not self._begin.rank
+            known = self._task.kept and not self._task.rank
             self._packed = await asyncio.to_thread(signature, self._kept) if known else {}
         process = self._spawn(environment)  # here: it is to end with this thread
         self._family.command = process.pid
         about = self._begin
-        started = JobStarted(job=about.job, attempt=about.attempt, rank=about.rank, kept=about.kept)
+        started = JobStarted(job=about.work, attempt=about.attempt, rank=self._task.rank, kept=self._task.kept)
         self._lines.write(started.kind, told(started))
         return process
 
@@ -262,12 +267,12 @@ class Runner:
     def _report_unused_gpu(self, card: gpu_use.Card, seconds: float) -> None:
         begin = self._begin
         unused = JobGpuUnused(
-            job=begin.job, attempt=begin.attempt, rank=begin.rank, gpu=card.name, seconds=round(seconds, 1)
+            job=begin.work, attempt=begin.attempt, rank=self._task.rank, gpu=card.name, seconds=round(seconds, 1)
         )
         self._lines.write(unused.kind, told(unused))
 
     async def _pack_now_and_then(self) -> None:
-        while self._kept and not self._begin.rank:
+        while self._kept and not self._task.rank:
             await asyncio.sleep(self._spec.keep_seconds)
             await asyncio.shield(self._pack())
 
@@ -278,7 +283,7 @@ class Runner:
         """
         if self._kept is None:
             return
-        aside = finished and self._begin.rank > 0
+        aside = finished and self._task.rank > 0
         async with self._packing:
             try:
                 why = await asyncio.to_thread(self._packed_anew, self._kept, aside)
@@ -288,7 +293,7 @@ class Runner:
                 why = f"it cannot be packed: {error.strerror or error}"
             if why != self._unkept:
                 self._unkept = why
-                unkept = JobUnkept(job=self._begin.job, attempt=self._begin.attempt, reason=why)
+                unkept = JobUnkept(job=self._begin.work, attempt=self._begin.attempt, reason=why)
                 self._lines.write(unkept.kind, told(unkept))
 
     def _packed_anew(self, folder: Path, aside: bool) -> str:
@@ -309,9 +314,12 @@ class Runner:
                 folder, kept / layout.archive(number), self._since
             )  # in the room of those that a newer one follows
         self._number, self._packed = number, seen
-        saved = 0.0 if aside else last_change(folder, self._since) + job_record.clock_behind(self._folder, self._begin)
+        saved = 0.0
+        if not aside:
+            arrived = process_record.wanted_at(self._folder)
+            saved = last_change(folder, self._since) + _clock_behind(self._task, arrived)
         told_of = JobPacked(
-            job=self._begin.job, attempt=self._begin.attempt, number=number, files=packed.files, bytes=packed.bytes,
+            job=self._begin.work, attempt=self._begin.attempt, number=number, files=packed.files, bytes=packed.bytes,
             digest=packed.digest, saved=max(saved, 0.0),
         )  # fmt: skip
         self._lines.write(told_of.kind, told(told_of))
@@ -347,14 +355,28 @@ class Runner:
     def _exited(self, code: int | None, seconds: float, reason: str, tail: str, *, noticed: bool = False) -> None:
         about = self._begin
         exited = JobExited(
-            job=about.job, attempt=about.attempt, rank=about.rank, code=code, seconds=seconds, noticed=noticed,
+            job=about.work, attempt=about.attempt, rank=self._task.rank, code=code, seconds=seconds, noticed=noticed,
             preempted=self._notices.own_end < math.inf, reason=reason, tail=tail,
         )  # fmt: skip
         self._lines.write(exited.kind, told(exited))
         while self._lines.waiting:  # a full disk: nobody would ever hear of the end
             time.sleep(_LOOK_SECONDS)
             self._lines.flush()
-        job_record.mark_exited(self._folder, about.attempt)
+        process_record.mark_ended(self._folder, about.attempt)
+
+
+def _notice_file(folder: Path, attempt: int) -> Path:
+    """Return the file in which the command reads when a VM of its job ends."""
+    return folder / f"notice-{attempt}"
+
+
+def _clock_behind(task: JobTask, at: float) -> float:
+    """Return the seconds by which the clock of this VM is behind the controller's; 0 where it may be right.
+
+    `at` is when the task arrived, by this VM's clock. It may have waited on its way, so only more than that counts.
+    """
+    behind = task.at - at
+    return behind if task.at and abs(behind) > _RIGHT_SECONDS else 0.0
 
 
 async def _readable(handle: int, *, keep: bool = False) -> None:
@@ -378,7 +400,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Looks after a job; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
     folder: Path = parser.parse_args().folder.absolute()
-    begin = job_record.wanted(folder)
-    if begin is None or job_record.has_exited(folder, begin.attempt) or not job_record.claim(folder, begin.attempt):
+    begin = process_record.wanted(folder)
+    if (
+        begin is None
+        or process_record.has_ended(folder, begin.attempt)
+        or not process_record.claim(folder, begin.attempt)
+    ):
         return
     asyncio.run(Runner(folder, begin).run())

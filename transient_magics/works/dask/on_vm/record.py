@@ -1,66 +1,31 @@
-"""What is on disk about a Dask cluster's part on a VM: what is wanted, which process it is, and where that listens."""
+"""What is on disk about a worker of a Dask cluster on its VM: how it ended, its time limit, and where it listens."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..files import write_atomically
-from ..protocol import agent_commands, layout
-from ..protocol.agent_commands import BeginDask
-from . import job_record
+from ....files import write_atomically
 
-runner = job_record.runner
-kill_marked = job_record.kill_marked
-MARK = job_record.MARK
 _LIMIT = "limit"
 """The file with the moment (`time.monotonic`) at which the agent kills the worker."""
 
 
-def wanted(folder: Path) -> BeginDask | None:
-    """What is to be done in the folder; None where nothing is, or that cannot be read."""
-    try:
-        command = agent_commands.read((folder / "wanted.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    return command if isinstance(command, BeginDask) else None
-
-
-def want(folder: Path, begin: BeginDask | None) -> None:
-    """Have it, or nothing, wanted from now on."""
-    if begin is None:
-        (folder / "wanted.json").unlink(missing_ok=True)
-    else:
-        write_atomically(folder / "wanted.json", begin.encoded)
-
-
-def all_wanted(root: Path) -> Iterator[tuple[Path, BeginDask]]:
-    """The parts below an agent's root."""
-    for path in sorted((root / layout.DASKS).glob("*/wanted.json")):
-        if begin := wanted(path.parent):
-            yield path.parent, begin
-
-
-def claim(folder: Path) -> bool:
-    """Be the process of this part, until it ends; False where another one is."""
-    return job_record.claim(folder, 0)
-
-
 def tell_end(folder: Path, pid: int) -> None:
     """Say that the process has ended in an orderly way: who is not its parent does not hear its exit code."""
-    (folder / f"ended-{pid}").touch()
+    (folder / f"orderly-{pid}").touch()
 
 
 def has_ended_well(folder: Path, pid: int) -> bool:
     """Whether it said so."""
-    return (folder / f"ended-{pid}").exists()
+    return (folder / f"orderly-{pid}").exists()
 
 
 @contextmanager
-def time_limit(folder: Path, seconds: float) -> Iterator[None]:
+def time_limit(folder: Path, seconds: float) -> Generator[None]:
     """Have the agent kill this process, the worker of the folder, where this takes longer (0: as long as it likes).
 
     Timers of this process would be no limit: tasks may set them for themselves, and a handler in Python is not called

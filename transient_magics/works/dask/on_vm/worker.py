@@ -4,6 +4,9 @@ There is no nanny: the agent is what a nanny is, and more. It lives as long as t
 memory that grows while the interpreter is held; and it alone can tell a crash from a VM that goes.
 """
 
+# pyright: basic
+# (Dask's own annotations are incomplete.)
+
 from __future__ import annotations
 
 import asyncio
@@ -19,18 +22,18 @@ import dask.config
 from distributed.core import rpc
 from distributed.worker import Worker
 
-from ...protocol import checks, layout
-from ...protocol.agent_commands import BeginDask
-from ...protocol.dask.spec import LEAVE_SECONDS, DaskSpec
-from ...protocol.job import NOTICE_SECONDS
-from .. import dask_record, gpu_use
-from ..children import separate_children
-from ..folder import RunFolder
-from ..metadata import notice_seconds, watch_preemption
-from ..training.usercode import provide_packages
-from . import said
+from ....protocol import checks, layout
+from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
+from ....protocol.job import NOTICE_SECONDS
+from ....runtime import gpu_use
+from ....runtime.children import separate_children
+from ....runtime.folder import RunFolder
+from ....runtime.metadata import notice_seconds, watch_preemption
+from ....runtime.training.usercode import provide_packages
+from . import record, said
 from .memory import limit
 from .setting import SETTINGS, security
+from .task import DaskTask
 
 TAKEN = "transient-taken"
 """Of a worker's extensions: the event that is set at the notice."""
@@ -38,7 +41,7 @@ _NICE, _OOM_SCORE = 5, "500"
 _REGISTER_SECONDS, _TELL_SECONDS = 60.0, 20.0
 
 
-async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]) -> bool:
+async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) -> bool:
     """Be the worker until its VM is taken or the scheduler has ended it; False where SIGTERM ended it before.
 
     `crashed` are the workers here before that did: the scheduler is told before this one takes part, or tasks that
@@ -66,31 +69,31 @@ async def work(folder: Path, begin: BeginDask, crashed: Sequence[dict[str, Any]]
         noticed.set()
 
     watching = asyncio.create_task(watch_preemption(notice))
-    scheduler = f"tls://{begin.scheduler}"
+    scheduler = f"tls://{task.scheduler}"
     async with asyncio.timeout(_TELL_SECONDS):
-        await _tell(scheduler, own, begin, crashed, said.last(folder))
+        await _tell(scheduler, own, task, crashed, said.last(folder))
     (folder / "space").mkdir(exist_ok=True, mode=0o700)
     worker = Worker(
-        scheduler, name=begin.vm, host=begin.address, protocol="tls", security=own, dashboard=False,
+        scheduler, name=task.vm, host=task.address, protocol="tls", security=own, dashboard=False,
         nthreads=spec.threads or os.cpu_count() or 1, memory_limit=limit(spec), local_directory=str(folder / "space"),
         death_timeout=_REGISTER_SECONDS,
     )  # fmt: skip
     worker.extensions[TAKEN] = taken
     async with worker:
-        dask_record.tell_address(folder, os.getpid(), worker.address)
+        record.tell_address(folder, os.getpid(), worker.address)
         waits = [asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if noticed.is_set() and not over.is_set():
             await _leave(worker)
-        for task in (*waits, watching):
-            task.cancel()
+        for waiting in (*waits, watching):
+            waiting.cancel()
         await asyncio.gather(*waits, watching, return_exceptions=True)
     return noticed.is_set() or not over.is_set()
 
 
-async def _tell(scheduler: str, own: Any, begin: BeginDask, crashed: Sequence[dict[str, Any]], printed: str) -> None:
+async def _tell(scheduler: str, own: Any, task: DaskTask, crashed: Sequence[dict[str, Any]], printed: str) -> None:
     async with rpc(scheduler, connection_args=own.get_connection_args("worker")) as say:
-        await say.transient_here(vm=begin.vm, born=begin.born)
+        await say.transient_here(vm=task.vm, born=task.born)
         for each in crashed:
             if printed:  # by the job of a bag
                 await say.transient_said(worker=each["worker"], said=printed)

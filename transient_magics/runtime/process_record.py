@@ -1,0 +1,151 @@
+"""What is on disk about the process that a VM runs for a piece of work: that it is wanted, and which process it is.
+
+The agent writes down what it starts before it does, and the process holds a lock as long as it lives. So either may be
+killed at any moment: the next agent finds what runs, and what a process that was killed has left is found by the mark
+that all processes of the work have in their environment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import files
+from ..files import write_atomically
+from ..kinds import KINDS
+from ..protocol import agent_commands
+from ..protocol.agent_commands import Begin
+from .role_record import start_time
+
+MARK = "TRANSIENT_WORK_FOLDER"
+"""The variable with which all processes of a piece of work are started; its value is the work's folder on this VM."""
+_WANTED = "wanted.json"
+_LOCK = "process.lock"
+
+
+class Running(NamedTuple):
+    """The process of a piece of work that lives."""
+
+    pid: int
+    started: int
+    """Its start time, by the kernel: with it a pid means one process."""
+    attempt: int
+
+
+def wanted(folder: Path) -> Begin | None:
+    """Return what is wanted in the folder of a piece of work; None where nothing is, or it cannot be read."""
+    try:
+        command = agent_commands.read((folder / _WANTED).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return command if isinstance(command, Begin) else None
+
+
+def want(folder: Path, begin: Begin | None) -> None:
+    """Write down what is wanted from now on; None: nothing is."""
+    if begin is None:
+        (folder / _WANTED).unlink(missing_ok=True)
+    else:
+        write_atomically(folder / _WANTED, begin.encoded)
+
+
+def wanted_at(folder: Path) -> float:
+    """Return when that was written down, in seconds since 1970; 0 where nothing is wanted."""
+    with suppress(OSError):
+        return (folder / _WANTED).stat().st_mtime
+    return 0.0
+
+
+def all_wanted(root: Path) -> list[tuple[Path, Begin]]:
+    """Return the folders below an agent's root whose work is not over on this VM, each with what is wanted."""
+    found: list[tuple[Path, Begin]] = []
+    for kind in KINDS.values():
+        for path in sorted((root / kind.folder).glob(f"*/{_WANTED}")):
+            begin = wanted(path.parent)
+            if begin and begin.kind == kind.name and not has_ended(path.parent, begin.attempt):
+                found.append((path.parent, begin))
+    return found
+
+
+def warning_file(folder: Path, attempt: int) -> Path:
+    """Return the file with the moment at which another VM of the work ends, as the controller has warned of it."""
+    return folder / f"warned-{attempt}"
+
+
+def write_end(path: Path, seconds: float) -> None:
+    """Write the moment `seconds` from now, in seconds since 1970, to such a file. Raises OSError."""
+    write_atomically(path, f"{time.time() + seconds:.3f}\n", durable=False)
+
+
+def seconds_left(path: Path) -> float:
+    """Return the seconds to the moment in such a file; infinite where there is no such file."""
+    with suppress(OSError, ValueError):
+        return float(path.read_text(encoding="utf-8")) - time.time()
+    return math.inf
+
+
+def claim(folder: Path, attempt: int) -> bool:
+    """Be the process of this attempt until this process ends; False where another one is."""
+    lock = files.lock(folder / _LOCK)
+    if lock is None:
+        return False
+    os.ftruncate(lock, 0)
+    told = {"pid": os.getpid(), "started": start_time(os.getpid()), "attempt": attempt}
+    os.write(lock, json.dumps(told).encode())
+    return True
+
+
+def running(folder: Path) -> Running | None:
+    """Return the process of the work, if one lives."""
+    try:
+        told = json.loads((folder / _LOCK).read_bytes())
+        found = Running(int(told["pid"]), int(told["started"]), int(told["attempt"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if start_time(found.pid) == found.started else None
+
+
+def has_ended(folder: Path, attempt: int) -> bool:
+    """Return whether an attempt has ended on this VM for good."""
+    return (folder / f"ended-{attempt}").exists()
+
+
+def mark_ended(folder: Path, attempt: int) -> None:
+    """Note that an attempt has ended on this VM for good."""
+    (folder / f"ended-{attempt}").touch()
+
+
+def marked(folder: Path) -> list[int]:
+    """Return the numbers of all processes that have the mark of the work."""
+    mark, found = f"{MARK}={folder}".encode(), list[int]()
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            with suppress(OSError):
+                if mark in (path / "environ").read_bytes().split(b"\0"):
+                    found.append(int(path.name))
+    return found
+
+
+def kill_marked(folder: Path) -> None:
+    """Kill all processes that have the mark of the work, and what they start at that time."""
+    for _ in range(10):
+        found = marked(folder)
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def resident(pid: int) -> int:
+    """Return the bytes that a process has in memory; 0 where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
