@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..catalog import region
-from ..journal import Event, events, metrics, replay
+from ..journal import Event, RunState, events, metrics, replay
 from ..protocol.measures.step_parts import step_parts
 from ..protocol.share import Share
 from ..spec import Source
@@ -130,7 +130,7 @@ def record(
     """
     state = replay(history)
     counts = _whole(history) if whole else lambda vm, at: True
-    known = state.runs.get(run)
+    known = state.of(RunState).get(run)
     model = model or {}
     sizes = [row["samples"] / row["steps"] for row in rows if row.get("samples") and row.get("steps")]
     return Record(
