@@ -21,21 +21,20 @@ from ...errors import TrainingError
 from ...runtime.files.arrays import read
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
-from ...runtime.training.packages import provide
 from ...runtime.training.user_model.structure import rebuilt, weight_names
-from ...runtime.training.usercode import run_program, told
+from ...runtime.training.usercode import provide_packages, run_program, told
 from ..programs import ask_model
 from .models import serving_words, with_checkpoint
 
 if TYPE_CHECKING:
     from numpy import ndarray
 
-    from ..handles import Run
+    from ..recorded_run import RecordedRun
 
 _SUFFIX = ".keras"
 
 
-def keras_model(run: Run, file: Path | None, checkpoint: str | int) -> Any:
+def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> Any:
     """The compiled model; written to `file` too. Raises TrainingError, CellError or DeclarationError."""
     target = file and _checked(file)
     if registered := RunFolder(run.directory).spec().model:
@@ -54,7 +53,7 @@ def keras_model(run: Run, file: Path | None, checkpoint: str | int) -> Any:
     return model
 
 
-def _values(run: Run, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
+def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
     """Step and weights, by their names, of a checkpoint; and features of two examples, all zeros."""
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
@@ -68,7 +67,7 @@ def _values(run: Run, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray]
 def _built(folder: RunFolder, example: Any) -> Any:
     """The model of the cell, called once, so that all its weights are there."""
     spec = folder.spec()
-    provide(folder)
+    provide_packages(folder)
     try:
         with _apart(folder.include):
             model = run_program(folder, spec).model
