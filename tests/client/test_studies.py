@@ -150,7 +150,7 @@ def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them
     assert "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64" in said
     assert "search-15" not in said, "its runs stand in its table"
     assert "end of the run" not in said
-    declared = events.TrainDeclared(run="mine", spec={"train_steps": 9}, time=int(STORY.now * 1e9), seq=10**6)
+    declared = events.WorkDeclared(of="run", work="mine", spec={"train_steps": 9}, time=int(STORY.now * 1e9), seq=10**6)
     own = replay([declared], state)
     run = foreground.run(own)
     assert run
@@ -158,7 +158,8 @@ def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them
     assert [study.name for study in foreground.studies(own)] == ["search"]
     over = StudyStory(specification(4), told=4, running=0, over=True)
     after = replay(
-        [events.TrainDeclared(run="mine", spec={"train_steps": 9}, time=int(over.now * 1e9), seq=10**6)], over.state
+        [events.WorkDeclared(of="run", work="mine", spec={"train_steps": 9}, time=int(over.now * 1e9), seq=10**6)],
+        over.state,
     )
     assert [study.name for study in foreground.studies(over.state)] == ["search"]
     assert foreground.studies(after) == [], "what came later"

@@ -271,8 +271,8 @@ def history(directory: Path, written: Sequence[Event], *, returned: bool = True)
             journal.append(events.VmRunning(vm=name, address=f"10.0.0.{number}", vm_id=str(number)))
             journal.append(events.VmReady(vm=name))
         journal.append(events.ClusterReady(workers=2, seconds=1.0))
-        journal.append(events.TrainDeclared(run="run-1", spec=PREPARED))
-        journal.append(events.StudyDeclared(study="study-1", spec=STUDY.to_dict()))
+        journal.append(events.WorkDeclared(of="run", work="run-1", spec=PREPARED))
+        journal.append(events.WorkDeclared(of="study", work="study-1", spec=STUDY.to_dict()))
         journal.append(events.ControllerMoved(vm="controller-0"))
         for each in [*BEGUN, *written]:
             journal.append(replace(each, seq=0, time=0))
@@ -556,7 +556,7 @@ def test_a_trial_whose_point_follows_from_its_number_has_no_other_point() -> Non
         with folder() as directory:
             write(directory / layout.STUDIES / "study-2" / layout.STUDY, random.to_dict())
             asked = events.StudyAsked(study="study-2", trial=0, params=params, runs=("study-2-0",))
-            history(directory, [events.StudyDeclared(study="study-2", spec={}), asked])
+            history(directory, [events.WorkDeclared(of="study", work="study-2", spec={}), asked])
             with taken_back(directory) as controller:
                 assert len(controller._state.of(StudyState)["study-2"].trials) == trials
 
@@ -574,7 +574,7 @@ def test_a_trial_is_made_again_where_a_vm_has_put_its_own_run_in_its_place() -> 
     with folder() as directory:
         write(directory / layout.RUNS / "study-1-0" / layout.RUN, {"name": "study-1-0", "token": "t", "train_steps": 7})
         declared.note_brought(directory, "study-1-0")
-        history(directory, [events.TrainDeclared(run="study-1-0", spec={"train_steps": 7})])
+        history(directory, [events.WorkDeclared(of="run", work="study-1-0", spec={"train_steps": 7})])
         with taken_back(directory) as controller:
             assert "study-1-0" not in controller._state.of(RunState)
             assert not (directory / layout.RUNS / "study-1-0").exists()
@@ -598,11 +598,11 @@ def test_what_a_controller_on_a_vm_did_by_its_orders_survives() -> None:
                 events.VmRunning(vm="worker-1", address="10.0.0.9", vm_id="9"),
                 events.VmReady(vm="worker-1"),
                 events.TrainProgress(run="run-1", step=5, loss=0.5, steps_per_second=1.0),
-                events.TrainDeclared(run="run-2", spec={"train_steps": 9}),
+                events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 9}),
                 events.TrainStarted(run="run-2", step=0),
                 events.TrainFinished(run="run-2", step=9, checkpoint="model.ckpt-9"),
-                events.TrainDeclared(run="brought", spec={"train_steps": 9}),
-                events.JobDeclared(job="job-1", spec=JOB),
+                events.WorkDeclared(of="run", work="brought", spec={"train_steps": 9}),
+                events.WorkDeclared(of="job", work="job-1", spec=JOB),
                 events.JobBegan(job="job-1", attempt=1, vms=("worker-1",)),
                 events.JobEnded(job="job-1", state="finished", code=0),
             ],

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...journal import Event, events
+from ...kinds import KINDS
 from ...protocol.checks import all_plain
 from ...protocol.share import Share
 from ...spec import ClusterSpec, render_duration
@@ -221,8 +222,10 @@ def _words(event: Event) -> str:
         case events.ControllerRecovered():
             damage = f"; {count(event.unreadable, 'line')} of the journal cannot be read" if event.unreadable else ""
             return f"a new controller took over {count(event.vms, 'VM')}{damage}"
-        case events.StudyDeclared():
-            return f"study {event.study} was declared"
+        case events.WorkDeclared(of="run"):
+            return f"{event.work} was declared"
+        case events.WorkDeclared():
+            return f"{KINDS[event.of]} {event.work} was declared"
         case events.StudyAsked():
             params = f": {params_words(event.params)}" if event.params else ""
             return f"{event.study} has trial {event.trial}{params}"
@@ -270,8 +273,6 @@ def why_slow(event: events.TrainSlow) -> str:
 
 def _train_words(event: Event) -> str:
     match event:
-        case events.TrainDeclared():
-            return f"{event.run} was declared"
         case events.TrainChecked():
             counted = f": {count(event.parameters, 'parameter')}" if event.parameters else ""
             return f"{event.run} passed its check{counted}"

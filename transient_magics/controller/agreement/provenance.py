@@ -17,17 +17,13 @@ from typing import TypeVar, cast
 from ...errors import JournalError, TransientError
 from ...journal import (
     ClusterState,
-    DaskState,
-    DeclaredBag,
     Event,
-    JobState,
     RunState,
     StudyState,
     events,
     fold,
     unknown_run,
 )
-from ...journal.bags.events import BagDeclared
 from ...journal.declared import declared_run, declared_study, is_brought, was_asked
 from ...protocol import checks, layout
 from ...protocol.cluster_commands import ExtendStudy, Move
@@ -191,14 +187,42 @@ def _(sieve: _Sieve, event: events.VmMachineAsked) -> Event | None:
     return replace(own, seq=event.seq, time=event.time) if own else None
 
 
-@_rule(events.TrainDeclared)
-def _(sieve: _Sieve, event: events.TrainDeclared) -> Event | None:
-    if event.run in sieve.state.of(RunState):
+@_rule(events.WorkDeclared)
+def _(sieve: _Sieve, event: events.WorkDeclared) -> Event | None:
+    """A declaration counts once, as the files of this machine have it."""
+    if event.work in sieve.state.of_kind(event.of):
         return None
-    if is_brought(sieve.directory, event.run) and sieve.state.study_of(event.run):
+    agreed = _DECLARED.get(event.of)
+    return agreed(sieve, event) if agreed else event
+
+
+def _declared_run(sieve: _Sieve, event: events.WorkDeclared) -> Event | None:
+    if is_brought(sieve.directory, event.work) and sieve.state.study_of(event.work):
         return None
-    own = declared_run(sieve.directory, unknown_run(event.run)).spec
+    own = declared_run(sieve.directory, unknown_run(event.work)).spec
     return replace(event, spec=own.without_token())
+
+
+def _declared_dask(sieve: _Sieve, event: events.WorkDeclared) -> Event | None:
+    """One without a declaration here has no keys here, and is ended by `Dasks.take_back`."""
+    path = sieve.directory / layout.DASKS / event.work / layout.DASK
+    try:
+        own = DaskSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": event.work})
+    except FileNotFoundError:
+        return event
+    return replace(event, spec=own.to_dict())
+
+
+def _declared_study(sieve: _Sieve, event: events.WorkDeclared) -> Event | None:
+    return replace(event, spec=declared_study(sieve.directory, event.work).to_dict())
+
+
+_DECLARED: dict[str, _Rule[events.WorkDeclared]] = {
+    "run": _declared_run,
+    "dask": _declared_dask,
+    "study": _declared_study,
+}
+"""By kind. Jobs and bags that this machine declared otherwise are ended by `take_back`, so that they stay visible."""
 
 
 @_rule(events.TrainMoved)
@@ -212,38 +236,6 @@ def _(sieve: _Sieve, event: events.PreparationScaled) -> Event | None:
     most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
     fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT
     return event if fits else None
-
-
-@_rule(events.JobDeclared)
-def _(sieve: _Sieve, event: events.JobDeclared) -> Event | None:
-    """Jobs that this machine has declared otherwise are ended by `Jobs.take_back`, so that they stay visible."""
-    return None if event.job in sieve.state.of(JobState) else event
-
-
-@_rule(BagDeclared)
-def _(sieve: _Sieve, event: BagDeclared) -> Event | None:
-    """As jobs."""
-    return None if event.bag in sieve.state.of(DeclaredBag) else event
-
-
-@_rule(events.DaskDeclared)
-def _(sieve: _Sieve, event: events.DaskDeclared) -> Event | None:
-    """One without a declaration here has no keys here, and is ended by `Dasks.take_back`."""
-    if event.dask in sieve.state.of(DaskState):
-        return None
-    path = sieve.directory / layout.DASKS / event.dask / layout.DASK
-    try:
-        own = DaskSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": event.dask})
-    except FileNotFoundError:
-        return event
-    return replace(event, spec=own.to_dict())
-
-
-@_rule(events.StudyDeclared)
-def _(sieve: _Sieve, event: events.StudyDeclared) -> Event | None:
-    if event.study in sieve.state.of(StudyState):
-        return None
-    return replace(event, spec=declared_study(sieve.directory, event.study).to_dict())
 
 
 @_rule(events.StudyAsked)
