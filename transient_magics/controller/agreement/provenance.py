@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -18,20 +19,12 @@ from ...errors import JournalError, TransientError
 from ...journal import (
     ClusterState,
     Event,
-    RunState,
-    StudyState,
     events,
     fold,
-    unknown_run,
 )
-from ...journal.declared import declared_run, declared_study, is_brought, was_asked
-from ...protocol import checks, layout
-from ...protocol.cluster_commands import ExtendStudy, Move
-from ...protocol.dask.spec import DaskSpec
+from ...kinds import find, having
 from ...protocol.events import FACT
-from ...protocol.literals import same
 from ...spec import ClusterSpec, price_kind
-from ...trials import point
 from ..decisions.restarting import asked
 
 log = logging.getLogger(__name__)
@@ -50,9 +43,8 @@ _USUAL = frozenset(
     }
 )
 """Intentions of a controller that does its work. This machine decides them again."""
-_HIGHEST_SLOT = 100_000
 _Kind = TypeVar("_Kind", bound=Event)
-_Rule = Callable[["_Sieve", _Kind], Event | None]
+_Rule = Callable[["Sieve", _Kind], Event | None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +92,7 @@ def sift(directory: Path, history: Sequence[Event], agreed: ClusterSpec) -> Sift
     agreed
         The cluster as this machine knows it.
     """
-    sieve = _Sieve(directory, agreed)
+    sieve = Sieve(directory, agreed)
     settled = sifted_until(history)
     elsewhere = False
     for place, event in enumerate(history):
@@ -114,7 +106,7 @@ def sift(directory: Path, history: Sequence[Event], agreed: ClusterSpec) -> Sift
     return sieve.sifted
 
 
-class _Sieve:
+class Sieve:
     """The journal as far as it was sifted."""
 
     def __init__(self, directory: Path, agreed: ClusterSpec) -> None:
@@ -134,7 +126,7 @@ class _Sieve:
     def judge(self, event: Event) -> None:
         """Count what a VM wrote if it is a fact, or agrees with the files of this machine."""
         found: Event | None = event
-        if rule := _RULES.get(type(event)):
+        if rule := _rules().get(type(event)):
             try:
                 found = rule(self, event)
             except (
@@ -159,6 +151,15 @@ class _Sieve:
 _RULES: dict[type[Event], _Rule[Event]] = {}
 
 
+@cache
+def _rules() -> Mapping[type[Event], _Rule[Event]]:
+    """Return the rules of this module, and those of kinds: `RULES` of their modules `provenance`."""
+    found = dict(_RULES)
+    for part in having("provenance"):
+        found.update(getattr(part, "RULES", {}))
+    return found
+
+
 def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
     """Make the function below the judge of a kind: it returns the event that counts, or None."""
 
@@ -170,7 +171,7 @@ def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
 
 
 @_rule(events.VmRequested)
-def _(sieve: _Sieve, event: events.VmRequested) -> Event:
+def _(sieve: Sieve, event: events.VmRequested) -> Event:
     """A fact, but for its prices and its end: those of this machine hold."""
     event = replace(event, ends=min(event.ends, sieve.agreed.ends_at))
     line = sieve.agreed.known_price(price_kind(event.role, event.accelerator), event.zone)
@@ -181,80 +182,19 @@ def _(sieve: _Sieve, event: events.VmRequested) -> Event:
 
 
 @_rule(events.VmMachineAsked)
-def _(sieve: _Sieve, event: events.VmMachineAsked) -> Event | None:
+def _(sieve: Sieve, event: events.VmMachineAsked) -> Event | None:
     """A change to a machine that this machine would allow counts, at this machine's prices."""
     own = asked(sieve.state, event.vm, event.machine_type, event.at)
     return replace(own, seq=event.seq, time=event.time) if own else None
 
 
 @_rule(events.WorkDeclared)
-def _(sieve: _Sieve, event: events.WorkDeclared) -> Event | None:
-    """A declaration counts once, as the files of this machine have it."""
+def _(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
+    """Count a declaration once, as this machine has it where `declared` of the kind's part says so.
+
+    Jobs and bags that this machine declared otherwise are ended by `take_back`, so that they stay visible.
+    """
     if event.work in sieve.state.of_kind(event.of):
         return None
-    agreed = _DECLARED.get(event.of)
-    return agreed(sieve, event) if agreed else event
-
-
-def _declared_run(sieve: _Sieve, event: events.WorkDeclared) -> Event | None:
-    if is_brought(sieve.directory, event.work) and sieve.state.study_of(event.work):
-        return None
-    own = declared_run(sieve.directory, unknown_run(event.work)).spec
-    return replace(event, spec=own.without_token())
-
-
-def _declared_dask(sieve: _Sieve, event: events.WorkDeclared) -> Event | None:
-    """One without a declaration here has no keys here, and is ended by `Dasks.take_back`."""
-    path = sieve.directory / layout.DASKS / event.work / layout.DASK
-    try:
-        own = DaskSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": event.work})
-    except FileNotFoundError:
-        return event
-    return replace(event, spec=own.to_dict())
-
-
-def _declared_study(sieve: _Sieve, event: events.WorkDeclared) -> Event | None:
-    return replace(event, spec=declared_study(sieve.directory, event.work).to_dict())
-
-
-_DECLARED: dict[str, _Rule[events.WorkDeclared]] = {
-    "run": _declared_run,
-    "dask": _declared_dask,
-    "study": _declared_study,
-}
-"""By kind. Jobs and bags that this machine declared otherwise are ended by `take_back`, so that they stay visible."""
-
-
-@_rule(events.TrainMoved)
-def _(sieve: _Sieve, event: events.TrainMoved) -> Event | None:
-    return event if was_asked(sieve.directory, Move(run=event.run, before=event.before)) else None
-
-
-@_rule(events.PreparationScaled)
-def _(sieve: _Sieve, event: events.PreparationScaled) -> Event | None:
-    run = sieve.state.of(RunState).get(event.run)
-    most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
-    fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT
-    return event if fits else None
-
-
-@_rule(events.StudyAsked)
-def _(sieve: _Sieve, event: events.StudyAsked) -> Event | None:
-    """A trial counts if it is the next one, within the space, and where the point follows from its number, that one."""
-    study = sieve.state.of(StudyState).get(event.study)
-    if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
-        return None
-    if event.runs != study.spec.run_names(event.trial) or not study.spec.tries(event.params):
-        return None
-    own = point(study.spec, event.trial)
-    if own is not None and not all(same(own[name], value) for name, value in event.params.items()):
-        return None
-    return event
-
-
-@_rule(events.StudyExtended)
-def _(sieve: _Sieve, event: events.StudyExtended) -> Event | None:
-    study = sieve.state.of(StudyState).get(event.study)
-    command = ExtendStudy(study=event.study, trials=event.trials, request=event.request)
-    again = study is None or (event.request and event.request in study.requests)
-    return event if not again and event.request and was_asked(sieve.directory, command) else None
+    declared = getattr(find(event.of, "provenance"), "declared", None)
+    return declared(sieve, event) if declared else event
