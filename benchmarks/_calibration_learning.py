@@ -37,7 +37,7 @@ from transient_magics.planner.measured import Record
 from transient_magics.planner.ranges import middle as middle_of
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
 from transient_magics.planner.speeds.families import families, leave_one_out, line
-from transient_magics.runtime.worker.gradient_noise import NoiseProbe
+from transient_magics.runtime.worker.meter import NoiseProbe
 
 LAWS: dict[str, tuple[LifetimeModel, bool, bool]] = {
     "early, then steady": (EarlyThenSteady(0.3, 1.0, 0.02), False, False),

@@ -74,7 +74,7 @@ def first_step(folder: Path, imports: str) -> None:
     tf = import_models(imports)
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.training.define import define
-    from transient_magics.runtime.training.graph.training import training_graph
+    from transient_magics.runtime.training.graph.step import training_graph
 
     run = RunFolder(folder)
     trainable = define(run, run.spec(), str(run.data))
@@ -103,7 +103,7 @@ def task(folder: Path, places: list[str], role: str, index: int, imports: str = 
     from transient_magics.protocol.run import RunSpec
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.training.define import define, import_tensorflow
-    from transient_magics.runtime.training.graph.training import training_graph
+    from transient_magics.runtime.training.graph.step import training_graph
 
     spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text(encoding="utf-8")))
     tf = import_tensorflow(spec)
@@ -159,7 +159,7 @@ def bare_trial(folder: Path, port: int, role: str) -> None:
     """Run one task of the bare script."""
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.training.define import define, import_tensorflow
-    from transient_magics.runtime.training.graph.training import training_graph
+    from transient_magics.runtime.training.graph.step import training_graph
 
     spec = RunFolder(folder).spec()
     tf = import_tensorflow(spec)

@@ -62,10 +62,9 @@ from transient_magics.protocol.measures.step_parts import step_parts
 from transient_magics.protocol.messages import encode
 from transient_magics.runtime.files import blocks
 from transient_magics.runtime.files.blocks import Index
-from transient_magics.runtime.parameter_server.blocks import serving
-from transient_magics.runtime.parameter_server.blocks.lending import Lending
-from transient_magics.runtime.worker.blocks import CONNECTIONS, Blocks, Chunk
-from transient_magics.runtime.worker.bucket_blocks import BucketBlocks
+from transient_magics.runtime.parameter_server import records
+from transient_magics.runtime.parameter_server.chief.blocks import Lending
+from transient_magics.runtime.worker.blocks import CONNECTIONS, Blocks, BucketBlocks, Chunk
 
 SHARE = 0.35
 RECORD = 100_000
@@ -136,10 +135,10 @@ class Source:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if isinstance(read_first(await reader.readline()), Grant):
-            writer.write(encode(serving.granted(self.folder.parent / "records-token.json")))
+            writer.write(encode(records.granted(self.folder.parent / "records-token.json")))
             writer.close()
             return
-        await serving.serve(self.folder, self.index, reader, writer)
+        await records.serve_blocks(self.folder, self.index, reader, writer)
 
 
 def ours(source: Source, place: Path, epochs: int) -> None:

@@ -93,7 +93,7 @@ def task(folder: Path, *words: str, **environment: str) -> list[dict[str, Any]]:
 
 def _graph(tf: Any, trainable: Any, device: Any) -> tuple[Any, Any, Any, Any]:
     """Build a training graph for `device`: how it begins, what a step fetches and feeds, and the data's feeds."""
-    from transient_magics.runtime.training.graph.training import training_graph
+    from transient_magics.runtime.training.graph.step import training_graph
 
     trainable.prepare()
     with tf.device("/cpu:0" if not device else "/job:worker/task:0/cpu:0"):

@@ -52,7 +52,7 @@ class Ours:
         from transient_magics.protocol.run import RunSpec
         from transient_magics.runtime.folder import RunFolder
         from transient_magics.runtime.tf.graph_mode import tensorflow
-        from transient_magics.runtime.training.graph.training import training_graph
+        from transient_magics.runtime.training.graph.step import training_graph
         from transient_magics.runtime.training.user_model.trainable import OwnModel
 
         self.tf = tf = tensorflow()

@@ -54,7 +54,7 @@ from transient_magics.planner.simulate import Startup, rent, simulate
 from transient_magics.planner.speeds.families import families, leave_one_out
 from transient_magics.planner.speeds.fitting import Cell, fit
 from transient_magics.planner.speeds.workloads import PUBLISHED
-from transient_magics.runtime.parameter_server.chief.interval import seconds_between
+from transient_magics.runtime.parameter_server.chief.saving import seconds_between
 from transient_magics.spec import parse_groups
 
 STEPS = 64_000

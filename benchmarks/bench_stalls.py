@@ -289,7 +289,7 @@ def split_stalls(folder: Path, rounds: int, steps: int) -> None:
     from transient_magics.runtime.tf import placement
     from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.worker import build
-    from transient_magics.runtime.worker.split import moments, parts
+    from transient_magics.runtime.worker.meter import moments, parts
 
     declared = {"name": "run-1", "train_steps": 1000, "token": "0123456789abcdef"}
     (folder / "run.json").write_text(json.dumps(declared), encoding="utf-8")
@@ -372,7 +372,7 @@ def split_cost(folder: Path, pairs: int, seconds: float) -> None:
     from transient_magics.runtime.tf import placement
     from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.worker import build
-    from transient_magics.runtime.worker.split import moments, parts
+    from transient_magics.runtime.worker.meter import moments, parts
 
     (folder / "run.json").write_text(json.dumps(SPEC), encoding="utf-8")
     (folder / "cell.py").write_text(CELL, encoding="utf-8")

@@ -310,7 +310,7 @@ def task(folder: Path, role: str, count: int) -> None:
     """Be this task; the worker prints the steps per second of each turn, elsewhere and here."""
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.training.define import define, import_tensorflow
-    from transient_magics.runtime.training.graph.training import training_graph
+    from transient_magics.runtime.training.graph.step import training_graph
 
     spec = RunFolder(folder).spec()
     tf = import_tensorflow(spec)

@@ -29,8 +29,8 @@ from transient_magics.runtime.files.bucket import Bucket, OvertakenError
 from transient_magics.runtime.files.checkpoints import Checkpoints
 from transient_magics.runtime.files.manifest import NAME, File
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.parameter_server.chief import shipper
-from transient_magics.runtime.parameter_server.chief.shipper import Shipper
+from transient_magics.runtime.parameter_server.chief import programs
+from transient_magics.runtime.parameter_server.chief.programs import Shipper
 from transient_magics.runtime.programs import shared_records, shipping
 from transient_magics.runtime.programs.shipping import read_manifest, restore, ship
 from transient_magics.works.runs.bucket_token import reaches
@@ -384,8 +384,8 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller was away for longer than a token lives, and comes back."""
-    monkeypatch.setattr(shipper, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(shipper, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(programs, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(programs, "_CLOCK_SECONDS", 0.1)
     run = RunFolder(tmp_path / "run-1")
     run.path.mkdir()
     declared = {"name": "run-1", "train_steps": 1, "store": bucket.place}

@@ -23,8 +23,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.packages import provide
-provide(RunFolder(Path(sys.argv[1])))
+from transient_magics.runtime.training.usercode import provide_packages
+provide_packages(RunFolder(Path(sys.argv[1])))
 import tiny_package
 print(tiny_package.PLACE)
 """

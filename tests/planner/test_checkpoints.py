@@ -15,7 +15,7 @@ from transient_magics.planner.checkpoints import Plan, Planner, keep, risk, trus
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
-from transient_magics.runtime.parameter_server.chief.interval import seconds_between
+from transient_magics.runtime.parameter_server.chief.saving import seconds_between
 
 MINUTE = 1 / 60
 PUBLISHED = Bathtub(0.4137, 24.0, 0.9, 0.76)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy
 
 from transient_magics.runtime.tf.graph_mode import everything
-from transient_magics.runtime.training.user_model import constants, reading
-from transient_magics.runtime.training.user_model.data import Data
+from transient_magics.runtime.training.user_model import reading
+from transient_magics.runtime.training.user_model.data import Data, keep_as_constants
 
 COUNT, SESSIONS = 400, 4
 SOME = (
@@ -171,7 +171,7 @@ def notes() -> dict[str, str]:
 
 def main() -> None:
     """Print what was found, by where and from what a dataset was made."""
-    constants.keep_as_constants()
+    keep_as_constants()
     reading.SECONDS = 1.0
     found: dict[str, Any] = {}
     for name, make in kinds(Path(sys.argv[1])).items():

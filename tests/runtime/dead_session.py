@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from tests.runtime.machine_room import free_ports
-from transient_magics.runtime.parameter_server.dead_sessions import release
+from transient_magics.runtime.parameter_server.variables import release
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
 

@@ -18,7 +18,7 @@ from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.define import define
 from transient_magics.runtime.training.examples import iterator_of
 from transient_magics.runtime.training.fingerprint import of_weights
-from transient_magics.runtime.training.graph.training import training_graph
+from transient_magics.runtime.training.graph.step import training_graph
 
 READ = 40
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.tf.placement import cut
-from transient_magics.runtime.training.graph import accumulate, state, wire
+from transient_magics.runtime.training.graph import state
+from transient_magics.runtime.training.graph.step import Accumulators, cross_once
 from transient_magics.runtime.training.trainable import Objective
 
 MOMENTA = (0.0, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0)
@@ -175,7 +176,7 @@ def together(tf: Any) -> None:
     states, _ = state.assigned()
     weights = tf.get_variable("weights", [SIZE], initializer=tf.zeros_initializer(), use_resource=True)
     step = tf.train.get_or_create_global_step()
-    rounds = accumulate.Accumulators([weights], step, states)
+    rounds = Accumulators([weights], step, states)
     push = rounds.push([(batch, weights)], tf.constant(1.0))
     half = rounds._states[0][2].apply_grad(1000 + batch, local_step=rounds.round)
     optimizer, one = tf.train.GradientDescentOptimizer(0.0), tf.constant(1.0)
@@ -227,7 +228,7 @@ def in_parts(tf: Any) -> None:
     state.keep(total, summed, summed + ramp)
     state.keep(last, before, tf.maximum(before, ramp * batch))
     states, _ = state.assigned()
-    rounds = accumulate.Accumulators([], tf.train.get_or_create_global_step(), states)
+    rounds = Accumulators([], tf.train.get_or_create_global_step(), states)
     assert len(rounds._states) == 6
     updates = [operation for each in states for operation in state.merged(each)]
     with tf.Session() as session:
@@ -248,7 +249,7 @@ def exact(tf: Any) -> None:
     with tf.device(worker):
         state.keep(mean, old, 0.9 * old + 0.1 * other)
         states, _ = state.assigned()
-        wire.cross_once(tf.get_default_graph(), worker, "bf16", [each.variable.handle for each in states])
+        cross_once(tf.get_default_graph(), worker, "bf16", [each.variable.handle for each in states])
     narrowed = [
         each.inputs[0].op.inputs[0].op.name for each in tf.get_default_graph().get_operations() if "narrow" in each.name
     ]

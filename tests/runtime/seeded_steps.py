@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.stopwatch import Stopwatch
+from transient_magics.runtime.role import Stopwatch
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.graph import variables
 from transient_magics.runtime.worker.graph import GraphMaker

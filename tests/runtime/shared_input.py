@@ -17,8 +17,7 @@ from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.preparation import __main__ as preparation
 from transient_magics.runtime.role import Role
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.examples import iterator_of
-from transient_magics.runtime.training.prepared import shared
+from transient_magics.runtime.training.examples import iterator_of, shared
 from transient_magics.runtime.training.trainable import Pipeline
 
 STEPS, BATCH = 40, 4

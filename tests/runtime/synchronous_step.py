@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.graph import accumulate
+from transient_magics.runtime.training.graph.step import Accumulators
 from transient_magics.runtime.training.t2t.optimizer import noisy_and_clipped
 from transient_magics.runtime.training.trainable import Objective
 
@@ -38,7 +38,7 @@ class Small:
         loss = model(tf, self.words, self.targets)
         self.variables = tf.trainable_variables()
         pairs = optimizer.compute_gradients(loss, self.variables)
-        self.accumulators = accumulate.Accumulators(self.variables, global_step)
+        self.accumulators = Accumulators(self.variables, global_step)
         weight = tf.cast(tf.shape(self.words)[0], tf.float32)
         weighted = [(tf.convert_to_tensor(gradient) * weight, variable) for gradient, variable in pairs]
         self.pushed = self.accumulators.push(weighted, weight)

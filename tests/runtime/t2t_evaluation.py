@@ -90,7 +90,7 @@ def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
 def _train(trainable: Any, folder: Any) -> None:
     from transient_magics.runtime.files.checkpoints import Checkpoints
     from transient_magics.runtime.tf.graph_mode import tensorflow
-    from transient_magics.runtime.training.graph.training import training_graph
+    from transient_magics.runtime.training.graph.step import training_graph
 
     tf = tensorflow()
     with tf.Graph().as_default():

@@ -21,10 +21,13 @@ from tensor2tensor.models import basic  # noqa: E402
 from tensor2tensor.utils import learning_rate, optimize, t2t_model  # noqa: E402
 
 from transient_magics.runtime.tf.placement import placed  # noqa: E402
-from transient_magics.runtime.training.graph import accumulate  # noqa: E402
-from transient_magics.runtime.training.graph.training import applied, pushed  # noqa: E402
+from transient_magics.runtime.training.graph.step import (  # noqa: E402
+    Accumulators,
+    applied,
+    pushed,
+)
 from transient_magics.runtime.training.t2t import graph as t2t_graph  # noqa: E402
-from transient_magics.runtime.training.t2t import optimizer, refused, registry  # noqa: E402
+from transient_magics.runtime.training.t2t import optimizer, registry  # noqa: E402
 from transient_magics.runtime.training.trainable import Objective  # noqa: E402
 
 SPEC = RunSpec("run-1", 1000, "m", "basic_fc_small", "p")
@@ -118,7 +121,7 @@ def hparams(**values: Any) -> Any:
 
 def refusals() -> dict[str, str]:
     def check(model: type = Plain, of: type = Numbers, spec: RunSpec = SPEC, **values: Any) -> str:
-        return said(lambda: refused.check(model, hparams(**values), object.__new__(of), spec))
+        return said(lambda: registry.check_supported(model, hparams(**values), object.__new__(of), spec))
 
     sharded = RunSpec("run-1", 1000, "m", "basic_fc_small", "p", ps_shards=2)
     return {
@@ -172,7 +175,7 @@ def noise() -> dict[str, Any]:
             total, pairs, made, lambda given: given, lambda by: made, 1.0,
             lambda: optimizer.weight_noise(given, wanted.rate),
         )  # fmt: skip
-        accumulators = accumulate.Accumulators([variable], step)
+        accumulators = Accumulators([variable], step)
         push = accumulators.push([(pairs[0][0], variable)], tf.constant(1.0))
         accumulators.build_update(objective)
         alone = applied(objective, step, tf.constant(1.0))
@@ -261,7 +264,7 @@ def looked_at() -> bool:
         return sorted(each.device for each in looks) == homes
 
 
-def halves(factor: Any) -> tuple[Objective, accumulate.Accumulators]:
+def halves(factor: Any) -> tuple[Objective, Accumulators]:
     """Two variables at 0 with gradients of 1e-8 times `factor`, too small for float16; the rate is a half."""
     given = hparams(activation_dtype="float16", optimizer="sgd", clip_grad_norm=0.0)
     step = tf.train.get_or_create_global_step()
@@ -270,7 +273,7 @@ def halves(factor: Any) -> tuple[Objective, accumulate.Accumulators]:
     asked = optimizer.Asked(tf.add_n(small) * factor, tf.constant(0.5), given, parts)
     total, made, pairs = optimizer.gradients(asked, asked.rate)
     objective = Objective(total, pairs, made, lambda given: given, lambda by: made, tf.constant(1.0))
-    return objective, accumulate.Accumulators(parts, step)
+    return objective, Accumulators(parts, step)
 
 
 def evaluated() -> list[float]:

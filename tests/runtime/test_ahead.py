@@ -23,7 +23,7 @@ from transient_magics.runtime.agent import agent as agent_module
 from transient_magics.runtime.agent import supervise
 from transient_magics.runtime.agent.agent import Agent
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.stopwatch import Stopwatch
+from transient_magics.runtime.role import Stopwatch
 from transient_magics.runtime.tf.graph_mode import GPU
 from transient_magics.runtime.worker import graph
 

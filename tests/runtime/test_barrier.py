@@ -6,7 +6,7 @@ import pytest
 
 from tests.runtime.test_chief_state import Story
 from transient_magics.runtime.parameter_server.chief import events as events
-from transient_magics.runtime.training.barrier import Looks, needed
+from transient_magics.runtime.training.step_rules import Looks, needed
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,11 @@ from transient_magics.protocol.cache import Cache
 from transient_magics.protocol.chief_messages import Files, Grant, Lease, read_first
 from transient_magics.protocol.messages import encode
 from transient_magics.protocol.vm_events import TrainDetour
-from transient_magics.runtime.files import block_cache, blocks
-from transient_magics.runtime.files.block_cache import BlockCache, Content
-from transient_magics.runtime.parameter_server.blocks import serving
-from transient_magics.runtime.parameter_server.blocks.leases import Leases
-from transient_magics.runtime.parameter_server.blocks.lending import EVERY, Lending
+from transient_magics.runtime.files import blocks
+from transient_magics.runtime.files.blocks import BlockCache, Content
+from transient_magics.runtime.parameter_server import records
 from transient_magics.runtime.parameter_server.chief import events as chief_events
+from transient_magics.runtime.parameter_server.chief.blocks import EVERY, Leases, Lending
 from transient_magics.runtime.worker import blocks as worker_blocks
 from transient_magics.runtime.worker.blocks import Blocks, Chunk
 
@@ -338,7 +337,7 @@ def test_a_cache_larger_than_the_room_for_it_is_refused_and_a_full_disk_is_none(
     second, more = content(2)
     assert Path(cache.put(second, more)).read_bytes() == more, "it passes through"
     assert cache.numbers == {1}
-    assert block_cache.room("disk", tmp_path) > 0
+    assert blocks.cache_room("disk", tmp_path) > 0
     monkeypatch.undo()
     cache.put(*content(3))
     assert cache.numbers == {1}, "a disk that was full is not filled again"
@@ -391,7 +390,7 @@ class Chief:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = read_first(await reader.readline())
         if first == Grant(token="t"):
-            writer.write(encode(serving.granted(self._folder.parent / "records-token.json")))
+            writer.write(encode(records.granted(self._folder.parent / "records-token.json")))
             writer.close()
             return
         assert first == Files(token="t", what="blocks")
@@ -400,7 +399,7 @@ class Chief:
             for name in names:
                 (self._folder / name).write_bytes(bytes((self._folder / name).stat().st_size))
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            await serving.serve(self._folder, self.index, reader, writer)
+            await records.serve_blocks(self._folder, self.index, reader, writer)
 
 
 @pytest.fixture

@@ -25,11 +25,10 @@ from tests.runtime.test_blocks import Chief, taken, write
 from transient_magics.cloud import Reach
 from transient_magics.cloud.storage import bounded_token
 from transient_magics.errors import TrainingError
-from transient_magics.runtime.files import blocks
+from transient_magics.runtime.files.blocks import indexed
 from transient_magics.runtime.files.bucket import Bucket
-from transient_magics.runtime.worker import bucket_blocks
-from transient_magics.runtime.worker.blocks import Blocks
-from transient_magics.runtime.worker.bucket_blocks import BucketBlocks
+from transient_magics.runtime.worker import blocks
+from transient_magics.runtime.worker.blocks import Blocks, BucketBlocks
 
 FILE = "p-train-00000-of-00001"
 RECORDS, OTHER = "gs://records-here/digits", "gs://records-here/other"
@@ -56,7 +55,7 @@ class Reader:
         self._folder, self._url = folder, url
         (folder / "data").mkdir()
         write(folder / "data" / FILE, [90_000] * 120)
-        self.index = blocks.indexed(folder / "data", [folder / "data" / FILE])
+        self.index = indexed(folder / "data", [folder / "data" / FILE])
         client = storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url})
         self._blob = client.bucket("records-here").blob(f"digits/{FILE}")
         self.put()
@@ -110,8 +109,8 @@ class Reader:
 def reader(
     tmp_path: Path, url: str, way: Road, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Reader]:
-    monkeypatch.setattr(bucket_blocks, "_FIRST_PAUSE", 0.3)
-    monkeypatch.setattr(bucket_blocks, "_LEAST", getattr(request, "param", 60.0))  # a busy machine is no slow bucket
+    monkeypatch.setattr(blocks, "_FIRST_PAUSE", 0.3)
+    monkeypatch.setattr(blocks, "_LEAST", getattr(request, "param", 60.0))  # a busy machine is no slow bucket
     with closing(Reader(tmp_path, url)) as reader:
         reader.chief.worker.start()
         yield reader
@@ -206,7 +205,7 @@ def test_of_a_server_that_has_no_parts_the_whole_is_not_read(monkeypatch: pytest
 def test_whatever_is_wrong_with_the_bucket_blocks_go_on_and_back_when_it_is_well(
     tmp_path: Path, url: str, way: Road, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    monkeypatch.setattr(bucket_blocks, "_FIRST_PAUSE", 0.3)
+    monkeypatch.setattr(blocks, "_FIRST_PAUSE", 0.3)
     with closing(Reader(tmp_path, url)) as reader:
         if fault == "forbidden":
             reader.grant(OTHER)

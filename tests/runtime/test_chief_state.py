@@ -14,9 +14,9 @@ from transient_magics.protocol import chief_messages as messages
 from transient_magics.protocol.measures.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
-from transient_magics.runtime.parameter_server.chief.judge import Judge
-from transient_magics.runtime.parameter_server.chief.roster import Roster
+from transient_magics.runtime.parameter_server.chief.progress import Judge
 from transient_magics.runtime.parameter_server.chief.state import LAST_SAVE_WITHIN, ChiefState, Phase
+from transient_magics.runtime.parameter_server.chief.workers import Roster
 from transient_magics.runtime.parameter_server.server_load import Load
 
 

@@ -11,8 +11,8 @@ from transient_magics.protocol import chief_messages, vm_events
 from transient_magics.protocol.messages import kinds
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
-from transient_magics.runtime.parameter_server.chief.judge import Judge
-from transient_magics.runtime.parameter_server.chief.roster import Roster
+from transient_magics.runtime.parameter_server.chief.progress import Judge
+from transient_magics.runtime.parameter_server.chief.stall_turns import Turns
 from transient_magics.runtime.parameter_server.chief.state import (
     FINISH_WITHIN,
     REJOIN_WITHIN,
@@ -22,8 +22,8 @@ from transient_magics.runtime.parameter_server.chief.state import (
     ChiefState,
     Phase,
 )
+from transient_magics.runtime.parameter_server.chief.workers import Roster
 from transient_magics.runtime.parameter_server.server_load import Load
-from transient_magics.runtime.parameter_server.turns import Turns
 
 
 def told(kind: type[vm_events.Event], **fields: Any) -> events.Emit:

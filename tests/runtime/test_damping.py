@@ -17,7 +17,7 @@ from transient_magics.runtime.training.t2t import bridges
 
 tf = bridges.cross()
 from tensor2tensor.models import resnet
-from transient_magics.runtime.training.graph.training import applied
+from transient_magics.runtime.training.graph.step import applied
 from transient_magics.runtime.training.t2t.optimizer import Asked, gradients, optimizer as made
 from transient_magics.runtime.training.trainable import Objective
 

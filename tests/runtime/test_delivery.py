@@ -13,8 +13,7 @@ import pytest
 from tests.runtime.machine_room import until
 from transient_magics.protocol.chief_messages import Checkpoint, File, read_first
 from transient_magics.protocol.messages import encode
-from transient_magics.runtime.files.checkpoints import Checkpoints, Saved
-from transient_magics.runtime.files.delivery import deliver, received
+from transient_magics.runtime.files.checkpoints import Checkpoints, Saved, deliver, received_checkpoint
 from transient_magics.runtime.protocol import decode
 
 STEP = 40
@@ -39,7 +38,7 @@ class Chief:
         told = read_first(await reader.readline())
         assert isinstance(told, Checkpoint)
         try:
-            async with received(reader, told, self.run) as paths:
+            async with received_checkpoint(reader, told, self.run) as paths:
                 self.checkpoints.take(told.step, told.seconds, paths)
             self.outcomes[told.number] = "taken"
             writer.write(encode({"ok": True}))

@@ -11,8 +11,8 @@ import pytest
 
 from transient_magics.errors import TrainingError
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.parameter_server.chief import evaluation
-from transient_magics.runtime.parameter_server.chief.evaluation import evaluate
+from transient_magics.runtime.parameter_server.chief import programs
+from transient_magics.runtime.parameter_server.chief.programs import evaluate
 from transient_magics.runtime.programs import evaluate as program
 
 
@@ -52,7 +52,7 @@ async def test_steps_come_before_an_evaluation_that_nobody_waits_for(
         asked.extend(arguments)
         return {"metrics": {}}
 
-    monkeypatch.setattr(evaluation, "answer", answer)
+    monkeypatch.setattr(programs, "answer", answer)
     await evaluate(folder, 40, awaited=awaited)
     monkeypatch.setattr(sys, "argv", ["evaluate", *asked])
     with pytest.raises(TrainingError, match="No such file"):  # there is no run
@@ -72,7 +72,7 @@ async def test_an_evaluation_takes_the_part_of_the_split_that_the_one_before_too
         asked.append(dict(zip(arguments[::2], arguments[1::2], strict=False)))
         return {"metrics": {}, **part}
 
-    monkeypatch.setattr(evaluation, "answer", answer)
+    monkeypatch.setattr(programs, "answer", answer)
     done = await evaluate(folder, 40, seconds=70.4)
     assert (done.examples, done.complete, done.of, done.drawn, done.among) == (3, False, 9, 3, 9)
     lines = [{"kind": "train.evaluated", "step": 40, **part}, {"kind": "train.checkpoint", "step": 41}]
@@ -105,8 +105,8 @@ async def test_evaluations_of_runs_on_a_vm_come_one_at_a_time_and_who_asked_firs
         under_way -= 1
         return {"metrics": {}}
 
-    monkeypatch.setattr(evaluation, "answer", answer)
-    monkeypatch.setattr(evaluation, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(programs, "answer", answer)
+    monkeypatch.setattr(programs, "_LOOK_SECONDS", 0.01)
     queue = tmp_path / ".evaluations"
     queue.mkdir()
     (queue / f"{0:020d}-7").touch()  # of one that was killed
@@ -115,7 +115,7 @@ async def test_evaluations_of_runs_on_a_vm_come_one_at_a_time_and_who_asked_firs
         for name in names:
             folder = RunFolder(tmp_path / name)
             folder.logs.mkdir(parents=True)
-            given_up = group.create_task(evaluation.evaluate(folder, 40))
+            given_up = group.create_task(programs.evaluate(folder, 40))
             await asyncio.sleep(0.02)
         assert began == names[:1]
         given_up.cancel()

@@ -18,8 +18,13 @@ from transient_magics.protocol.jsonl import append
 from transient_magics.protocol.messages import encode
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime import protocol
-from transient_magics.runtime.files import data_files, vocabularies
-from transient_magics.runtime.files.checkpoints import Checkpoints
+from transient_magics.runtime.files import data_files
+from transient_magics.runtime.files.checkpoints import (
+    MOST_VOCABULARY_BYTES,
+    Checkpoints,
+    keep_vocabularies,
+    lay_out_vocabularies,
+)
 from transient_magics.runtime.files.manifest import Manifest
 from transient_magics.runtime.folder import Lines
 
@@ -74,9 +79,9 @@ def test_vocabularies_are_kept_beside_checkpoints_and_laid_out_again(tmp_path: P
     for name in ("vocab.x.256.subwords", "words.txt", "x-train-00000-of-00010", ".complete"):
         (data / name).write_bytes(b"\xff of " + name.encode())
     with (data / "vocab.huge").open("wb") as file:
-        file.truncate(vocabularies.MOST_BYTES + 1)
-    vocabularies.keep(data, checkpoints, shared=shared)
-    vocabularies.lay_out(checkpoints, again)
+        file.truncate(MOST_VOCABULARY_BYTES + 1)
+    keep_vocabularies(data, checkpoints, shared=shared)
+    lay_out_vocabularies(checkpoints, again)
     assert {path.name: path.read_bytes() for path in again.iterdir()} == {
         name: (data / name).read_bytes() for name in words
     }

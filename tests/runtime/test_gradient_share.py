@@ -17,7 +17,7 @@ from transient_magics.runtime.training.t2t import bridges
 tf = bridges.cross()
 from tensor2tensor.models import resnet
 from transient_magics.runtime.training.batching import BatchController
-from transient_magics.runtime.training.graph.training import applied, exact_share
+from transient_magics.runtime.training.graph.step import applied, exact_share
 from transient_magics.runtime.training.t2t.optimizer import Asked, gradients, noisy_and_clipped
 from transient_magics.runtime.training.trainable import Objective
 

@@ -11,9 +11,8 @@ import pytest
 from tests.runtime import programs
 from tests.runtime.machine_room import until
 from transient_magics.runtime.tf import graph_mode
-from transient_magics.runtime.tf.cuda import missing_library
-from transient_magics.runtime.tf.graph_mode import GPU, has_gpu, prepare
-from transient_magics.runtime.worker.stalls.server import OwnServer
+from transient_magics.runtime.tf.graph_mode import GPU, has_gpu, missing_library, prepare
+from transient_magics.runtime.worker.measuring import OwnServer
 
 OPTIMIZERS = """
 from transient_magics.runtime.tf import placement

@@ -14,7 +14,7 @@ PROGRAM = """
 import json, os, threading, time
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.graph.worker import WorkerGraph
-from transient_magics.runtime.worker.held import Held
+from transient_magics.runtime.worker.gpu import Held
 
 tf = tensorflow()
 with tf.Graph().as_default(), tf.Session() as session:

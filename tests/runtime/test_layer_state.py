@@ -66,7 +66,7 @@ import json, pathlib, sys, tempfile
 from transient_magics.errors import TransientError
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.graph.training import check_graph
+from transient_magics.runtime.training.graph.step import check_graph
 from transient_magics.runtime.training.user_model.trainable import OwnModel
 
 for cell in json.loads(sys.argv[1]):
@@ -96,7 +96,7 @@ VERSION_1 = """
 from transient_magics.runtime.training.t2t import bridges
 tf = bridges.cross()
 import numpy as np
-from transient_magics.runtime.training.graph import accumulate, state
+from transient_magics.runtime.training.graph import state, step as graph_step
 
 inputs = tf.placeholder(tf.float32, [None, 2, 2, 3])
 normalize = lambda values, **options: tf.layers.batch_normalization(values, training=True, momentum=0.8, **options)
@@ -114,7 +114,7 @@ assert all(each.change is not None for each in states)
 names = sorted(each.variable.op.name for each in states)
 assert names == [f"{layer}/moving_{what}" for layer in ("fused", "plain", "twice") for what in ("mean", "variance")]
 step = tf.train.get_or_create_global_step()
-rounds = accumulate.Accumulators([], step, states)
+rounds = graph_step.Accumulators([], step, states)
 push = rounds.push([], tf.constant(1.0))
 class Nothing:
     class optimizer:

@@ -11,7 +11,7 @@ import pytest
 from tests.runtime import programs
 from tests.runtime.test_shared_graph import CELL
 from tests.runtime.test_training import DECLARATION, DIGITS
-from transient_magics.runtime.training.learning_rate import divisor
+from transient_magics.runtime.training.step_rules import divisor
 
 OWN = CELL.replace("PYTHON", "False").replace("AdamOptimizer", "GradientDescentOptimizer")
 
@@ -21,7 +21,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.graph.training import training_graph
+from transient_magics.runtime.training.graph.step import training_graph
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.define import define
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.runtime import programs
 from tests.runtime.test_own_models import KERAS, OWN, TABLE
-from transient_magics.runtime.worker.gradient_noise import COUNT, NoiseProbe, estimate
+from transient_magics.runtime.worker.meter import COUNT, NoiseProbe, estimate
 
 # Examples are points around the origin with a covariance of VARIANCE in each of SIZE directions, the loss is half their
 # mean squared distance from the weights: the gradient is weights - mean(points), its noise VARIANCE * SIZE / batch.
@@ -21,10 +21,10 @@ PROGRAM = """
 import json, sys, time
 from dataclasses import fields
 import numpy as np
-from transient_magics.runtime.training.graph.noise import gradient_sum
+from transient_magics.runtime.training.graph.worker import gradient_sum
 from transient_magics.runtime.training.graph.worker import WorkerGraph
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.worker.gradient_noise import COUNT, NoiseProbe
+from transient_magics.runtime.worker.meter import COUNT, NoiseProbe
 
 SIZE, VARIANCE = int(sys.argv[1]), float(sys.argv[2])
 tf, random = tensorflow(), np.random.default_rng(1)

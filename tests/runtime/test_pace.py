@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.runtime.metadata_server import MetadataServer
-from transient_magics.runtime.worker.pace import Pace
+from transient_magics.runtime.worker.gpu import Pace
 
 
 async def becomes(pace: Pace, seconds: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from transient_magics.errors import TrainingError
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.packages import provide, why_not
+from transient_magics.runtime.training.usercode import pip_reason, provide_packages
 
 BROKEN = "broken-1.0-py3-none-any.whl"
 
@@ -19,7 +19,7 @@ def test_a_wheel_that_cannot_be_installed_is_named_with_the_reason_that_pip_give
     folder.wheels.mkdir()
     (folder.wheels / BROKEN).write_bytes(b"no archive")
     with pytest.raises(TrainingError) as refused:
-        provide(folder)
+        provide_packages(folder)
     said = str(refused.value)
     assert said.startswith(f"pip cannot install {BROKEN}: ")
     assert "invalid" in said
@@ -40,10 +40,10 @@ def test_a_wheel_that_cannot_be_installed_is_named_with_the_reason_that_pip_give
     ],
 )  # fmt: skip
 def test_what_pip_says_is_one_plain_line(errors: str, said: str) -> None:
-    assert why_not(errors, ["a-1-cp39-none-any.whl", "b-2-py3-none-any.whl"]) == said
+    assert pip_reason(errors, ["a-1-cp39-none-any.whl", "b-2-py3-none-any.whl"]) == said
 
 
 def test_words_out_of_a_file_are_no_longer_than_a_line() -> None:
-    said = why_not(f"ERROR: {'x' * 10**6}\n", [BROKEN])
+    said = pip_reason(f"ERROR: {'x' * 10**6}\n", [BROKEN])
     assert len(said) < 400
     assert said.startswith(f"pip cannot install {BROKEN}: xxx")

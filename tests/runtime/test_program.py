@@ -15,8 +15,8 @@ from tests.runtime import programs
 from transient_magics.protocol import layout
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events
-from transient_magics.runtime.parameter_server.chief.roster import Roster
 from transient_magics.runtime.parameter_server.chief.state import ChiefState
+from transient_magics.runtime.parameter_server.chief.workers import Roster
 from transient_magics.runtime.role import environment
 from transient_magics.runtime.training import fingerprint
 
@@ -48,11 +48,11 @@ import json, sys
 from pathlib import Path
 {before}
 from transient_magics.runtime.training.usercode import run_cell
-from transient_magics.runtime.training.user_model.examples import Examples
+from transient_magics.runtime.training.user_model.trainable import SeededInput
 
 folder = Path(sys.argv[1])
 cell = run_cell(folder / "cell.py", folder / "include", 1, None, int(sys.argv[2]))
-examples = Examples(cell.input_fn, vars(cell), int(sys.argv[2]))
+examples = SeededInput(cell.input_fn, vars(cell), int(sys.argv[2]))
 given = {{mode: examples(mode) for mode in sys.argv[3:]}}
 print(json.dumps([cell.drawn, cell.names, given, cell.reading()]))
 """

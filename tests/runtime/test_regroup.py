@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from transient_magics.runtime.training.regroup import AHEAD, Regrouped
+from transient_magics.runtime.training.examples import AHEAD, Regrouped
 
 DECLARED = 64
 

@@ -14,7 +14,7 @@ from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.parameter_server.chief.chief import Chief
-from transient_magics.runtime.parameter_server.chief.roster import Roster
+from transient_magics.runtime.parameter_server.chief.workers import Roster
 from transient_magics.runtime.parameter_server.variables import Keeper
 
 SPEC = RunSpec("run-1", 100, token="secret")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.runtime.parameter_server.chief.interval import LONGEST, SHORTEST, seconds_between
+from transient_magics.runtime.parameter_server.chief.saving import LONGEST, SHORTEST, seconds_between
 
 COSTS = st.floats(0.0, 3600.0)
 

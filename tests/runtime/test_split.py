@@ -14,12 +14,11 @@ from tests.runtime.machine_room import free_ports
 from tests.runtime.test_training import DECLARATION
 from transient_magics.journal import metrics
 from transient_magics.protocol.measures.step_parts import EXPOSED, StepParts, step_parts
-from transient_magics.runtime.parameter_server.chief.batches import Batches
-from transient_magics.runtime.parameter_server.chief.members import Member
+from transient_magics.runtime.parameter_server.chief.workers import Batches, Member
 from transient_magics.runtime.parameter_server.server_load import Load, Shares
 from transient_magics.runtime.tf.graph_mode import GPU
 from transient_magics.runtime.training.batching import Rule
-from transient_magics.runtime.worker.split import parts, whole
+from transient_magics.runtime.worker.meter import parts, whole
 
 MOMENT = st.floats(0, 20)
 
@@ -155,7 +154,7 @@ from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.define import define
 from transient_magics.runtime.training.graph.worker import build
-from transient_magics.runtime.worker.split import moments, parts
+from transient_magics.runtime.worker.meter import moments, parts
 
 folder = RunFolder(Path(sys.argv[1]))
 spec, tf = folder.spec(), tensorflow()
@@ -226,7 +225,7 @@ from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.define import define
 from transient_magics.runtime.training.graph.worker import build
-from transient_magics.runtime.worker.split import moments
+from transient_magics.runtime.worker.meter import moments
 
 folder = RunFolder(Path(sys.argv[1]))
 spec, tf = folder.spec(), tensorflow()

@@ -9,7 +9,7 @@ from transient_magics.protocol.chief_messages import Take, Took
 from transient_magics.protocol.measures.stalls import ALONE, MEASURES
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainMeasured, told
-from transient_magics.runtime.parameter_server.turns import WAIT_FOR_ALL, Turns, planned, straggler
+from transient_magics.runtime.parameter_server.chief.stall_turns import WAIT_FOR_ALL, Turns, planned, straggler
 
 SPEC = RunSpec("stalls-1", 16, stalls=2, stall_seconds=1.0, workers=2)
 

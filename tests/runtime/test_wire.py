@@ -18,8 +18,8 @@ import json, sys
 from pathlib import Path
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.training.graph.training import training_graph
-from transient_magics.runtime.training.graph.wire import cross_once
+from transient_magics.runtime.training.graph.step import training_graph
+from transient_magics.runtime.training.graph.step import cross_once
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.define import define
 

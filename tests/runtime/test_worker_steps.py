@@ -14,14 +14,14 @@ import pytest
 from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.stopwatch import Stopwatch
+from transient_magics.runtime.role import Stopwatch
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.training.examples import Examples, Source
 from transient_magics.runtime.training.graph.worker import WorkerGraph
 from transient_magics.runtime.worker import session
 from transient_magics.runtime.worker.chief_link import ChiefLink
+from transient_magics.runtime.worker.gpu import Pace
 from transient_magics.runtime.worker.graph import GraphMaker, Made
-from transient_magics.runtime.worker.pace import Pace
 
 SPEC = RunSpec("run-1", 100, token="secret", batching="static", noise_share=0.0)
 CHIEF = "127.0.0.1:1"

@@ -17,8 +17,8 @@ from tests.runtime.test_other_runs import REVERSE, TEXT
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.define import define
-from transient_magics.runtime.training.graph.training import training_graph
-from transient_magics.runtime.training.regroup import Regrouped
+from transient_magics.runtime.training.examples import Regrouped
+from transient_magics.runtime.training.graph.step import training_graph
 from transient_magics.runtime.training.trainable import Trainable
 
 EXACT = (

@@ -212,7 +212,7 @@ def step(folder: Any, spec: Any, sizes: Mapping[str, int]) -> None:
     """One training step on random examples, with no hparam of `sizes` above what is said there."""
     from transient_magics.runtime.tf.graph_mode import tensorflow
     from transient_magics.runtime.training.define import define
-    from transient_magics.runtime.training.graph.training import training_graph
+    from transient_magics.runtime.training.graph.step import training_graph
 
     trainable, tf = define(folder, spec, str(folder.data)), tensorflow()
     hparams = trainable._definition.hparams

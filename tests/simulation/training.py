@@ -16,8 +16,8 @@ from transient_magics.journal import Event, events
 from transient_magics.protocol import chief_messages
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as e
-from transient_magics.runtime.parameter_server.chief.roster import Roster
 from transient_magics.runtime.parameter_server.chief.state import ChiefState
+from transient_magics.runtime.parameter_server.chief.workers import Roster
 from transient_magics.spec import PARAMETER_SERVER, WORKER
 
 if TYPE_CHECKING:

@@ -136,6 +136,7 @@ def over_quota(
         403 if the request alone is larger than a quota.
     """
     region = catalog.region(request.zone)
+    # The same count for what is used and for what is requested.
     used = _usage(request.project, region, present)
     requested = _usage(request.project, region, [request.instance])
     for metric, limit in limits(quotas, region).items():

@@ -109,6 +109,7 @@ def read(name: str, text: str, zones: Collection[str]) -> Rows:
             if row[form]:
                 lifetime = _number(name, number, form, row[form]) * HOUR
             lifetimes.append(LifetimeRow(lifetime, zone, gpu))
+    # A file has one form, so one of them is empty.
     return schedule or lifetimes
 
 

@@ -362,5 +362,6 @@ class FromSchedule:
             }
             fitting.sort(key=draws.__getitem__)
             take += fitting[: row.count]
+            # Two rows that are due do not count the same VM.
             remaining = [vm for vm in remaining if vm not in take]
         return Due(tuple(take), min(moments, default=None))

@@ -262,7 +262,7 @@ class Settings:
         DeclarationError
             For an unknown setting or an invalid value.
         """
-        # Fair weather keeps the seed.
+        # The seed is not weather: fair weather keeps it.
         fair = Settings(seed=self.seed)
         values: dict[str, Any] = {}
         for key, value in given.items():

@@ -141,12 +141,14 @@ class Weather:
         now = time.time()
         base = Settings(seed=self.settings.seed) if reset else self.settings
         settings = base.changed(values)
+        # Tried before anything is stored: a weather that cannot work is refused.
         if settings.link and settings.link != self.settings.link:
             _check_link(settings.link, self._own_network)
         before = (self.settings, self.clock, self.since, self.progress)
         self.settings = settings
         self.clock = self.clock.running_at(rate_of(settings.hours_per_minute), now)
         if reset or not values.keys().isdisjoint(_PROCESS):
+            # Progress belongs to the rows and draws of the earlier process.
             self.since = now
             self.progress = {}
         try:

@@ -218,7 +218,7 @@ class RunSpec:
 
     @property
     def alone(self) -> bool:
-        """Whether the one worker that it ever has may keep the variables itself (runtime/training/graph/copies.py)."""
+        """Whether the one worker that it ever has may keep the variables itself (runtime/training/graph/worker.py)."""
         one = self.most_workers == 1 and not self.stalls
         return one and self.mode == "async" and self.chief == "ps" and self.ps_shards == 1
 

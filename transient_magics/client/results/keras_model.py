@@ -21,9 +21,8 @@ from ...errors import TrainingError
 from ...runtime.files.arrays import read
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
-from ...runtime.training.packages import provide
 from ...runtime.training.user_model.structure import rebuilt, weight_names
-from ...runtime.training.usercode import run_program, told
+from ...runtime.training.usercode import provide_packages, run_program, told
 from ..programs import ask_model
 from .models import serving_words, with_checkpoint
 
@@ -68,7 +67,7 @@ def _values(run: Run, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray]
 def _built(folder: RunFolder, example: Any) -> Any:
     """The model of the cell, called once, so that all its weights are there."""
     spec = folder.spec()
-    provide(folder)
+    provide_packages(folder)
     try:
         with _apart(folder.include):
             model = run_program(folder, spec).model

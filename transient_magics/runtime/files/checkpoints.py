@@ -7,12 +7,18 @@ servers TensorFlow's restore would look for the files on each of them, but they 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import hashlib
 import json
 import re
+import shutil
+import socket
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +26,24 @@ from typing import Any
 from ...errors import TrainingError
 from ...files import write_atomically
 from ...protocol import checks, layout
+from ...protocol.chief_messages import Checkpoint, File
 from ...protocol.measures.objective import Best
+from ..protocol import decode, host_and_port
+from .blocks import is_shard
+from .data_files import described
 
 BEST = "best.json"
 """Beside the checkpoints, so that it goes wherever they go: which of them has the best evaluation, and stays."""
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _PART = re.compile(r"model\.ckpt-(\d+)\.")
+
+VOCABULARY_PREFIX = "vocabulary."
+"""Of their names among the checkpoints; behind it comes the name that Tensor2Tensor looks for."""
+MOST_VOCABULARY_BYTES = 16 << 20
+_MOST_FILES = 32
+
+_BLOCK = 1 << 18
+_SILENT_SECONDS = 30.0
 
 
 def path_of(step: int) -> str:
@@ -189,3 +207,102 @@ class Checkpoints:
         tf = tensorflow()
         reader = tf.train.load_checkpoint(str(self.prefix(step)))
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+# The vocabularies of a run's problem, which were made with its records, kept beside its checkpoints.
+#
+# A checkpoint of a text model means nothing without them, so they go wherever checkpoints go: home, into the bucket,
+# to the VM that takes a lost one's place, and to the run that resumes from it. There they are laid out before records
+# are made anew, and Tensor2Tensor takes a vocabulary that it finds: the one that the model has learnt with.
+
+
+def keep_vocabularies(data: Path, checkpoints: Path, *, shared: bool) -> None:
+    """Copy the vocabularies in the folder `data` to the checkpoints: small files that are no records.
+
+    Of a folder that is `shared` with other problems only what is called a vocabulary. Raises OSError.
+    """
+    found = [path for path in sorted(data.iterdir()) if _is_vocabulary(path, shared)][:_MOST_FILES]
+    for path in found:
+        kept = checkpoints / f"{VOCABULARY_PREFIX}{path.name}"
+        content = path.read_bytes()
+        if not kept.exists() or kept.read_bytes() != content:
+            checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomically(kept, content)
+
+
+def kept_vocabularies(checkpoints: Path) -> list[Path]:
+    """The vocabularies among the checkpoints."""
+    return sorted(checkpoints.glob(f"{VOCABULARY_PREFIX}*"))
+
+
+def lay_out_vocabularies(checkpoints: Path, data: Path) -> None:
+    """Copy what is kept to the folder `data`, under the names that Tensor2Tensor looks for. Raises OSError."""
+    for path in kept_vocabularies(checkpoints):
+        shutil.copyfile(path, data / path.name.removeprefix(VOCABULARY_PREFIX))
+
+
+def _is_vocabulary(path: Path, shared: bool) -> bool:
+    if path.name.startswith(".") or is_shard(path.name) or not path.is_file():
+        return False
+    return path.stat().st_size <= MOST_VOCABULARY_BYTES and ("vocab" in path.name.lower() or not shared)
+
+
+# A checkpoint that a worker wrote (`--chief worker`), brought to the chief over the run's port.
+#
+# A message names the files with their sums, then come their bytes. What does not arrive whole counts for nothing: the
+# chief puts the files where checkpoints lie once it has them all, and from there they go where all checkpoints go.
+
+
+def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> None:
+    """Send the checkpoint `saved` of the worker with this number. Raises OSError or ValueError if it was not taken."""
+    paths = Checkpoints(folder).files(saved.step)
+    files = tuple(File(**described(path, folder)) for path in paths)
+    told = Checkpoint(token=token, number=number, step=saved.step, seconds=saved.seconds, files=files)
+    connection = socket.create_connection(host_and_port(chief), _SILENT_SECONDS)
+    with connection, connection.makefile("rwb") as stream:
+        stream.write(told.encoded)
+        for path in paths:
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, stream, _BLOCK)
+        stream.flush()
+        answer = decode(stream.readline() or b"{}")
+    if not answer.get("ok"):
+        raise ValueError(str(answer.get("error", "the chief said nothing")))
+
+
+@asynccontextmanager
+async def received_checkpoint(reader: asyncio.StreamReader, told: Checkpoint, run: Path) -> AsyncIterator[list[Path]]:
+    """The files that a worker sends, below the run's folder; inside they may be moved, afterwards they are gone.
+
+    Each delivery has a folder of its own: who has lost the duty may still be sending when the next one begins, perhaps
+    files of the same names. Raises OSError or ValueError for anything less than all of them.
+    """
+    with tempfile.TemporaryDirectory(prefix="delivered-", dir=run) as place:
+        paths = [await _receive(reader, file, told.step, Path(place)) for file in told.files]
+        if not any(path.suffix == ".index" for path in paths):
+            raise ValueError("it is no checkpoint without its index")
+        yield paths
+
+
+def forget_deliveries(run: Path) -> None:
+    """Drop the deliveries that a chief was receiving when it was killed."""
+    for place in run.glob("delivered-*"):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+async def _receive(reader: asyncio.StreamReader, file: File, step: int, folder: Path) -> Path:
+    if not re.fullmatch(rf"model\.ckpt-{step}\.[\w.-]+", file.name):
+        raise ValueError(f"{file.name!r} is no file of that checkpoint")
+    path, left, digest = folder / file.name, file.size, hashlib.sha256()
+    with path.open("wb") as target:
+        while left:
+            async with asyncio.timeout(_SILENT_SECONDS):
+                block = await reader.read(min(_BLOCK, left))
+            if not block:
+                raise ConnectionError(f"{path.name} ended {left} bytes too early")
+            digest.update(block)
+            await asyncio.to_thread(target.write, block)
+            left -= len(block)
+    if digest.hexdigest() != file.sha256:
+        raise ValueError(f"{path.name} arrived damaged")
+    return path

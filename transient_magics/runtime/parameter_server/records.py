@@ -6,13 +6,17 @@ blocks, and generating is TensorFlow's: it belongs on the chief's one thread.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 from ...errors import TrainingError
-from ...protocol.chief_messages import What
+from ...protocol.chief_messages import What, read_fetch
+from ...protocol.messages import encode
 from ...protocol.run import RunSpec
-from ..files import blocks, data_files, vocabularies
+from ..files import blocks, checkpoints, data_files
+from ..files.blocks import Index
 from ..folder import RunFolder
 from ..programs import shared_records
 from ..role import log
@@ -48,7 +52,7 @@ class Records:
     def keep_vocabularies(self) -> None:
         """Have the vocabularies among the checkpoints: these are read with them alone."""
         data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_folder is not None
-        vocabularies.keep(data, self._folder.checkpoints, shared=shared)
+        checkpoints.keep_vocabularies(data, self._folder.checkpoints, shared=shared)
 
     def _fill(self, directory: Path, temporary: Path) -> None:
         """Get the records from the bucket where they are shared, or make them, and share them."""
@@ -57,7 +61,7 @@ class Records:
             if not self._keeper.has_records():
                 raise _no_records(problem, place)
             return
-        vocabularies.lay_out(self._folder.checkpoints, directory)
+        checkpoints.lay_out_vocabularies(self._folder.checkpoints, directory)
         self._keeper.generate(directory, temporary)
         if problem and not self._keeper.has_records():
             raise TrainingError(f"{problem} generates no training records", fix="Look at its generator.")
@@ -91,3 +95,36 @@ def copy_before(folder: RunFolder, spec: RunSpec, what: What, directory: Path) -
 def _no_records(problem: str, place: str | None) -> TrainingError:
     fix = f"Put there what {problem} generates, or leave --data-dir out: then they are made."
     return TrainingError(f"no records of {problem} are in {place}", where="--data-dir", fix=fix)
+
+
+# Blocks on their way from the chief's disk to a worker: by sendfile, so that the parameter server's process, which
+# serves variables as well, does not touch their bytes. And the token for those who read them in their bucket.
+
+
+async def serve_blocks(
+    directory: Path, index: Index, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Send the blocks that are asked for on this connection. Raises OSError and ValueError, which end it."""
+    writer.write(encode({"ok": True, "files": []}))
+    loop = asyncio.get_running_loop()
+    while line := await reader.readline():
+        name = read_fetch(line).name
+        if not (name.isascii() and name.isdigit()) or len(name) > 12 or int(name) >= len(index.blocks):
+            writer.write(encode({"ok": False, "error": f"no block {name:.20}"}))
+            continue
+        block = index.blocks[int(name)]
+        writer.write(encode({"ok": True, "size": block.size}))
+        await writer.drain()
+        with (directory / block.file).open("rb") as file:
+            sent = await loop.sendfile(writer.transport, file, block.offset, block.size)
+        if sent < block.size:
+            raise ConnectionError(f"{block.file} is shorter than it was")
+
+
+def granted(path: Path) -> dict[str, Any]:
+    """The answer to who asks for the token that opens the records in their bucket: it lies at `path`, if at all."""
+    try:
+        brought = json.loads(path.read_bytes())
+        return {"ok": True, "access": str(brought["token"]), "expires": float(brought["expires"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"ok": False, "error": "no token for the records has been brought to ps-0"}

@@ -1,4 +1,4 @@
-"""The chief's hands: its own session inside ps/0, with which it initialises, restores and saves the variables.
+"""The chief inside ps/0: it initialises, restores and saves variables, ends rounds, and drops dead workers' sessions.
 
 It asks first what is uninitialised and touches nothing that lives, so its restart can never overwrite variables that
 workers are training. If only some are uninitialised (one of several parameter servers died), all are restored,
@@ -26,6 +26,7 @@ from ..tf.graph_mode import tensorflow
 from ..training import fingerprint
 from ..training.define import define, import_tensorflow
 from ..training.graph import variables
+from ..training.step_rules import Looks, divisor, needed
 from ..training.usercode import sentence
 
 _PATIENCE = 600.0
@@ -34,6 +35,13 @@ _PATIENCE_SAVING = 20.0
 """A full disk looks like a lost server at times; a save is tried again later anyway."""
 _AT_ONCE = 256 << 20
 """Bytes restored with one call: a message must stay below 2 GB."""
+
+_SERVICE = "/tensorflow.WorkerService"
+_SECONDS = 5.0
+_OPTIONS = (("grpc.enable_http_proxy", 0),)
+
+_SLOW_UPDATE = 120_000
+"""Milliseconds after which an update counts as lost; the wait for gradients is no part of it."""
 
 
 class NotFiniteError(TrainingError):
@@ -279,8 +287,100 @@ def start_server(assignment: Assignment, threads: int) -> str:
 
 
 _servers: list[Any] = []
+
 """Servers live as long as the process: one that is collected would stop serving."""
 
 
 def _another_model(what: str) -> TrainingError:
     return TrainingError(what, where="--resume", fix="Resume it with the model that it was trained with.")
+
+
+# Sessions of workers that died, dropped from TensorFlow's servers on the parameter servers.
+#
+# A worker that is killed cannot close its session, and every parameter server keeps it for ever, with its part of the
+# worker's graph: 2 MiB for a small ResNet. TensorFlow drops the sessions of a task when the same task opens one under
+# another incarnation, which is meant for workers that are started again. Ours come back under numbers that were never
+# used before, so it is done in their name: a session of that task is opened and closed, by the two calls of
+# TensorFlow's own protocol that do this. Variables belong to no session and stay; a worker that lives after all opens
+# another session.
+
+
+def release(server: str, number: int) -> None:
+    """Drop every session of the worker with this number from the parameter server at this address.
+
+    Raises ConnectionError if it did not answer in time.
+    """
+    import grpc
+
+    handle = f"dead-worker-{number}"
+    # CreateWorkerSessionRequest: 1 session_handle, 5 master_task, 6 master_incarnation (any that is not the worker's).
+    opened = _text(1, handle) + _text(5, f"/job:worker/replica:0/task:{number}") + bytes([6 << 3, 1])
+    with grpc.insecure_channel(server, _OPTIONS) as channel:
+        try:
+            channel.unary_unary(f"{_SERVICE}/CreateWorkerSession")(opened, timeout=_SECONDS)
+            channel.unary_unary(f"{_SERVICE}/DeleteWorkerSession")(_text(1, handle), timeout=_SECONDS)
+        except grpc.RpcError as error:
+            why = error.details() if isinstance(error, grpc.Call) else str(error)
+            raise ConnectionError(f"{server} keeps the session of worker number {number}: {why}") from error
+
+
+def _text(field: int, value: str) -> bytes:
+    """A field of a protocol buffer that holds less than 128 bytes of text."""
+    data = value.encode()
+    assert len(data) < 128, value
+    return bytes([field << 3 | 2, len(data)]) + data
+
+
+# The chief's thread of synchronous training, which ends one round after the other.
+#
+# A round is one step: every worker computes a gradient of the same variables and pushes it (worker/steps.py), the
+# chief applies their mean once enough are there. Both sides look at two numbers on ps/0, the chief at the count of
+# complete pushes, a worker at the number of the round. Nobody is waited for by name, so nobody's death has to be told
+# to the others.
+
+
+class Rounds(threading.Thread):
+    """Ends one round after the other, in a session of its own, for as long as its process lives."""
+
+    def __init__(self, keeper: Keeper, spec: RunSpec, failed: Callable[[BaseException], object]) -> None:
+        super().__init__(daemon=True, name="rounds")
+        self._keeper, self._spec, self._failed = keeper, spec, failed
+        self.live = 0
+        """How many workers train; the chief sets it whenever it changes."""
+
+    def run(self) -> None:
+        """Go on through as many sessions as it takes."""
+        lost = placement.transient_errors()
+        session: Any = None
+        while True:
+            try:
+                session = self._keeper.another_session()
+                self._end_rounds(session)
+            except lost as error:  # another parameter server went away; the keeper restores it
+                log(f"the round is lost: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+            except Exception as error:  # noqa: BLE001 - the optimizer may raise anything; it becomes train.failed
+                self._failed(error)
+                return
+            finally:
+                if session is not None:
+                    placement.close(session)
+            time.sleep(0.5)
+
+    def _end_rounds(self, session: Any) -> None:
+        keeper, spec, accumulators = self._keeper, self._spec, self._keeper.accumulators
+        options = tensorflow().RunOptions(timeout_in_ms=_SLOW_UPDATE)
+        by = divisor(spec.lr_policy, synchronous=True, active=0, slots=spec.max_workers)
+        look = session.make_callable([*accumulators.position, accumulators.complete])
+        with keeper.still:
+            accumulators.open(session)
+        step, began, looks = 0, time.monotonic(), Looks()
+        while True:  # up to the last step, and beyond: another parameter server may be lost with it
+            with keeper.still:
+                number, step, complete = look()
+                enough = needed(self.live, spec.backup_workers)
+                if complete >= enough and step < spec.train_steps:
+                    feeds = {accumulators.round: number, accumulators.needed: enough, keeper.divisor: by}
+                    step = session.run(accumulators.update, feeds, options=options)
+                    looks.happened(time.monotonic() - began)
+                    began = time.monotonic()
+            time.sleep(looks.pause(time.monotonic() - began))

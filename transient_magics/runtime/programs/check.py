@@ -1,11 +1,11 @@
 """Build one training step of a run and throw it away: `python -m transient_magics.runtime.programs.check --run FOLDER`.
 
 FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model": {"parameters": N,
-"gigaflops": X, "batch_size": B}}` (graph/count.py) or `{"ok": false, "error": "sentence", "line": N}`, where N is the
-cell's line as the notebook counts it, or null. No data is needed and nothing is trained; a problem whose vocabulary is
-only made with its data passes with a note. With `--planned`, for plans of models that never ran, a vocabulary of the
-size that the problem declares stands in: `vocabulary` in the answer's `model` is that size. `tokens` there means that
-the mini-batch is counted in tokens.
+"gigaflops": X, "batch_size": B}}` (`model_size` in graph/step.py) or `{"ok": false, "error": "sentence", "line": N}`,
+where N is the cell's line as the notebook counts it, or null. No data is needed and nothing is trained; a problem whose
+vocabulary is only made with its data passes with a note. With `--planned`, for plans of models that never ran, a
+vocabulary of the size that the problem declares stands in: `vocabulary` in the answer's `model` is that size. `tokens`
+there means that the mini-batch is counted in tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..folder import RunFolder
 from ..role import take_environment
 from ..tf.graph_mode import GPU, tensorflow
 from ..training.define import define
-from ..training.graph.training import check_graph
+from ..training.graph.step import check_graph
 from ..training.t2t.trainable import RegisteredModel
 from ..training.trainable import Trainable
 from ..training.user_model.trainable import OwnModel

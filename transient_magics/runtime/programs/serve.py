@@ -24,9 +24,8 @@ from typing import Any
 from ... import errors
 from ...errors import TrainingError
 from ...protocol.run import RunSpec
-from ..files import vocabularies
 from ..files.arrays import read, write
-from ..files.checkpoints import Checkpoints
+from ..files.checkpoints import Checkpoints, kept_vocabularies, lay_out_vocabularies
 from ..folder import RunFolder
 from ..role import take_environment
 from ..tf import placement
@@ -51,7 +50,7 @@ def restored(
     vocabularies are, if not beside the checkpoint."""
     checkpoints = Checkpoints(folder.checkpoints)
     with tempfile.TemporaryDirectory() as own:
-        vocabularies.lay_out(folder.checkpoints, Path(own))
+        lay_out_vocabularies(folder.checkpoints, Path(own))
         trainable = define(folder, spec, data or own)
         _prepare(trainable, spec, own)
     tf = tensorflow()
@@ -250,7 +249,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
         there = (
             spec.data_folder if spec.data_folder and Path(spec.data_folder).is_dir() else None
         )  # it was the VMs' place
-        data = given.data or (None if vocabularies.kept(folder.checkpoints) else there)
+        data = given.data or (None if kept_vocabularies(folder.checkpoints) else there)
         if given.what == "weights":
             more = weights(folder, spec, step, given.outputs)
         elif given.what == "export":

@@ -26,9 +26,8 @@ from ...protocol import layout
 from ...protocol.measures.objective import Best
 from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
-from ..files.checkpoints import Checkpoints
+from ..files.checkpoints import Checkpoints, kept_vocabularies
 from ..files.manifest import NAME, Checkpoint, File, Manifest, described, state_file
-from ..files.vocabularies import kept
 from ..folder import RunFolder
 
 _NICE = 10
@@ -52,7 +51,7 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
     uploaded: list[str] = []
     with local.held(step):  # where few are kept, the next ones may be written faster than this is uploaded
         # The index comes last: whoever finds it there, finds all of it, though no manifest should tell.
-        paths = sorted([*kept(folder), *local.files(step)], key=lambda path: path.suffix == ".index")
+        paths = sorted([*kept_vocabularies(folder), *local.files(step)], key=lambda path: path.suffix == ".index")
         newest, after = manifest.newest, manifest
         try:
             if newest is None or newest.step != step or set(newest.files) != {described(path) for path in paths}:
@@ -80,7 +79,7 @@ def _best_one(
         return None
     local = Checkpoints(folder)
     with local.held(best.step):
-        paths = sorted([*kept(folder), *local.files(best.step)], key=lambda path: path.suffix == ".index")
+        paths = sorted([*kept_vocabularies(folder), *local.files(best.step)], key=lambda path: path.suffix == ".index")
         return _upload(bucket, best.step, paths, uploaded)
 
 

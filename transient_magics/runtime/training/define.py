@@ -10,9 +10,9 @@ from ...imports import uncollected
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..tf.graph_mode import everything
-from .packages import provide
 from .randomness import seed_process
 from .trainable import Trainable
+from .usercode import provide_packages
 
 
 def import_tensorflow(spec: RunSpec) -> Any:
@@ -48,7 +48,7 @@ def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
 
     `directory` is where the data are, or are going to be.
     """
-    provide(folder)
+    provide_packages(folder)
     import_tensorflow(spec)
     if spec.seed is not None:
         seed_process(spec.seed, "process")

@@ -13,18 +13,20 @@ have had it, and the chunk is used.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ...errors import TransientError
+import numpy
+
+from ...errors import DeclarationError, TransientError
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from .batching import LARGEST
-from .regroup import Regrouped
 from .trainable import Pipeline
 
 _BLOCK = 4
@@ -32,6 +34,14 @@ _BLOCK = 4
 _PAUSE = 0.5
 _LOST_WITHIN = 15.0
 """Seconds until a lost session has been noticed by the step too."""
+
+_DATASET = "examples"
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+
+Batch = Mapping[str, Any]
+"""Arrays by the feature's name, all with one row for each example; a number stands for the whole batch."""
+AHEAD = 4
+"""Mini-batches that are kept ready."""
 
 
 class Chunk(Protocol):
@@ -294,3 +304,198 @@ class _Queued:
 def _in_blocks(examples: Any, batch: int) -> Any:
     """Blocks for the queue; the first is small, because a joining worker waits for it."""
     return examples.take(batch).batch(batch).concatenate(examples.skip(batch).batch(_BLOCK * batch))
+
+
+# Mini-batches that other VMs prepare: a pipeline whose dataset is run by tf.data service.
+#
+# The worker registers its dataset with the dispatcher once for all (the first worker's stays), and takes elements of
+# it from whichever preparation VM has some. Every file of records goes to one of these at a time: an element comes
+# once or, where a preparation VM is lost, not at all in that epoch. Names of files are below the run's folder, in
+# which the processes of a run are started on every VM.
+
+
+def prepared(pipeline: Pipeline, dispatcher: str, run: str, batch: int) -> Pipeline:
+    """The same examples, in mini-batches of `batch` where they come one by one, from the service at `dispatcher`.
+
+    Raises DeclarationError where only the worker's own Python can make them.
+    """
+    service = _service("--prep")
+    return _come(pipeline, batch, dispatcher, {}, processing_mode=service.ShardingPolicy.DYNAMIC, job_name=run)
+
+
+def shared(pipeline: Pipeline, dispatcher: str, study: str, run: str, batch: int) -> Pipeline:
+    """The same from the service of this VM, which prepares each mini-batch once for all runs of the study there.
+
+    The run takes each at most once, whoever else does: what is prepared is kept for a while, and who takes none for
+    long holds up nobody, but passes over what is not kept any more. One that begins takes what is kept first.
+    Raises DeclarationError as `prepared`.
+    """
+    service = _service("--share-input")
+    return _come(
+        replace(pipeline, dataset=pipeline.dataset.repeat()),  # without an end, as the service insists
+        batch, dispatcher, {"compression": None}, processing_mode=service.ShardingPolicy.OFF, job_name=study,
+        cross_trainer_cache=service.CrossTrainerCache(trainer_id=run),
+    )  # fmt: skip
+
+
+def _service(option: str) -> Any:
+    if python := next(_python_operations(tensorflow().get_default_graph()), ""):
+        what = f"the problem decodes its records in Python ({python}), which other processes cannot run"
+        raise DeclarationError(what, where=option, fix=f"Leave {option} out, or decode with TensorFlow's operations.")
+    return importlib.import_module("tensorflow").data.experimental.service
+
+
+def _come(pipeline: Pipeline, batch: int, dispatcher: str, registered: dict[str, Any], **how: Any) -> Pipeline:
+    tf = tensorflow()
+    service = importlib.import_module("tensorflow").data.experimental.service
+    dataset = pipeline.dataset if pipeline.batched else pipeline.dataset.batch(batch)
+    address = f"grpc://{dispatcher}"
+    identity = service.register_dataset(address, dataset, dataset_id=_DATASET, **registered)
+    spec = tf.data.experimental.get_structure(dataset)
+    come = service.from_dataset_id(service=address, dataset_id=identity, element_spec=spec, **how)
+    return replace(pipeline, dataset=come, grouped=not pipeline.batched, directory="")
+
+
+def _python_operations(graph: Any) -> Iterator[str]:
+    definition = graph.as_graph_def()
+    functions = (function.node_def for function in definition.library.function)
+    for nodes in (definition.node, *functions):
+        yield from (node.op for node in nodes if node.op in _PYTHON)
+
+
+# Mini-batches of any size out of batches that somebody else has made (text: Tensor2Tensor's, by length and tokens).
+#
+# A batch of the declared size has as many rows as belong together: of long sentences few, of short ones many. A
+# mini-batch of half that size is half of one, a mini-batch of twice that size is two with the same number of rows,
+# whose lengths are alike. What is left of a batch begins the next mini-batch, so no example is lost. Whole rows are
+# not always the exact part; what is missing is made up for by the next mini-batch of that kind. Pure NumPy.
+
+
+class _Kind:
+    """Batches with the same number of rows. `since` is the number of the oldest that is not used up."""
+
+    def __init__(self, rows: int) -> None:
+        self._whole, self._owed = rows, 0.0
+        self._parts: deque[tuple[int, Batch]] = deque()
+        self.rows = 0
+
+    @property
+    def since(self) -> int:
+        return self._parts[0][0]
+
+    def add(self, number: int, batch: Batch) -> None:
+        self._parts.append((number, batch))
+        self.rows += self._whole
+
+    def wanted(self, part: float) -> int:
+        """The rows of `part` of a batch."""
+        return max(1, int(self._whole * part + self._owed + 1e-9))
+
+    def take(self, part: float) -> Batch:
+        wanted = missing = self.wanted(part)
+        self._owed = max(0.0, self._whole * part + self._owed - wanted)
+        taken: list[Batch] = []
+        while missing:
+            number, batch = self._parts.popleft()
+            there = _rows(batch)
+            taken.append(_cut(batch, 0, missing))
+            if there > missing:
+                self._parts.appendleft((number, _cut(batch, missing, there)))
+            missing -= min(there, missing)
+        self.rows -= wanted
+        return _joined(taken)
+
+
+class Regrouped:
+    """Batches of the size `declared` come in, mini-batches of any size go out; two threads may share it."""
+
+    def __init__(self, declared: int) -> None:
+        self._declared, self._part = declared, 1.0
+        self._kinds: dict[int, _Kind] = {}
+        self._number = 0
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+
+    def add(self, batch: Batch, wait: float = 0.0) -> bool:
+        """Add a batch; while enough is there, wait for `wait` seconds at most. False if it was not added."""
+        with self._changed:
+            if wait and not self._changed.wait_for(lambda: self._ready() < AHEAD, wait):
+                return False
+            rows = _rows(batch)
+            self._number += 1
+            self._kinds.setdefault(rows, _Kind(rows)).add(self._number, batch)
+            self._changed.notify_all()
+            return True
+
+    def fail(self, error: BaseException) -> None:
+        """No batch comes any more: a waiting thread gets this error, until `resume`."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def resume(self) -> None:
+        """Batches come again."""
+        with self._changed:
+            self._error = None
+
+    def take(self, size: int) -> Batch:
+        """A mini-batch of `size`, filled up with zeros where lengths differ; waits until there is one.
+
+        It is of the kind whose oldest batch has waited longest. Raises the error of `fail`.
+        """
+        with self._changed:
+            self._part = size / self._declared
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._error or self._ready())
+            if self._error:
+                raise self._error
+            chosen = min((kind for kind in self._kinds.values() if self._has(kind)), key=lambda kind: kind.since)
+            taken = chosen.take(self._part)
+            self._changed.notify_all()
+            return taken
+
+    @property
+    def added(self) -> int:
+        """Batches that ever came in."""
+        return self._number
+
+    @property
+    def left(self) -> int:
+        """Of those, how many came in since the oldest that is not used up, with it."""
+        with self._changed:
+            oldest = [kind.since for kind in self._kinds.values() if kind.rows]
+            return self._number - min(oldest) + 1 if oldest else 0
+
+    def _has(self, kind: _Kind) -> bool:
+        return kind.rows >= kind.wanted(self._part)
+
+    def _ready(self) -> int:
+        return sum(kind.rows // kind.wanted(self._part) for kind in self._kinds.values())
+
+
+def _rows(batch: Batch) -> int:
+    return next(len(array) for array in batch.values() if numpy.ndim(array))
+
+
+def _cut(batch: Batch, first: int, last: int) -> Batch:
+    return {name: array[first:last] if numpy.ndim(array) else array for name, array in batch.items()}
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: _padded([part[name] for part in parts]) for name in parts[0]}
+
+
+def _padded(arrays: Sequence[Any]) -> Any:
+    """The rows of all arrays below each other, as long as the longest."""
+    if not numpy.ndim(arrays[0]):
+        return arrays[0]
+    longest = numpy.max([array.shape[1:] for array in arrays], axis=0, initial=0)
+    filled = [
+        numpy.pad(
+            array, [(0, 0), *((0, int(most) - here) for most, here in zip(longest, array.shape[1:], strict=True))]
+        )
+        for array in arrays
+    ]
+    return numpy.concatenate(filled)

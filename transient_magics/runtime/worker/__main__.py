@@ -23,12 +23,10 @@ from ...errors import CellError, DeclarationError
 from ..files import blocks, data_files
 from ..metadata import notice_seconds
 from ..protocol import DONE, FAILED, STUCK, UNFIT
-from ..role import Role, log
-from ..stopwatch import Stopwatch
+from ..role import Role, Stopwatch, log
 from ..tf.graph_mode import has_gpu
 from ..training.usercode import told
-from .blocks import Blocks
-from .bucket_blocks import BucketBlocks
+from .blocks import Blocks, BucketBlocks
 from .chief_link import CHIEF_GONE, ChiefLink, answer
 from .gpu import GpuUnseenError
 
@@ -109,7 +107,7 @@ class Worker:
             if not ahead:
                 self._link.start()
             if given.spec.stalls:
-                from .stalls.measuring import Measuring as Training
+                from .measuring import Measuring as Training
             else:
                 from .session import Training
             training = Training(given.folder, given.spec, given.assignment, self._link, self._watch)

@@ -16,17 +16,15 @@ from typing import Any
 from ...errors import TrainingError
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
-from ..role import log
-from ..stopwatch import Stopwatch
+from ..role import Stopwatch, log
 from ..tf import placement
 from ..tf.graph_mode import has_gpu, run_only, tensorflow
 from ..training import fingerprint
 from ..training.batching import SMALLEST
 from ..training.define import define, import_tensorflow
-from ..training.examples import Source, source
+from ..training.examples import Source, prepared, shared, source
 from ..training.graph.file import GraphFile
 from ..training.graph.worker import WorkerGraph, build
-from ..training.prepared import prepared, shared
 from ..training.randomness import seed_process
 from ..training.trainable import Trainable
 from ..training.usercode import sentence

@@ -15,29 +15,22 @@ from typing import Any
 from ...errors import TrainingError
 from ...protocol.agent_commands import Assignment
 from ...protocol.run import RunSpec
-from ..files.checkpoints import Checkpoints, Saved
-from ..files.delivery import deliver
+from ..files.checkpoints import Checkpoints, Saved, deliver
 from ..folder import RunFolder
-from ..role import log
-from ..stopwatch import Stopwatch
+from ..role import Stopwatch, log
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training.batching import MiniBatch
 from ..training.examples import Examples
-from ..training.learning_rate import divisor
+from ..training.step_rules import divisor
 from ..training.usercode import reason, sentence
 from . import gpu
-from .alone import Copy
 from .blocks import Blocks
 from .chief_link import ChiefLink, answer
-from .gradient_noise import NoiseProbe
+from .gpu import Held, Pace
 from .graph import GraphMaker, Made
-from .held import Held
-from .meter import Meter
-from .pace import Pace
-from .split import fetches, parts, whole
-from .tracer import Tracer
-from .turn import Turn
+from .meter import Meter, NoiseProbe, Tracer, fetches, parts, whole
+from .steps import LocalVariables, Turn
 
 _LOOK_AGAIN = 0.1
 """Seconds between two looks for a parameter server that is away."""
@@ -92,7 +85,7 @@ class Training:
             {"boot": [self._address]}, job_name="boot", task_index=0, config=config
         )
         if self._assignment.gpu:
-            gpu.insist(self._assignment.gpu, self._server, self._spec.threads)
+            gpu.require_gpu(self._assignment.gpu, self._server, self._spec.threads)
 
     def build(self, number: int) -> None:
         """Make this worker's graph under `number`."""
@@ -112,7 +105,7 @@ class Training:
             self.blocks.moved = self._moved
         self._noise = NoiseProbe(built, self._spec.noise_share)
         self._turn = Turn(built, self.stop, self._moved) if self._spec.mode == "sync" else None
-        self._copy = Copy(built, self._spec, self._number) if built.push is not None else None
+        self._copy = LocalVariables(built, self._spec, self._number) if built.push is not None else None
         self._moved()
 
     def run(self) -> None:

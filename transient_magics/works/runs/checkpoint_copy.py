@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ...errors import ForeignError, RoomError
 from ...remote import MOST_FILES, Connection, room
-from ...runtime.files.checkpoints import BEST
-from ...runtime.files.vocabularies import MOST_BYTES, PREFIX
+from ...runtime.files.checkpoints import BEST, MOST_VOCABULARY_BYTES, VOCABULARY_PREFIX
 
 _MOST_GROWTH = 2**20
 """Bytes by which the list of checkpoints may grow while it is fetched."""
@@ -31,7 +30,9 @@ async def copy_checkpoints(connection: Connection, there: str, here: Path) -> No
     listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
     listing = [line.split() for line in listed.splitlines() if _safe(line)]
     found = ((name, int(size)) for name, size in listing)
-    sizes = _whole({name: size for name, size in found if not name.startswith(PREFIX) or size <= MOST_BYTES})
+    sizes = _whole(
+        {name: size for name, size in found if not name.startswith(VOCABULARY_PREFIX) or size <= MOST_VOCABULARY_BYTES}
+    )
     other = {
         _unit(name)
         for name, size in sizes.items()

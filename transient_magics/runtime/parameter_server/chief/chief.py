@@ -25,28 +25,23 @@ from ....protocol.measures.objective import Best, Objective
 from ....protocol.messages import encode
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
-from ...files import blocks, data_files, delivery
-from ...files.checkpoints import Checkpoints, path_of
+from ...files import blocks, data_files
+from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
 from ...folder import Lines, RunFolder
 from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
-from ...role import log
-from ...stopwatch import Stopwatch
+from ...role import Stopwatch, log
 from ...training import fingerprint
 from ...training.usercode import reason
-from .. import dead_sessions
-from ..blocks import serving
+from .. import records, variables
 from ..records import Records, copy_before
 from ..server_load import Load, most_memory, own_load
-from ..turns import Turns
-from ..variables import Keeper, NotFiniteError
+from ..variables import Keeper, NotFiniteError, Rounds
 from . import events as events
-from .evaluation import evaluate
-from .judge import Judge
-from .roster import Roster
-from .rounds import Rounds
-from .shared_graphs import SharedGraphs
-from .shipper import Shipper
+from .programs import SharedGraphs, Shipper, evaluate
+from .progress import Judge
+from .stall_turns import Turns
 from .state import ChiefState, Phase
+from .workers import Roster
 
 _TICK = 0.25
 _LOOK_SECONDS = 1.0
@@ -102,7 +97,7 @@ class Chief:
         """Serve until the run has ended."""
         if "finished" in self._kept:
             return DONE  # killed between the last event and its exit
-        delivery.forget(self._folder.path)
+        forget_deliveries(self._folder.path)
         # Workers ask for them first, and build what is not there.
         await asyncio.to_thread(copy_before, self._folder, self._spec, "graphs", self._folder.graphs)
         host, port = host_and_port(self._assignment.chief)
@@ -337,7 +332,7 @@ class Chief:
         """Not on the chief's thread: a parameter server that does not answer must not hold up a checkpoint."""
         for server in self._assignment.ps:
             try:
-                await asyncio.to_thread(dead_sessions.release, server, number)
+                await asyncio.to_thread(variables.release, server, number)
             except ConnectionError as error:
                 log(str(error))
             else:
@@ -391,7 +386,7 @@ class Chief:
                 case messages.Files():
                     await self._serve_files(first, reader, writer)
                 case messages.Grant():
-                    writer.write(encode(serving.granted(self._folder.records_token)))
+                    writer.write(encode(records.granted(self._folder.records_token)))
                 case messages.Load():
                     load = Load(first.cpu_seconds, first.clock, first.cores)
                     self._happened(events.ServerLoad(first.name, load))
@@ -453,7 +448,7 @@ class Chief:
         self, told: messages.Checkpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """A worker brings the checkpoint that it was asked for; one that has lost that duty comes too late."""
-        async with delivery.received(reader, told, self._folder.path) as paths:
+        async with received_checkpoint(reader, told, self._folder.path) as paths:
             saver = self._state.saver
             if saver is None or saver.number != told.number:
                 writer.write(encode({"ok": False, "error": "another worker saves by now"}))
@@ -478,7 +473,7 @@ class Chief:
             directory, files = self._folder.data, await asyncio.shield(self._data)
         index = self._records.index
         if asked.what == "blocks":
-            await serving.serve(directory, index, reader, writer)
+            await records.serve_blocks(directory, index, reader, writer)
             return
         streamed = index.files if asked.what == "records" else ()
         elsewhere = self._records.elsewhere if asked.what == "records" else ()

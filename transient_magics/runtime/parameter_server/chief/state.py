@@ -3,7 +3,7 @@
 A pure state machine. `handle(event, now)` takes what happened and returns what is to be done; no clock, socket, file
 or TensorFlow in here. The chief (chief.py) is its edge. `now` is any monotonic clock's seconds. What must survive a
 restart of the chief is in `to_dict` and written before a number is given out, so that no number is ever used twice.
-Who trains is not in there: the run's events say it (roster.py).
+Who trains is not in there: the run's events say it (workers.py).
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ from ....protocol.vm_events import (
 from ...protocol import DONE, FAILED
 from ...training.batching import Rule
 from ...training.fingerprint import difference
-from ..blocks.lending import Lending
 from ..server_load import Shares
-from ..turns import Turns
-from .batches import Batches
+from .blocks import Lending
 from .events import (
     Built,
     Disconnected,
@@ -74,12 +72,11 @@ from .events import (
     Tick,
     Trouble,
 )
-from .judge import Judge
-from .members import Member
-from .progress import Progress
-from .roster import Roster
+from .progress import Judge, Progress
 from .saving import Saving, Why
 from .speed_alarm import Slow, SpeedAlarm
+from .stall_turns import Turns
+from .workers import Batches, Member, Roster
 
 SILENCE = 5.0
 """Seconds without a word after which a training worker counts as lost."""

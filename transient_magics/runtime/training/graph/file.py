@@ -2,8 +2,9 @@
 
 Building runs all the Python of a model, which takes seconds; reading takes a tenth of them. Where the examples need no
 Python either they are in the file too, and its reader needs nothing of Tensor2Tensor and little of TensorFlow
-(lean.py); elsewhere the reader puts the graph on examples of its own. The number of the worker that built it and
-the folder of the records are replaced by the reader's; the graph draws the order of the examples itself.
+(`run_only` in tf/graph_mode.py); elsewhere the reader puts the graph on examples of its own. The number of the worker
+that built it and the folder of the records are replaced by the reader's; the graph draws the order of the examples
+itself.
 """
 
 from __future__ import annotations

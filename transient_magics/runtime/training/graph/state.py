@@ -2,7 +2,8 @@
 
 Every worker computes a new value from the one that it has read, so the values of several workers must be combined.
 
-Synchronous training assigns the mean of all new values once per step, as Keras does with replicas (accumulate.py).
+Synchronous training assigns the mean of all new values once per step, as Keras does with replicas (`Accumulators` in
+step.py).
 
 Asynchronous training lets the parameter server apply each change to its own current value. Where the new value is
 `share * old + rest`, the server assigns `share * current + rest`. So a moving average stays between its value and

@@ -19,7 +19,7 @@ from ...tf import placement
 from ...tf.graph_mode import tensorflow
 from ..trainable import Trainable
 from .file import needed, python_operations
-from .training import training_graph
+from .step import training_graph
 
 _TENSORS = ("step", "uninitialised", "finite", "save", "file_name")
 _OPERATIONS = ("initialise", "ready", "not_ready")

@@ -1,14 +1,20 @@
-"""The parts of a T2T model's graphs: loss, gradients and optimizer of a training step, metrics of an evaluation."""
+"""The graphs of a T2T model: a training step's loss and gradients, an evaluation, serving and decoding."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..trainable import EvaluationGraph, Objective
+from ....errors import TrainingError
+from ..trainable import EvaluationGraph, Objective, ServingGraph
 from . import bridges
 from .optimizer import asked_of_optimize, gradients, noisy_and_clipped, optimizer, weight_noise
 from .registry import Definition
+
+_AT_ONCE = 16
+"""Texts; a model may keep the logits of all their tokens."""
+_LONGER = 100
+"""How many tokens longer than the longest input an answer may be; as in Tensor2Tensor."""
 
 
 def prepare(definition: Definition) -> None:
@@ -107,3 +113,185 @@ def model_outputs(
         features["targets"] = logits.pop("self_generated_targets")
         logits = logits["logits"]
     return model, sum(losses[key] for key in sorted(losses)), logits, features
+
+
+# The graph that a trained model is used with: raw examples in, class scores or logits out.
+#
+# An example enters as the problem reads it from its records (an image's pixels, a text's token numbers); the
+# problem's own preprocessing is a part of the graph, so that whoever has an exported model needs nothing else. The
+# model is built as for an evaluation (no dropout, no augmentation), which is what its accuracy was measured with.
+
+
+def serving_graph(definition: Definition, given: Collection[str] = ()) -> ServingGraph:
+    """Build the model on placeholders for the features that it needs, and for those `given`, in the default graph.
+
+    A classifier does not need its targets and answers `scores`, probabilities of shape (examples, classes). Any other
+    model needs its targets too (a sequence's logits depend on what came before), and answers `logits`.
+    """
+    tf = bridges.cross()
+
+    if "use_nchw" in definition.hparams:
+        definition.hparams.use_nchw = False  # a GPU's layout; what is exported here must run anywhere
+    modalities = definition.hparams.problem_hparams.modality
+    target = str(modalities.get("targets", ""))
+    classifier = target.endswith("class_label")
+    known = _raw_features(tf, definition)
+    needed = {name for name in modalities if name in known and not (classifier and name == "targets")}
+    if strange := sorted(set(given) - set(known)):
+        have = f"The problem's are: {', '.join(sorted(known))}."
+        raise TrainingError(f"the problem has no feature {strange[0]!r}", where="inputs", fix=have)
+    if given and (missing := sorted(needed - set(given))):
+        raise TrainingError(f"the model needs the feature {missing[0]!r} too", where="inputs", fix=_how_to_give(needed))
+    inputs = {
+        name: tf.placeholder(kind, [None, *shape], name=f"feature_{name}")
+        for name, (kind, shape) in known.items()
+        if name in needed or name in given
+    }
+    examples = tf.shape(next(iter(inputs.values())), out_type=tf.int64)[0]
+    raw = {name: inputs.get(name, _nothing(tf, examples, *like)) for name, like in known.items()}
+    _, _, logits, _ = model_outputs(
+        definition, _preprocessed(tf, definition, raw, examples), tf.estimator.ModeKeys.EVAL
+    )
+    if isinstance(logits, Mapping):
+        outputs = {name: _without_ones(tf, value) for name, value in logits.items()}
+    elif classifier:
+        flat = tf.cast(tf.reshape(logits, [-1, logits.shape.as_list()[-1]]), tf.float32)
+        outputs = {"scores": tf.sigmoid(flat) if target.startswith("sigmoid") else tf.nn.softmax(flat)}
+    else:
+        outputs = {"logits": _without_ones(tf, logits)}
+    return ServingGraph(inputs, {name: tf.identity(value, name=f"output_{name}") for name, value in outputs.items()})
+
+
+def _raw_features(tf: Any, definition: Definition) -> dict[str, tuple[Any, list[int | None]]]:
+    """Type and shape of every feature of one example as the problem reads it from a record."""
+    problem = definition.problem
+    problem._hparams = definition.hparams  # as Problem.dataset does before it reads examples
+
+    def read(serialized: Any) -> dict[str, Any]:
+        example = problem.decode_example(serialized)
+        problem.maybe_reverse_features(example)
+        problem.maybe_copy_features(example)
+        return example
+
+    records = tf.data.Dataset.from_tensors(tf.constant("")).map(read)
+    types, shapes = tf.data.get_output_types(records), tf.data.get_output_shapes(records)
+    return {name: (types[name], shapes[name].as_list()) for name in sorted(types)}
+
+
+def _nothing(tf: Any, examples: Any, kind: Any, shape: list[int | None]) -> Any:
+    """A feature that the answer does not depend on: zeros, or empty strings."""
+    sizes = tf.stack([examples, *(tf.constant(size or 1, tf.int64) for size in shape)])
+    filled = tf.fill(sizes, "") if kind == tf.string else tf.zeros(sizes, kind)
+    filled.set_shape([None, *(size or 1 for size in shape)])
+    return filled
+
+
+def _preprocessed(tf: Any, definition: Definition, raw: Mapping[str, Any], examples: Any) -> dict[str, Any]:
+    """The batch after the problem's preprocessing, as Problem.serving_input_fn does it."""
+    from tensor2tensor.utils import data_reader
+
+    problem, hparams = definition.problem, definition.hparams
+    mode = tf.estimator.ModeKeys.EVAL
+    dataset = tf.data.Dataset.from_tensor_slices(dict(raw))
+    dataset = dataset.map(lambda example: problem.preprocess_example(example, mode, hparams))
+    dataset = dataset.map(data_reader.cast_ints_to_int32)
+    dataset = dataset.padded_batch(examples, tf.data.get_output_shapes(dataset)).map(data_reader.standardize_shapes)
+    return tf.data.experimental.get_single_element(dataset)
+
+
+def _without_ones(tf: Any, logits: Any) -> Any:
+    """Tensor2Tensor keeps four dimensions and the vocabulary; those behind the second that are always one go."""
+    shape = logits.shape.as_list()
+    ones = [axis for axis in range(2, len(shape) - 1) if shape[axis] == 1]
+    return tf.cast(tf.squeeze(logits, ones) if ones else logits, tf.float32)
+
+
+def _how_to_give(needed: Collection[str]) -> str:
+    return f"Give a dict: {{{', '.join(f'{name!r}: ...' for name in sorted(needed))}}}."
+
+
+# From texts to texts: what a trained model writes, token by token, each time the likeliest one, or by beam search.
+#
+# Tensor2Tensor's own encoders turn texts into token numbers and back, and its own inference writes: a model of texts
+# with inputs answers them (a translation), a language model goes on from them, a classifier names the class.
+
+
+class Decoder:
+    """Encodes, writes and decodes for one definition, whose vocabularies must be there. Raises TrainingError."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        self._hparams = definition.hparams.problem_hparams
+        self._language_model = "inputs" not in self._hparams.modality
+        self.batch = 1 if self._language_model else _AT_ONCE
+        """Of a language model one, because it would take padding for a part of the text."""
+
+    def encode(self, feature: str, texts: Sequence[str]) -> Any:
+        """The token numbers of `texts`, filled up with zeros to the longest, with an end where a model has inputs."""
+        import numpy
+        from tensor2tensor.data_generators.text_encoder import EOS_ID
+
+        name = self._modelled(feature)
+        encoder, size = self._encoder(name), self._hparams.vocab_size[name]
+        rows: list[list[int]] = []
+        for text in texts:
+            try:
+                tokens = list(encoder.encode(str(text)))
+            except (KeyError, ValueError) as error:
+                raise TrainingError(f"{str(text)!r} is not in the vocabulary of {feature}: {error}") from error
+            if any(not 0 <= token < size for token in tokens):
+                raise TrainingError(f"{str(text)!r} is not in the vocabulary of {feature}")
+            if not tokens and self._language_model:
+                raise TrainingError("a language model goes on from a text, and one of them is empty")
+            rows.append(tokens if self._language_model else [*tokens, EOS_ID])
+        array = numpy.zeros((len(rows), max(map(len, rows))), numpy.int64)
+        for row, tokens in zip(array, rows, strict=True):
+            row[: len(tokens)] = tokens
+        return array
+
+    def graph(self, given: Collection[str], beam_size: int = 1, alpha: float = 0.0) -> ServingGraph:
+        """Build what answers the features `given` with token numbers, in the default graph."""
+        from tensor2tensor.utils import hparams_lib
+
+        tf = bridges.cross()
+
+        needed = {name for name in self._hparams.modality if name != "targets"} or {"inputs"}
+        if strange := sorted(set(given) ^ needed):
+            what = f"the texts of {strange[0]!r} are {'missing' if strange[0] in needed else 'not wanted'}"
+            raise TrainingError(what, where="inputs", fix=f"Needed: {', '.join(sorted(needed))}.")
+        for name in ("targets", *given):
+            self._encoder(self._modelled(name))
+        hparams = hparams_lib.copy_hparams(self._definition.hparams)
+        if hparams.get("prepend_mode", "none") != "none":
+            raise TrainingError("a model that prepends inputs to targets is not decoded", where="prepend_mode")
+        inputs = {name: tf.placeholder(tf.int32, [None, None], name=f"feature_{name}") for name in sorted(given)}
+        features = {name: each[:, :, None, None] for name, each in inputs.items()}
+        with bridges.autograph_off():
+            model = self._definition.model(hparams, tf.estimator.ModeKeys.PREDICT)
+            answer = model.infer(features, decode_length=_LONGER, beam_size=beam_size, alpha=alpha)
+        tokens = answer["outputs"]
+        return ServingGraph(inputs, {"tokens": tf.reshape(tokens, [tf.shape(tokens)[0], -1])})
+
+    def decode(self, tokens: Any) -> str:
+        """The text of one answer."""
+        from tensor2tensor.data_generators.text_encoder import EOS_ID
+
+        found = [int(token) for token in tokens]
+        if EOS_ID in found and not self._classifier:
+            found = found[: found.index(EOS_ID)]
+        return str(self._encoder("targets").decode(found))
+
+    @property
+    def _classifier(self) -> bool:
+        return self._hparams.modality["targets"] == "class_label"
+
+    def _modelled(self, feature: str) -> str:
+        """What a language model is given is the beginning of its targets."""
+        return "targets" if self._language_model and feature == "inputs" else feature
+
+    def _encoder(self, feature: str) -> Any:
+        modality, encoder = self._hparams.modality.get(feature), self._hparams.vocabulary.get(feature)
+        text = str(modality).startswith("symbol") or (feature == "targets" and self._classifier)
+        if encoder is None or not text:
+            raise TrainingError(f"{self._definition.problem.name} has no texts as {feature}")
+        return encoder

@@ -21,7 +21,7 @@ from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import has_gpu
 from ..usercode import run_program
-from . import bridges, hyperparameters, refused
+from . import bridges, hyperparameters
 
 _REGISTRATION = re.compile(
     r"^@registry\.register_(?P<kind>model|hparams|problem|base_problem)"
@@ -32,6 +32,21 @@ _PLACES = {"model": ("models",), "hparams": ("models", "layers", "utils"), "prob
 _SHUFFLED_BATCHES = 512
 """Tensor2Tensor's default of batch_shuffle_size."""
 _WORDS = {"model": "model", "hparams": "hparams set", "problem": "problem"}
+
+_OF_A_MODEL = (
+    *("estimator_model_fn", "estimator_spec_train", "estimator_spec_eval", "make_estimator_model_fn"),
+    *("train_hooks", "eval_hooks", "get_train_hooks", "get_eval_hooks", "initialize_from_ckpt"),
+)
+_OF_A_PROBLEM = ("input_fn", "make_estimator_input_fn", "eval_hooks")
+_HARMLESS = {
+    # Only summaries, and the same metrics without BLEU and ROUGE.
+    ("tensor2tensor.models.research.transformer_vae", "estimator_spec_eval"),
+    ("tensor2tensor.models.neural_architecture_search.nas_model", "estimator_spec_eval"),
+    # Initializes from data. The model fails by itself: see docs/models.md.
+    ("tensor2tensor.models.research.glow", "train_hooks"),
+}
+_MIXTURES = ("tensor2tensor.data_generators.multi_problem", "tensor2tensor.data_generators.multi_problem_v2")
+_BEGINNINGS = ("warm_start_from_second", "pretrained_model_dir")
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,7 @@ def define(folder: RunFolder, spec: RunSpec, data_directory: str) -> Definition:
     model = find("model", spec.model)
     hparams = _hparams(spec, data_directory)
     problem = find("problem", spec.problem)
-    refused.check(model, hparams, problem, spec)
+    check_supported(model, hparams, problem, spec)
     hparams.problem = problem
     return Definition(model, hparams, problem)
 
@@ -146,7 +161,7 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
     if "use_nchw" in hparams and not has_gpu():
         hparams.use_nchw = False  # channels first is a GPU layout; the CPU has no such convolution
     if hparams.get("batch_shuffle_size") == _SHUFFLED_BATCHES and "batch_shuffle_size" not in typed:
-        hparams.batch_shuffle_size = 0  # in its place, reading begins anywhere: see order.py
+        hparams.batch_shuffle_size = 0  # in its place, reading begins anywhere: see data.py
     return hparams
 
 
@@ -167,3 +182,47 @@ def _snake(name: str) -> str:
     """The name under which T2T registers a class or function when none is given."""
     partly = re.sub("(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
     return re.sub("([a-z0-9])([A-Z])", r"\1_\2", partly).lower()
+
+
+# What Tensor2Tensor would do for a model or a problem and is not done here: refused by name, never left out silently.
+#
+# Tensor2Tensor hands models to TensorFlow's estimator, which is gone. What a cell overrides of that part, and
+# hyperparameters that only that part reads, would otherwise be there and count for nothing.
+
+
+def check_supported(model: Any, hparams: Any, problem: Any, spec: RunSpec) -> None:
+    """Raises DeclarationError for what would be trained otherwise than by Tensor2Tensor."""
+    _check_methods(model, "T2TModel", _OF_A_MODEL)
+    _check_methods(type(problem), "Problem", _OF_A_PROBLEM)
+    if any(kind.__module__ in _MIXTURES for kind in type(problem).__mro__):
+        raise DeclarationError(
+            f"{problem.name} mixes several problems, by a schedule that counts its steps in every worker for itself",
+            fix="Train one of its problems.",
+        )
+    for name in _BEGINNINGS:
+        if hparams.get(name):
+            raise DeclarationError(
+                f"no variables are loaded from {hparams.get(name)!r}", where=name, fix="--resume goes on from a run."
+            )
+    if hparams.get("gpu_automatic_mixed_precision"):
+        raise DeclarationError("TensorFlow no longer rewrites graphs so", where="gpu_automatic_mixed_precision")
+    if (scaler := hparams.get("mixed_precision_optimizer_loss_scaler")) not in (None, "", "0", "exponential", False):
+        what = f"there is no loss scaler {scaler!r}"
+        raise DeclarationError(what, where="mixed_precision_optimizer_loss_scaler", fix="Take exponential.")
+    if spec.ps_shards > 1 and str(hparams.get("optimizer")).lower() == "adafactor":
+        raise DeclarationError(
+            "Adafactor looks at whole variables, and --ps-shards cuts them",
+            where="--ps-shards",
+            fix="Leave --ps-shards out, or choose another optimizer.",
+        )
+
+
+def _check_methods(kind: type, base: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+        if owner is None or owner.__name__ == base or (owner.__module__, name) in _HARMLESS:
+            continue
+        raise DeclarationError(
+            f"{owner.__name__}.{name} would never be called: it belongs to TensorFlow's estimator, which is gone",
+            fix="Take it out; a model's body, loss, optimize and metrics are its own.",
+        )

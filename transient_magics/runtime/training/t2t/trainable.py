@@ -12,7 +12,7 @@ from typing import Any
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ..trainable import Drawn, EvaluationGraph, Objective, Pipeline, ServingGraph
-from . import data, decoding, graph, registry, serving, vocabulary
+from . import data, graph, registry
 from .bridges import autograph_off
 
 
@@ -39,7 +39,7 @@ class RegisteredModel:
     @autograph_off()
     def assume_vocabulary(self) -> int:
         """Use a vocabulary without words and return its size; 0 for a problem that declares no size."""
-        return vocabulary.assume(self._definition.problem)
+        return data.assume_vocabulary(self._definition.problem)
 
     @property
     def counts_tokens(self) -> bool:
@@ -92,8 +92,8 @@ class RegisteredModel:
     @autograph_off()
     def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
         """Class scores of a classifier, logits of any other model."""
-        return serving.serving_graph(self._definition, given)
+        return graph.serving_graph(self._definition, given)
 
-    def texts(self) -> decoding.Decoder:
+    def texts(self) -> graph.Decoder:
         """Texts in and out by the problem's own encoders."""
-        return decoding.Decoder(self._definition)
+        return graph.Decoder(self._definition)

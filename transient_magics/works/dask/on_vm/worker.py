@@ -29,7 +29,7 @@ from ....runtime import gpu_use
 from ....runtime.children import separate_children
 from ....runtime.folder import RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
-from ....runtime.training.packages import provide
+from ....runtime.training.usercode import provide_packages
 from . import record, said
 from .record import limit
 from .setting import SETTINGS, security
@@ -55,7 +55,7 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
         run = RunFolder(folder)
-        await asyncio.to_thread(provide, run)  # why it cannot be is not among what jobs print
+        await asyncio.to_thread(provide_packages, run)  # why it cannot be is not among what jobs print
         await asyncio.to_thread(gpu_use.insist, run.packages)
         said.take_over(folder)
     own = security(folder)

@@ -35,7 +35,7 @@ from ....runtime.children import separate_children
 from ....runtime.files.archive import last_change, pack, signature, unpack
 from ....runtime.folder import Lines, RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
-from ....runtime.training.packages import provide
+from ....runtime.training.usercode import provide_packages
 from . import notice
 from .family import Family, adopt_orphans, in_child, machine_memory
 from .output import Output
@@ -165,7 +165,7 @@ class Runner:
         there = [int(each.stem) for each in (self._folder / layout.KEPT).glob("*.tar") if each.stem.isdecimal()]
         self._number = max([self._task.kept, self._task.packed, *there])
         packages = RunFolder(self._folder)
-        provide(packages)
+        provide_packages(packages)
         gpu_use.insist(packages.packages)
         return self._environment(packages.packages)
 

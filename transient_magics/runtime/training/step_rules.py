@@ -1,10 +1,12 @@
-"""The barrier of synchronous training, decided: how many gradients a step waits for, and how often to look.
+"""Rules that the chief and the workers of a step share: the barrier of synchronous training and the rate's divisor.
 
 The number is asked anew at every look, so a worker that dies or joins changes the step that is being waited for, not
 the next one, and no step waits for somebody who is gone. Nothing here knows TensorFlow, a clock or a thread.
 """
 
 from __future__ import annotations
+
+import math
 
 _SHORTEST, _LONGEST = 0.001, 0.05
 _SHARE = 0.1
@@ -37,3 +39,21 @@ class Looks:
     def happened(self, waited: float) -> None:
         """It happened after `waited` seconds."""
         self._usual += 0.2 * (waited - self._usual)
+
+
+# What divides the learning rate, while the workers come and go.
+
+
+def divisor(policy: str, *, synchronous: bool, active: int, slots: int) -> float:
+    """The divisor of one update's rate: `policy` is `active`, `slots` (the most workers there may be) or `fixed`.
+
+    Each of n asynchronous workers applies updates of its own, so `active` divides their rate by the square root of how
+    many there are now. A synchronous step applies one update, whoever took part: `active` divides by one. `slots` keeps
+    to the declared number in both modes.
+    """
+    match policy:
+        case "active" if not synchronous:
+            return math.sqrt(max(1, active))
+        case "slots":
+            return math.sqrt(max(1, slots))
+    return 1.0

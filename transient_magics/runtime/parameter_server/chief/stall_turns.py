@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...protocol.chief_messages import Take, Took
-from ...protocol.measures.stalls import ALONE, MEASURES, Measure
-from ...protocol.run import RunSpec
-from ...protocol.vm_events import TrainMeasured
+from ....protocol.chief_messages import Take, Took
+from ....protocol.measures.stalls import ALONE, MEASURES, Measure
+from ....protocol.run import RunSpec
+from ....protocol.vm_events import TrainMeasured
 
 WAIT_FOR_ALL = 90.0
 """Seconds after the first worker is ready in which the others are waited for."""

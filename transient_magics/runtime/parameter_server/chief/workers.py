@@ -1,13 +1,9 @@
-"""The chief's part in mini-batches: which worker it tells which size, when, and what it says about it.
-
-Between the chief's state machine and the arithmetic of batching.py. With `--batching uniform` nothing here says
-anything. A preemption notice needs no rule of its own: its worker trains on until shortly before the end, also beside
-whoever takes its place, and says goodbye; at that moment the others take over its examples.
-"""
+"""The workers of a run as its chief knows them, who of them trains, and their mini-batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....protocol import chief_messages as messages
@@ -15,10 +11,60 @@ from ....protocol.measures.step_parts import step_parts
 from ....protocol.vm_events import WorkerBatchResized
 from ...training.batching import BatchController, Rule, accelerator_speed
 from .events import Emit, Instruction, Persist, Tell
-from .members import Member
 
 DECIDE_EVERY = 3.0
 """Seconds between two looks at whether the sizes still are right."""
+
+
+@dataclass
+class Member:
+    """A worker with a number. It is active from its first gradient until it leaves or falls silent."""
+
+    name: str
+    number: int
+    connection: int | None
+    heard: float
+    active: bool = False
+    lost: bool = False
+    stepped: bool = False
+    """It made a step, with this chief or the one before: it trains on when it is heard again."""
+    noticed: bool = False
+    """Its VM is under notice, and another one may be on its way into its place."""
+    accelerator: str = ""
+    speed: float = 0.0
+
+
+# Who trains, as the events of the run say.
+#
+# A chief that was killed may have told an event and not yet kept what followed from it, or the other way round. So
+# what its successor takes over of the workers is what was told: in the journal nobody joins or leaves twice, or
+# never.
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Workers by number: all that ever `joined`, and those of them that have not left."""
+
+    joined: Mapping[int, str] = field(default_factory=dict)
+    training: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def after(cls, events: Iterable[Mapping[str, Any]]) -> Roster:
+        """The roster at the end of these events."""
+        joined, training = dict[int, str](), dict[int, str]()
+        for event in events:
+            if event["kind"] == "worker.joined":
+                joined[event["number"]] = training[event["number"]] = event["worker"]
+            elif event["kind"] == "worker.left":
+                training.pop(event["number"], None)
+        return cls(joined, training)
+
+
+# The chief's part in mini-batches: which worker it tells which size, when, and what it says about it.
+#
+# Between the chief's state machine and the arithmetic of batching.py. With `--batching uniform` nothing here says
+# anything. A preemption notice needs no rule of its own: its worker trains on until shortly before the end, also
+# beside whoever takes its place, and says goodbye; at that moment the others take over its examples.
 
 
 class Batches:

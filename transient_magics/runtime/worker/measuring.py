@@ -7,28 +7,38 @@ are divided by so much that no variable moves: whatever is measured, the values 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import queue
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from ....errors import TrainingError
-from ....protocol.chief_messages import Take, Took
-from ....protocol.measures.stalls import COLD, MOST_STEPS, Measure
-from ...role import log
-from ...tf import placement
-from ...tf.graph_mode import tensorflow
-from ...training.usercode import reason
-from ..chief_link import answer
-from ..graph import Made
-from ..held import Held
-from ..session import IN_VAIN, Training
-from ..split import fetches
-from . import cold
-from .arrangement import Arrangement, in_memory
-from .server import OwnServer
+from ...errors import TrainingError
+from ...protocol.chief_messages import Take, Took
+from ...protocol.measures.stalls import COLD, MOST_STEPS, Measure
+from ..files.data_files import MARKER
+from ..role import log
+from ..tf import placement
+from ..tf.graph_mode import run_only, tensorflow
+from ..training.examples import iterator_of
+from ..training.graph.file import needed, nodes
+from ..training.graph.worker import WorkerGraph
+from ..training.usercode import reason
+from .chief_link import answer
+from .gpu import Held
+from .graph import Made
+from .meter import fetches
+from .session import IN_VAIN, Training
 
 _STILL = 1e12
 """What learning rates are divided by."""
@@ -43,6 +53,56 @@ _FROM_RECORDS: frozenset[Measure] = frozenset(("S4", "S5", "R4", "R5"))
 
 _Step = Callable[[], object]
 
+_STEP = ("loss", "before", "after", "examples", "step", "divisor", "share", "expected", "weight",
+         "fed", "pulled", "forward", "backward")  # fmt: skip
+_JOB = re.compile(r"/job:(?:ps|worker)/(?:replica:\d+/)?task:\d+")
+
+_EVERY = 0.2
+"""Seconds between two drops while examples are read: what was read once is not to be found again."""
+_BLOCK = 1 << 20
+_CODE = (".py", ".pyc", ".so", ".log", ".whl", ".zip")
+
+
+# The graph of a worker's step once more: on one mini-batch that stays in memory, and wherever its variables are.
+#
+# What is imported is the step that the worker would train with, with other features and other devices: whatever the
+# model is, the arrangements compute the same.
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A finished graph with its step; `start`, run with `feeds`, puts the mini-batch there, `initialise` makes the
+    variables."""
+
+    graph: Any
+    built: WorkerGraph
+    start: Any
+    feeds: Mapping[Any, Any]
+    initialise: Any
+
+
+# A parameter server on the worker's own VM, for S1: TensorFlow's server in a process of its own, and nothing else.
+#
+# `python -m transient_magics.runtime.worker.measuring THREADS ADDRESS ...` serves one task for each address. It
+# ends when its input does, which is when the worker that started it ends, however that comes about.
+
+
+class OwnServer:
+    """So many parameter servers in one process, at ports of `address` that are free."""
+
+    def __init__(self, servers: int, address: str, threads: int) -> None:
+        self.addresses = [f"{address}:{port}" for port in _free_ports(servers)]
+        program = [sys.executable, "-m", __spec__.name if __name__ == "__main__" else __name__]
+        without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}  # as the VMs of parameter servers are
+        command = [*program, str(threads), *self.addresses]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=without_gpu)
+
+    def close(self) -> None:
+        """End it."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._process.wait()
+
 
 class Measuring(Training):
     """One worker's part of a run that measures stalls."""
@@ -55,7 +115,7 @@ class Measuring(Training):
 
     def define(self) -> None:
         """As for training; a file that the cell opens is one of those that examples are read from."""
-        self._opened = cold.open_files()
+        self._opened = open_files()
         super().define()
 
     def listen(self) -> None:
@@ -125,7 +185,7 @@ class Measuring(Training):
                 self._step_of(name)()
                 self._moved()
         self._stop_reading()
-        self._files |= cold.open_files(self._opened)
+        self._files |= open_files(self._opened)
         self._watch.lap("arrangements")
         files = ", ".join(sorted(str(each) for each in self._files))
         log(f"{self._watch}; examples are read from {files or 'no file'}")
@@ -146,7 +206,7 @@ class Measuring(Training):
         self._kept = {"alone": make(apart=True), "beside": make()}
         self._kept["across"] = self._kept["beside"]
         self._helds |= {name: Held(each.built, self.stop) for name, each in self._kept.items()}
-        self._files = cold.files_below(Path(self._folder.data_directory(self._spec)))
+        self._files = files_below(Path(self._folder.data_directory(self._spec)))
 
     def _session_of(self, name: str, arrangement: Arrangement) -> Any:
         tf, threads = tensorflow(), self._spec.threads
@@ -175,11 +235,11 @@ class Measuring(Training):
         with self._records(take.measure):
             seconds = self._measured(self._what(take.measure), take.seconds)
         if take.measure in _FROM_RECORDS:
-            self._files |= cold.open_files(self._opened)
+            self._files |= open_files(self._opened)
             self._stop_reading()
         log(f"{take.measure}: {len(seconds)} steps in {sum(seconds):.2f} s")
         return Took(
-            turn=take.turn, seconds=_at_most(seconds), examples=self._made.examples.batch, bytes=cold.size(self._files)
+            turn=take.turn, seconds=_at_most(seconds), examples=self._made.examples.batch, bytes=size(self._files)
         )
 
     @contextlib.contextmanager
@@ -189,8 +249,8 @@ class Measuring(Training):
             yield
             return
         if measure not in COLD:
-            cold.warm(self._files)
-        with cold.KeptCold(self._files) if measure in COLD else contextlib.nullcontext():
+            read_into_cache(self._files)
+        with KeptCold(self._files) if measure in COLD else contextlib.nullcontext():
             self._examples.resume(self._sessions["cluster"])
             yield
 
@@ -264,3 +324,139 @@ def _at_most(seconds: list[float]) -> tuple[float, ...]:
     together = -(-len(seconds) // MOST_STEPS)
     groups = [seconds[begin : begin + together] for begin in range(0, len(seconds), max(together, 1))]
     return tuple(round(sum(group) / len(group), 7) for group in groups)
+
+
+def in_memory(graph: Any, built: WorkerGraph, features: Mapping[str, Any], batch: Mapping[str, Any], device: str,
+              *, apart: bool = False) -> Arrangement:  # fmt: skip
+    """The step of `graph` on the values `batch` of its `features`, for the worker at `device`.
+
+    `apart`: without any cluster, all that it has in one process.
+    """
+    tf = tensorflow()
+
+    names = {name: getattr(built, name).name for name in _STEP}
+    initial = [each.initializer.name for each in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)]
+    definition = needed(graph, [*names.values(), *initial])
+    if apart:
+        for node in nodes(definition):
+            node.device = _JOB.sub("", node.device)
+    with tf.Graph().as_default() as made:
+        with tf.device(f"{'' if apart else device}/cpu:0"):
+            held = {name: tf.placeholder(tensor.dtype, tensor.shape) for name, tensor in features.items()}
+            iterator = iterator_of(tf.data.Dataset.from_tensors(held).repeat())
+            kept = iterator.get_next()
+        given = {features[name].name: kept[name] for name in features}
+        wanted = [*names.values(), *initial]
+        found = tf.import_graph_def(definition, given, wanted, name="measured")
+        with tf.control_dependencies(None):
+            initialise = tf.group(*found[len(names) :])
+    made.finalize()
+    step = replace(built, **dict(zip(names, found, strict=False)))
+    return Arrangement(made, step, iterator.initializer, {held[name]: batch[name] for name in held}, initialise)
+
+
+# Files that a worker reads its examples from, taken out of the page cache, or brought into it.
+#
+# `posix_fadvise` drops the pages of a file that nobody has changed since it was written out; no right is needed for
+# it. Which files those are: the records of the run, and what else the process has open of a regular file while it
+# reads.
+
+
+def files_below(folder: Path) -> set[Path]:
+    """The files of a folder, which may not be there, but for the list of them."""
+    return {path for path in folder.rglob("*") if path.is_file() and path.name != MARKER}
+
+
+def open_files(apart_from: Iterable[Path] = ()) -> set[Path]:
+    """Regular files that this process has open for reading alone, but for code and logs."""
+    found = set[Path]()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # it is closed meanwhile
+            path = Path(os.readlink(f"/proc/self/fd/{number}"))
+            regular = stat.S_ISREG(os.stat(f"/proc/self/fd/{number}").st_mode)
+            if regular and path.suffix not in _CODE and path.exists() and _is_read(int(number)):
+                found.add(path)
+    return found - set(apart_from)
+
+
+def _is_read(number: int) -> bool:
+    return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
+def size(files: Iterable[Path]) -> int:
+    """Bytes of these files."""
+    return sum(path.stat().st_size for path in files if path.exists())
+
+
+def drop_from_cache(files: Iterable[Path]) -> None:
+    """Have what they hold read from the disk again."""
+    for path in files:
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                with contextlib.suppress(OSError):  # a file system that cannot: nothing of it is written out late
+                    os.fdatasync(handle)
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(handle)
+
+
+def read_into_cache(files: Iterable[Path]) -> None:
+    """Read them once, so that they are in the page cache as far as that has room."""
+    for path in files:
+        with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+            while file.read(_BLOCK):
+                pass
+
+
+class KeptCold:
+    """Inside, these files are dropped again and again."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files, self._over = list(files), threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="cold files")
+
+    def __enter__(self) -> None:
+        drop_from_cache(self._files)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._over.wait(_EVERY):
+            drop_from_cache(self._files)
+
+
+def serve_variables(threads: int, addresses: Sequence[str]) -> NoReturn:
+    """Until the input ends."""
+    threading.Thread(target=_watch, daemon=True).start()
+    run_only()
+    tf = tensorflow()
+    servers = [
+        tf.train.Server({"ps": [*addresses]}, job_name="ps", task_index=index, config=placement.plain_config(threads))
+        for index in range(len(addresses))
+    ]
+    servers[0].join()
+    raise SystemExit
+
+
+def _watch() -> NoReturn:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+if __name__ == "__main__":
+    serve_variables(int(sys.argv[1]), sys.argv[2:])
