@@ -48,6 +48,7 @@ from transient_magics.journal import (
     read,
     replay,
 )
+from transient_magics.kinds import KINDS as WORKS
 from transient_magics.panels.snapshot.view import view
 from transient_magics.panels.twin.panel import html
 from transient_magics.protocol import events as registry
@@ -94,12 +95,13 @@ BAG: dict[str, Any] = {
 DASK: dict[str, Any] = {"name": "dask-1", "workers": 1, "declared_at": 1.0}
 SPECS: Mapping[str, list[dict[str, object]]] = {
     "cluster": [EVIL.to_dict(), replace(SPEC, max_cost=None, max_seconds=1e6).to_dict(), SPEC.to_dict()],
-    "train": [{"train_steps": 10**6, "prep": "cpux500", "finish_by": SOON, "min_workers": 64}, PREPARED],
+    "run": [{"train_steps": 10**6, "prep": "cpux500", "finish_by": SOON, "min_workers": 64}, PREPARED],
     "study": [{**STUDY.to_dict(), "trials": 1000, "sampler": "random"}, STUDY.to_dict()],
     "job": [{**JOB, "workers": 64}, JOB],
     "bag": [{**BAG, "jobs": 300}, BAG],
     "dask": [{**DASK, "workers": 64}, DASK],
 }
+"""Declarations of a cluster and, by kind, of work."""
 VMS = ("worker-0", "worker-1", "worker-7", "ps-0", "ps-1", "prep-3", "controller-0", "controller-1")
 NAMED = (*VMS, *RUNS, "study-1", "study-1-0", "job-1", "bag-1", "dask-1", "one")
 WORDS: Mapping[str, Sequence[str]] = {
@@ -182,10 +184,18 @@ def plain(name: str, annotation: Any) -> st.SearchStrategy[Any]:
 
 def lines(kind: str) -> st.SearchStrategy[Event | None]:
     """Return events of the kind; None where the values are no such event."""
+    if KINDS[kind] is events.WorkDeclared:
+        return st.sampled_from(list(WORKS)).flatmap(declarations)
     hints = typing.get_type_hints(KINDS[kind], include_extras=True)
     own = {each.name: hints[each.name] for each in fields(KINDS[kind]) if each.name not in ("seq", "time")}
     parts = {name: values(kind, name, annotation) for name, annotation in own.items()}
     return st.fixed_dictionaries(parts).map(lambda found: line(kind, found))
+
+
+def declarations(of: str) -> st.SearchStrategy[Event | None]:
+    """Return declarations of work of the kind `of`."""
+    parts = {"of": st.just(of), "work": values("work.declared", of, str), "spec": st.sampled_from(SPECS[of])}
+    return st.fixed_dictionaries(parts).map(lambda found: line("work.declared", found))
 
 
 def line(kind: str, found: Mapping[str, object]) -> Event | None:
@@ -198,11 +208,16 @@ def line(kind: str, found: Mapping[str, object]) -> Event | None:
 FORGED = [kind for kind in KINDS if kind not in ("controller.moved", "cluster.deleted", "cluster.taken_back")]
 """The mirror lets none of those three into its copy (`test_foreign_words`)."""
 INTENDED = [kind for kind in FORGED if KINDS[kind].provenance == INTENTION]
-LINE = st.one_of([st.sampled_from(FORGED).flatmap(lines), st.sampled_from(INTENDED).flatmap(lines)])
+INTENTIONS = [
+    *(lines(kind) for kind in INTENDED if KINDS[kind] is not events.WorkDeclared),
+    *(declarations(of) for of in WORKS),
+]
+"""Every kind of intention; of declarations, that of every kind of work."""
+LINE = st.one_of([st.sampled_from(FORGED).flatmap(lines), st.sampled_from(INTENTIONS).flatmap(lambda each: each)])
 WRITTEN = st.lists(LINE, min_size=1, max_size=6).map(lambda found: [each for each in found if each])
 """Few lines of a VM; every second one is an intention."""
 FACTS = st.lists(st.sampled_from(sorted(set(FORGED) - set(INTENDED))).flatmap(lines), max_size=8)
-EVERY = st.tuples(st.tuples(*map(lines, INTENDED)), FACTS, st.randoms(use_true_random=False)).map(
+EVERY = st.tuples(st.tuples(*INTENTIONS), FACTS, st.randoms(use_true_random=False)).map(
     lambda found: mixed([*found[0], *found[1]], found[2])
 )
 """Lines of a VM with an intention of every kind, among facts, in any order."""
