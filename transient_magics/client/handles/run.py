@@ -16,7 +16,7 @@ from ...journal import ClusterState, Cost, RunState, costs, metrics, unknown_run
 from ...journal.declared import agree_to_code, agreed, declared_run, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
-from ...protocol.measures.split import part_words
+from ...protocol.measures.step_parts import part_words
 from ...protocol.names import is_path
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated

@@ -16,7 +16,7 @@ from .run import Run
 if TYPE_CHECKING:
     import pandas
 
-    from ...planner.stalls.what_if import Prediction
+    from ...planner.stalls.terms import Prediction
     from ..results.stalls import Report
 
 
@@ -74,7 +74,7 @@ class Stalls(Handle["RunState", "Report"]):
         `table()`, where there are several (the one with the most workers). Raises DeclarationError for what cannot be,
         ClusterError where too little was measured.
         """
-        from ...planner.stalls.what_if import Change, what_if
+        from ...planner.stalls.terms import Change, what_if
 
         bars = self.report.bars
         if not bars:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...journal import Event, events
 from ...protocol.checks import all_plain
-from ...protocol.share import Share
+from ...protocol.machines import Share
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
 from .bags import bag_event_words

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ... import markup
 from ...spec import PREPARATION, WORKER, ClusterSpec, price_kind, render_money
-from ...spec.places import slot_of
+from ...spec.cluster import slot_of
 from ..state import ClusterState, VmState
 from .shares import Division, Lines, Meter, Workers, divided, stopped_at
 
