@@ -38,13 +38,13 @@ $(FRONT): tools/bundle.py $(wildcard widgets/*.js widgets/*.css widgets/package*
 demo: $(FRONT)
 	@$(BIN)/python notebooks/demo.py
 
-# Four notebooks without a browser, the published study among them: two hours or more. The rows of the study are in
-# out/icac19-rows.jsonl.
+# Four notebooks without a browser. The published study trains what has no row in out/icac19-rows.jsonl: all of it takes
+# more than an hour.
 notebooks: $(FRONT)
 	@for each in quickstart planning lennard-jones icac19; do $(BIN)/python notebooks/demo.py notebooks/$$each.ipynb || exit 1; done
 
 # Run the notebooks in JupyterLab and store them with their outputs, panels as pictures: some minutes for each. Then the
-# pictures of the README. The published study and lennard-jones take hours and are left out (`make notebooks`).
+# pictures of the README. The published study is computed from notebooks/icac19-rows.jsonl (`make notebooks` trains it).
 gallery: browser $(FRONT)
 	@$(BIN)/python tools/gallery.py && $(BIN)/python tools/revocation.py
 

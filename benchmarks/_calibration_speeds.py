@@ -35,7 +35,7 @@ from _calibration import (
 from transient_magics.catalog import ACCELERATORS, ZONES, PriceList
 from transient_magics.catalog.published import WAVES
 from transient_magics.client.planning.study_plans import hours_until_trained
-from transient_magics.journal import Event, costs, events, replay
+from transient_magics.journal import Event, RunState, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import CLOSING_SECONDS, expected, forecast
@@ -413,7 +413,7 @@ def forecast_of(what: str, share: float, lives_hours: float, random: np.random.G
     lives = Weibull(lives_hours)
     spent = costs(state, moment)["run-1"].total
     found = forecast(
-        state, moment, state.runs["run-1"], record, lambda gpu, place: lives, seed=int(random.integers(2**31))
+        state, moment, state.of(RunState)["run-1"], record, lambda gpu, place: lives, seed=int(random.integers(2**31))
     )
     if found.guess:
         return None

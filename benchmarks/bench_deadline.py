@@ -60,6 +60,8 @@ from _deadline_policies import (
 )
 from numpy.typing import NDArray
 
+from transient_magics.journal import RunState
+
 sys.path.insert(0, str(ROOT))
 
 from tests.deadlines.deadline_world import spells, world
@@ -425,7 +427,7 @@ def live(trace: Trace, seed: int) -> Lived:
         state, history = cluster.state, cluster.events()
         [made] = [each for each in history if isinstance(each, events.TrainMade)]
         acts = [each for each in history if isinstance(each, events.DeadlineActed)]
-        known = state.runs[run.name].deadline
+        known = state.of(RunState)[run.name].deadline
         line = state.spec.price("cpu", ZONE)
         start = max(known.joins, default=15.0) + 5
         simulated = world(
@@ -451,7 +453,7 @@ def _starts(history: list[Event], run: str) -> tuple[float, float]:
     names = {each.vm for each in history if isinstance(each, events.VmRequested) and each.role == "worker"
              and each.provisioning_model == "standard" and each.seq < then}  # fmt: skip
     joined = [each.at for each in history if isinstance(each, events.WorkerJoined) and each.worker in names]
-    return seen(state, state.runs[run], act.at).begin, max(joined, default=act.at) - act.at
+    return seen(state, state.of(RunState)[run], act.at).begin, max(joined, default=act.at) - act.at
 
 
 def kept(file: Path | None) -> dict[int, Lived]:

@@ -32,7 +32,7 @@ from _common import card, own_home, parser_of, run_measures, say, say_all
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Job
-from transient_magics.journal import events
+from transient_magics.journal import JobState, events
 
 STEP_SECONDS = 0.1
 SCRIPT = f"""
@@ -151,7 +151,7 @@ def story(notice: str, times: int, every: float) -> list[tuple[float, float, flo
         cluster.weather(notice=notice)
         told = {"MADE": str(made)}
         job = client.declare_job(source=SCRIPT, cluster=cluster, keep="kept", keep_seconds=every, environment=told)
-        until(lambda: job.name in cluster.state.jobs and cluster.state.jobs[job.name].vms, "the job")
+        until(lambda: job.name in cluster.state.of(JobState) and cluster.state.of(JobState)[job.name].vms, "the job")
         found = [revoked(cluster, job, made, every * (1 + turn / times) + 2) for turn in range(times)]
         job.stop()
         job.wait(120)
@@ -228,7 +228,7 @@ def ranks(options: argparse.Namespace) -> None:
             environment={"MADE": str(made)},
         )
         deadline = time.monotonic() + 120
-        while not (job.name in cluster.state.jobs and cluster.state.jobs[job.name].vms):
+        while not (job.name in cluster.state.of(JobState) and cluster.state.of(JobState)[job.name].vms):
             if time.monotonic() > deadline:
                 raise TimeoutError("the job did not start within 120 s")
             time.sleep(0.05)

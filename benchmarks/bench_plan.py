@@ -37,6 +37,7 @@ from _common import ROOT, all_in, own_home, parser_of, run_measures, say, start
 from transient_magics import client
 from transient_magics.catalog import ACCELERATORS, ZONES, published
 from transient_magics.client import Cluster, Declaration, Run, plan
+from transient_magics.journal import RunState
 from transient_magics.planner.checkpoints import Planner, young_daly
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import Forecast
@@ -550,7 +551,7 @@ def once(seed: int, steps: int, hours_per_minute: float) -> list[Judged]:
 
 def reach(cluster: Cluster, run: Run, step: float) -> None:
     """Wait until the run has made so many steps."""
-    cluster.follow(lambda state: state.runs[run.name].step >= step or state.runs[run.name].over, 3600)
+    cluster.follow(lambda state: state.of(RunState)[run.name].step >= step or state.of(RunState)[run.name].over, 3600)
 
 
 def live(options: argparse.Namespace) -> None:

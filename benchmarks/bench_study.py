@@ -48,7 +48,7 @@ from _peers import PEERS
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
 from transient_magics.client.studying import declare_study
-from transient_magics.journal import ClusterState, Event, StudyState, events, fold, metrics
+from transient_magics.journal import ClusterState, Event, RunState, StudyState, events, fold, metrics
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.trials import Twin, point
@@ -297,14 +297,14 @@ class Course:
 
     @property
     def _study(self) -> StudyState:
-        return self._state.studies["s"]
+        return self._state.of(StudyState)["s"]
 
     def _record(self, event: Event) -> None:
         self._number += 1
         self._state = fold(self._state, replace(event, seq=self._number, time=(1000 + self._time) * 10**9))
 
     def _look(self) -> bool:
-        self._twin.catch_up(self._study, self._state.runs)
+        self._twin.catch_up(self._study, self._state.of(RunState))
         there = {place: "k80" for place, until in enumerate(self._empty_until) if until <= self._time}
         decisions = decide(self._study, self._state, there, 1000 + self._time)
         for decision in decisions:
@@ -341,7 +341,7 @@ class Course:
                 continue
             self._made[name] = made = self._made.get(name, 0) + TURN
             if made >= TRIAL:
-                value = self._table.value(self._study.trials[self._state.runs[name].spec.trial].params)
+                value = self._table.value(self._study.trials[self._state.of(RunState)[name].spec.trial].params)
                 self._record(events.TrainProgress(run=name, step=TRIAL, loss=1.0))
                 self._record(events.TrainEvaluated(run=name, step=TRIAL, metrics={"accuracy": value}))
                 self._record(events.TrainFinished(run=name, step=TRIAL))

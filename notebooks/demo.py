@@ -22,7 +22,7 @@ from nbconvert import HTMLExporter
 from transient_magics import client
 from transient_magics.client import text
 from transient_magics.errors import TransientError
-from transient_magics.journal import ClusterState, Event, bill, events
+from transient_magics.journal import ClusterState, Event, RunState, bill, events
 
 HERE = Path(__file__).resolve().parent
 
@@ -86,7 +86,7 @@ def _run(path: Path, out: Path, began: float) -> int:
 def _tell(began: float, state: ClusterState, new: list[Event]) -> None:
     for event in new:
         if isinstance(event, events.TrainProgress):
-            run = state.runs[event.run]
+            run = state.of(RunState)[event.run]
             loss = "" if event.loss is None else f"  loss {event.loss:.3f}"
             _say(
                 began,
@@ -100,7 +100,7 @@ def _tell(began: float, state: ClusterState, new: list[Event]) -> None:
 def _summarise(state: ClusterState) -> None:
     account = bill(state, time.time())
     print(f"\n{state.name}: {len(state.vms)} VMs, {state.revocations} revoked")
-    for run in state.runs.values():
+    for run in state.of(RunState).values():
         measured = ", ".join(
             f"{name} {value:.3f}" for name, value in run.metrics.items() if name in ("accuracy", "loss")
         )

@@ -13,10 +13,12 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import pandas
+
+T = TypeVar("T")
 
 STEPS = 64_000
 """Of each of their runs, over all workers; the learning rate falls at 32,000 and 48,000."""
@@ -229,6 +231,10 @@ class Rows:
         """Keep one more."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
+
+    def missing(self, wanted: Mapping[str, T]) -> dict[str, T]:
+        """Return the configurations without a row, by their names, in the order in which they were given."""
+        return {what: configuration for what, configuration in wanted.items() if not self.of(what)}
 
     def of(self, what: str) -> list[Kept]:
         """All runs of this, in the order in which they were made."""

@@ -202,16 +202,10 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     assert not left, f"processes that tests have left behind: {left}"
 
 
-def _lasting(place: Path) -> dict[int, str]:
-    """What bears this place, without those that end with this process (runtime.programs)."""
-    found = processes.bearing(place.name)
-    return {number: line for number, line in found.items() if "tests.runtime.programs" not in line}
-
-
 def _left_behind(place: Path) -> list[str]:
     """The command lines of what was started with this place in its environment, and does not end by itself; ends it."""
     deadline = time.monotonic() + 90  # an emulator waits ten seconds for another VM
-    while (found := _lasting(place)) and time.monotonic() < deadline:
+    while (found := processes.bearing(place.name)) and time.monotonic() < deadline:
         time.sleep(0.2)
     for number in found:
         with contextlib.suppress(ProcessLookupError):

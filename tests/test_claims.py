@@ -65,9 +65,6 @@ MAY: dict[str, dict[str, Rows | str]] = {
         "the 90% intervals hold 80 to 97% of the results": "the condition COVERED of bags/surrogate/stopping.py",
     },
     "docs/data.md": {"(90% straight from the bucket)": "an example of a line about copies"},
-    "notebooks/icac19.ipynb": {
-        "{1 - ours / alone:.1%} saved, published {1 - theirs / on_demand:.1%}": "computed there",
-    },
     "notebooks/bag.ipynb": {"90% intervals held": COUNTED},
     "notebooks/lennard-jones.ipynb": {"how often the 90 % intervals hold": COUNTED, "90% intervals hold": COUNTED},
     "transient_magics/client/text/bags.py": {"90% intervals held": COUNTED, "the 90% intervals held": COUNTED},

@@ -106,6 +106,13 @@ def test_what_is_kept_is_there_after_the_notebook_broke_off(tmp_path: Path) -> N
     assert math.isnan(paper.error([1.0]))
 
 
+def test_only_what_has_no_row_is_missing(tmp_path: Path) -> None:
+    rows = paper.Rows(tmp_path / "rows.jsonl")
+    assert rows.missing({"k80x2": 2, "k80": 1}) == {"k80x2": 2, "k80": 1}
+    rows.add(paper.Kept("k80", 3.9, 1.0, 98.0, 0.0, 0.4))
+    assert rows.missing({"k80x2": 2, "k80": 1}) == {"k80x2": 2}
+
+
 def test_the_published_figures_are_those_of_the_data_set() -> None:
     data = PUBLISHED / "icac19" / "training"
     if not data.exists():

@@ -1,7 +1,8 @@
-"""`python -m transient_emulator`, also `transient emulator`: run one emulator until it is told to end.
+"""`python -m transient_emulator`, also `transient emulator`: run one emulator.
 
-This part runs outside of any namespace: it takes the lock, opens the listening socket on the host's loopback, and then
-becomes the emulator proper inside a user and network namespace (see `isolation`), which inherits the socket.
+This part runs outside of any namespace. It takes the lock and opens the listening socket on the
+host's loopback. Then it becomes the emulator proper inside a user and network namespace (see
+`isolation`), which inherits the socket.
 """
 
 from __future__ import annotations
@@ -33,20 +34,32 @@ _PREDECESSOR_SECONDS = 10
 
 
 def run(argv: list[str] | None = None) -> int:
-    """Parse the command line and serve, or steer one that serves. Returns the exit code."""
-    given = sys.argv[1:] if argv is None else argv
-    if given[:1] == ["project"]:
-        return _steer(given[1:])
-    options = _parser().parse_args(given)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # What these two tell is that clients left in the middle of something.
+    """Parse the command line and serve, or change a running emulator.
+
+    Parameters
+    ----------
+    argv
+        The command line (default: that of this process).
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["project"]:
+        return _run_project(arguments[1:])
+    options = _parser().parse_args(arguments)
+    log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=log_format)
+    # The warnings of these two only report clients that left in the middle of something.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     logging.getLogger("asyncssh").setLevel(logging.ERROR)
     try:
         if options.inside:
             settings = Settings(**json.loads(options.inside))
-            for descriptor in (settings.listening, settings.lock, *settings.sources):
-                os.set_inheritable(descriptor, False)
+            # These descriptors came through an exec. Processes of VMs must not inherit them.
+            _set_inheritable(settings, False)
             _serve(settings)
         else:
             _prepare_and_serve(options)
@@ -56,7 +69,7 @@ def run(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _steer(argv: list[str]) -> int:
+def _run_project(argv: list[str]) -> int:
     from .project.program import run
 
     try:
@@ -69,26 +82,52 @@ def _steer(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="transient emulator",
-        description="Emulate the part of Compute Engine that transient_magics uses, on this machine.",
-        epilog="`transient emulator project` shows and changes what the project of a running one lacks.",
+        description="Emulate the part of Compute Engine that transient_magics uses, "
+        "on this machine.",
+        epilog="`transient emulator project` shows and changes what the project of a running "
+        "emulator lacks.",
     )
     parser.add_argument(
-        "--port", type=int, help="port on 127.0.0.1 (default: the one it had before, else any free one)"
-    )
-    parser.add_argument("--state", type=Path, help="directory for its VMs and its state (default: this user's own)")
-    parser.add_argument("--linger", type=float, metavar="SECONDS",
-                        help="end so long after the last VM is gone (default: 0 = never)")  # fmt: skip
-    parser.add_argument("--boot", type=float, metavar="SECONDS", help="time a VM takes to run (default: 1.5)")
-    parser.add_argument("--notice", type=float, metavar="SECONDS",
-                        help="time between the notice of a preemption and its end (default: 30)")  # fmt: skip
-    parser.add_argument(
-        "--keep", action="store_true", help="leave VMs running when told to end; the next one adopts them"
+        "--port",
+        type=int,
+        help="port on 127.0.0.1 (default: the earlier one, or else any free one)",
     )
     parser.add_argument(
-        "--fresh-project", action="store_true",
-        help="begin with a project that lacks what a new Google project lacks: APIs, roles, quotas, Cloud NAT; with "
-        "policies that are on (`transient emulator project` mends it step by step)",
-    )  # fmt: skip
+        "--state",
+        type=Path,
+        help="directory for its VMs and its state (default: this user's own)",
+    )
+    parser.add_argument(
+        "--linger",
+        type=float,
+        metavar="SECONDS",
+        help="exit this long after the last VM is gone (default: 0 = never)",
+    )
+    parser.add_argument(
+        "--boot",
+        type=float,
+        metavar="SECONDS",
+        help="time from the request for a VM until it runs (default: 1.5)",
+    )
+    parser.add_argument(
+        "--notice",
+        type=float,
+        metavar="SECONDS",
+        help="time from the notice of a preemption to its end (default: 30)",
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave VMs running on exit; the next emulator adopts them",
+    )
+    parser.add_argument(
+        "--fresh-project",
+        action="store_true",
+        help="start with a project that lacks what a new Google project lacks: APIs, roles, "
+        "quotas, Cloud NAT; and with active policies (`transient emulator project` changes it "
+        "step by step)",
+    )
+    # The emulator's own second half: see the module.
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     return parser
 
@@ -96,39 +135,60 @@ def _parser() -> argparse.ArgumentParser:
 def _prepare_and_serve(options: argparse.Namespace) -> None:
     state = places.private((options.state or places.emulator()).absolute())
     lock = _lock(state)
+    # A killed emulator leaves its description. This one takes over its settings, network and VMs.
     before = find(state)
-    allowed = isolation.available()
+    isolated = isolation.available()
     holder = before.get("holder")
-    same = before.get("isolation") == allowed.value and (
-        allowed is Isolation.NONE or bool(holder and isolation.alive(*holder))
+    holder_alive = bool(holder) and isolation.alive(*holder)
+    same_network = before.get("isolation") == isolated.value and (
+        isolated is Isolation.NONE or holder_alive
     )
-    if holder and not same and isolation.alive(*holder):
-        isolation.end(holder[0])
+    if holder and holder_alive and not same_network:
+        isolation.kill(holder[0])
+    # The path of a Unix socket has 107 bytes at most, so they are not in the state
+    # directory.
     sockets = places.sockets()
     tag = hashlib.sha256(str(state).encode()).hexdigest()[:6]
     settings = Settings(
-        state=str(state), relay=str(sockets / f"relay-{tag}.sock"), homes=str(sockets), owner=os.getuid(),
-        isolation=allowed.value, keep=options.keep, fresh=options.fresh_project,
-        linger=_setting(options.linger, before, "linger", 0.0), boot=_setting(options.boot, before, "boot", 1.5),
+        state=str(state),
+        relay=str(sockets / f"relay-{tag}.sock"),
+        homes=str(sockets),
+        owner=os.getuid(),
+        isolation=isolated.value,
+        keep=options.keep,
+        fresh=options.fresh_project,
+        linger=_setting(options.linger, before, "linger", 0.0),
+        boot=_setting(options.boot, before, "boot", 1.5),
         notice=_setting(options.notice, before, "notice", 30.0),
-        listening=_listen(options.port, before.get("url", "")), lock=lock, sources=open_sources(),
-        holder=holder if same else None, same_network=same,
-    )  # fmt: skip
-    if allowed is Isolation.NONE:
+        listening=_listen(options.port, before.get("url", "")),
+        lock=lock,
+        sources=open_sources(),
+        holder=holder if same_network else None,
+        same_network=same_network,
+    )
+    if isolated is Isolation.NONE:
         _serve(settings)
         return
+    _set_inheritable(settings, True)
+    namespaces = holder[0] if same_network and holder else None
+    isolation.enter(["--inside", settings.to_json()], namespaces)
+
+
+def _set_inheritable(settings: Settings, inheritable: bool) -> None:
     for descriptor in (settings.listening, settings.lock, *settings.sources):
-        os.set_inheritable(descriptor, True)
-    isolation.enter(["--inside", settings.to_json()], holder[0] if settings.same_network and holder else None)
+        os.set_inheritable(descriptor, inheritable)
 
 
 def _setting(given: float | None, before: dict[str, Any], name: str, default: float) -> float:
-    """What the command line says, else what the emulator that was killed had, else the default."""
-    return given if given is not None else float(before.get(name, default))
+    """Return the value of the command line, or of the emulator that was killed, or the default."""
+    if given is not None:
+        return given
+    return float(before.get(name, default))
 
 
 def _serve(settings: Settings) -> None:
-    # Only here: the servers take half a second to import, and the process outside does not need them.
+    # Imported only here: the servers take half a second to import, and the process outside does not
+    # need them.
     with uncollected():
         from .server import serve
 
@@ -136,37 +196,50 @@ def _serve(settings: Settings) -> None:
 
 
 def _listen(port: int | None, earlier_url: str) -> int:
-    """A listening socket on the host's loopback: the port asked for, or the earlier one if it is free, or any."""
-    earlier = earlier_url.rpartition(":")[2]
-    wanted = [port] if port is not None else [*([int(earlier)] if earlier.isdigit() else []), 0]
-    for number in wanted:
+    """Return a listening socket on the host's loopback.
+
+    It has the requested port, or else the earlier port if that is free, or else any port.
+    """
+    if port is not None:
+        candidates = [port]
+    else:
+        earlier = earlier_url.rpartition(":")[2]
+        candidates = [int(earlier), 0] if earlier.isdigit() else [0]
+    for number in candidates:
         try:
             return socket.create_server(("127.0.0.1", number), backlog=512).detach()
         except OSError as error:
-            if number == wanted[-1]:
+            if number == candidates[-1]:
                 raise UnreachableError(
-                    f"the emulator cannot listen on port {number}: {error.strerror}", fix="Choose another --port."
+                    f"the emulator cannot listen on port {number}: {error.strerror}",
+                    fix="Choose another --port.",
                 ) from error
     raise AssertionError("there is always a port to try")
 
 
 def _lock(state: Path) -> int:
-    """The lock that one emulator holds as long as it lives. A predecessor that is just ending is waited for."""
+    """Return the lock that an emulator holds while it lives.
+
+    Waits for a predecessor that is just ending.
+    """
     descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
+    # An emulator that is ending has deleted its description already.
     if "url" not in find(state):
         with contextlib.suppress(TimeoutError), _time_limit(_PREDECESSOR_SECONDS):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             return descriptor
     url = find(state).get("url", "")
-    raise UnreachableError(f"an emulator serves {state} already", where=url, fix="Use that one, or another --state.")
+    raise UnreachableError(
+        f"an emulator serves {state} already", where=url, fix="Use that one, or another --state."
+    )
 
 
 @contextlib.contextmanager
 def _time_limit(seconds: int) -> Iterator[None]:
-    """TimeoutError in whatever the main thread waits for."""
+    """Raise TimeoutError in the main thread's blocking call after `seconds`."""
 
     def expire(*_: object) -> None:
         raise TimeoutError

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.controller.test_deadline_conduct import Desk
 from transient_magics.controller.record import Recorder
-from transient_magics.journal import Journal, read, replay
+from transient_magics.journal import Journal, RunState, read, replay
 from transient_magics.panels import html
 
 from .bare import bare
@@ -33,7 +33,7 @@ def test_what_is_proposed_is_read_and_agreed_to_by_keyboard(
         recorder = Recorder(journal, replay(read(path)))
         desk.deadlines(recorder).look(time.time())
         state = recorder.state
-    proposed = state.runs["run-1"].deadline and state.runs["run-1"].deadline.proposed
+    proposed = state.of(RunState)["run-1"].deadline and state.of(RunState)["run-1"].deadline.proposed
     assert proposed
     stored = html(sent(state, time.time(), "run-1")["view"])
     assert f"To agree: %transient_cluster agree {state.name} run-1" in stored

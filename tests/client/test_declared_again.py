@@ -16,7 +16,7 @@ from transient_magics.client import Cluster, Job, Run, Study, commands, launchin
 from transient_magics.client.following.follower import follower
 from transient_magics.client.following.watch import watch
 from transient_magics.errors import ClusterError, NameTakenError, TrainingError
-from transient_magics.journal import ClusterState, Event, Journal, events
+from transient_magics.journal import ClusterState, Event, JobState, Journal, events
 from transient_magics.panels.display import Display
 from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.cluster_commands import Delete
@@ -102,7 +102,7 @@ def test_handles_of_work_stay_with_the_cluster_of_which_they_were_made(home: Pat
     assert old.directory.parent == job.directory.parents[2] == places.past()
     assert new.directory == places.cluster("re")
     assert job.state.name == "job-1"
-    assert not new.state.jobs
+    assert not new.state.of(JobState)
     assert run.directory.parents[1] == study.directory.parents[1] == old.directory
     with pytest.raises(TrainingError, match="re was deleted before run-1 began"):
         run.wait(timeout=20)

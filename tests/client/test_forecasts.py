@@ -25,7 +25,7 @@ from transient_magics.cli import program
 from transient_magics.client.configurations import Part, StudyPreview
 from transient_magics.client.forecaster import Forecaster
 from transient_magics.errors import ClusterError
-from transient_magics.journal import Journal, events
+from transient_magics.journal import Journal, RunState, events
 from transient_magics.protocol.study import StudySpec, parse_space
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"
@@ -71,7 +71,7 @@ def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: str) -> It
 def test_a_run_that_is_not_there_is_refused_with_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {name: SimpleNamespace(name=name, spec=SimpleNamespace(study=study)) for name, study in
             (("run-1", ""), ("run-2", ""), ("study-1-0", "study-1"))}  # fmt: skip
-    known = [SimpleNamespace(state=SimpleNamespace(runs=runs, of_kind=lambda kind: runs))]
+    known = [SimpleNamespace(state=SimpleNamespace(of=lambda state: runs, of_kind=lambda kind: runs))]
     monkeypatch.setattr("transient_magics.client.finding.clusters", lambda all: known)
     with pytest.raises(ClusterError, match=r"Unknown run 'run-9'\. Known: run-2, run-1\."):
         client.run("run-9")
@@ -153,7 +153,7 @@ def test_a_studys_dry_run_says_hours_and_dollars_where_runs_of_its_model_were_me
     speed = 2.0  # steps/s of one worker; the story's four make eight
 
     def preview(steps: int, **options: Any) -> StudyPreview:
-        ran = cluster.state.runs["run-1"].spec
+        ran = cluster.state.of(RunState)["run-1"].spec
         run = replace(ran, train_steps=steps, name="search", **options)
         study = StudySpec.from_dict({
             "name": "search", "run": run.without_token(), "objective": "max accuracy", "trials": 6, "sampler": "grid",

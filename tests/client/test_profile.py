@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.runtime import programs
 from transient_magics.client.results.profile import chrome, shifts, written, xplane
 from transient_magics.protocol.measures import step_parts as form
 from transient_magics.protocol.measures.step_parts import Operation, Trace, packed, unpacked
@@ -48,19 +50,29 @@ def test_a_trace_is_what_perfetto_reads() -> None:
     assert found["otherData"]["clocks"] == {}
 
 
-@pytest.mark.training
-def test_a_trace_is_what_tensorflows_own_classes_read() -> None:
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+READ = """
+import json, sys
+from pathlib import Path
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    space = xplane_pb2.XSpace.FromString(xplane(step()))
-    assert [plane.name for plane in space.planes] == ["/host:CPU", "/device:CUSTOM:ps-0 CPU:0"]
-    events = [
-        (space.planes[1].event_metadata[each.metadata_id].name, each.offset_ps, each.duration_ps)
-        for line in space.planes[1].lines
-        for each in line.events
-    ]
-    assert ("AssignSub:apply<b>", 455_000_000, 20_000_000) in events
-    assert space.planes[0].lines[0].timestamp_ns == pytest.approx(1.7e18)
+space = xplane_pb2.XSpace.FromString(Path(sys.argv[1]).read_bytes())
+events = [
+    [space.planes[1].event_metadata[each.metadata_id].name, each.offset_ps, each.duration_ps]
+    for line in space.planes[1].lines
+    for each in line.events
+]
+first = space.planes[0].lines[0].timestamp_ns
+print(json.dumps({"planes": [plane.name for plane in space.planes], "events": events, "first": first}))
+"""
+
+
+@pytest.mark.training
+def test_a_trace_is_what_tensorflows_own_classes_read(tmp_path: Path) -> None:
+    (tmp_path / "step.xplane.pb").write_bytes(xplane(step()))
+    seen = json.loads(programs.run(READ, tmp_path / "step.xplane.pb", own=True))
+    assert seen["planes"] == ["/host:CPU", "/device:CUSTOM:ps-0 CPU:0"]
+    assert ["AssignSub:apply<b>", 455_000_000, 20_000_000] in seen["events"]
+    assert seen["first"] == pytest.approx(1.7e18)
 
 
 def test_another_vms_clock_is_moved_only_as_far_as_transfers_say() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.panels.stories import requested
 from tests.planner.test_stalls import step, told
 from transient_magics.client.results.stalls import Report, report, terms
-from transient_magics.journal import ClusterState, RunState, bill, events, replay
+from transient_magics.journal import ClusterState, RunState, Works, bill, events, replay
 from transient_magics.journal.events import TrainMeasured
 from transient_magics.journal.power import Stretch
 from transient_magics.panels import stalls_html, view
@@ -26,8 +26,8 @@ def measured(measures: list[TrainMeasured], **changes: object) -> tuple[ClusterS
     state = replay([requested(name, slot) for slot, name in enumerate(("ps-0", *WORKERS))])
     spec = RunSpec("stalls-1", 40, "resnet", "resnet_digits", "image_digits", stalls=5)
     run = RunState("stalls-1", spec, phase="finished", started_at=100.0, ended_at=200.0, measured=tuple(measures))
-    state.runs["stalls-1"] = replace(run, **changes)  # type: ignore[arg-type]
-    return state, state.runs["stalls-1"]
+    run = replace(run, **changes)  # type: ignore[arg-type]
+    return replace(state, works=Works([run])), run
 
 
 def quiet() -> tuple[ClusterState, RunState]:
@@ -50,7 +50,7 @@ def test_a_run_that_trained_beside_it_is_named_and_plans_do_not_use_it(
 ) -> None:
     state, run = quiet()
     other = replace(run, name="run-7", measured=(), started_at=began, ended_at=ended)
-    state.runs["run-7"] = other
+    state = replace(state, works=state.works.with_work(other))
     said = str(report(state, run))
     assert ("run-7 ran on this cluster meanwhile" in said) == beside
     assert ("Plans do not use this measure" in said) == beside == (not terms(state, run))
@@ -108,10 +108,10 @@ def test_measures_are_no_news_that_crowd_out_what_happened_on_the_cluster() -> N
     state, run = quiet()
     taken = [replace(each, run=run.name) for each in told([step()] * 5, WORKERS)]
     begun = [events.TrainDeclared(run=run.name, spec=run.spec.to_dict()), events.TrainStarted(run=run.name, step=0)]
-    after = replay([*begun, *taken], replace(state, runs={}))
+    after = replay([*begun, *taken], replace(state, works=Works()))
     said = [each["text"] for each in view(after, bill(after, 1.0), 1.0)["events"]]
     assert said[:2] == ["stalls-1 started", "stalls-1 was declared"]
-    assert after.runs[run.name].measured, "they are kept all the same"
+    assert after.of(RunState)[run.name].measured, "they are kept all the same"
 
 
 def test_on_the_panel_of_its_cluster_it_counts_measures_and_has_no_loss_and_no_checkpoint() -> None:

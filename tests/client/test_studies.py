@@ -18,7 +18,7 @@ from transient_magics.client import foreground, text
 from transient_magics.client.results import trials
 from transient_magics.client.results.for_optuna import optuna_study
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
-from transient_magics.journal import Cost, Journal, bill, costs, events, replay
+from transient_magics.journal import Cost, Journal, RunState, StudyState, bill, costs, events, replay
 from transient_magics.panels.snapshot.studies import studies as studies_of
 from transient_magics.protocol.study import parse_space
 from transient_magics.trials import Twin
@@ -33,7 +33,7 @@ def story_of_repeats() -> StudyStory:
 def test_a_trial_has_its_steps_hours_dollars_and_the_revocations_of_its_own_workers() -> None:
     state = STORY.state
     assert state.passed_over == 0
-    rows = trials.rows_of(state, state.studies["search"], STORY.now, costs(state, STORY.now))
+    rows = trials.rows_of(state, state.of(StudyState)["search"], STORY.now, costs(state, STORY.now))
     assert [row.number for row in rows] == list(range(16))
     assert [row.number for row in rows if row.best] == [0]
     account = bill(state, STORY.now)
@@ -46,17 +46,17 @@ def test_a_trial_has_its_steps_hours_dollars_and_the_revocations_of_its_own_work
     ]  # fmt: skip
     assert rows[2].value is None
     assert (rows[15].state, rows[15].words, rows[15].best) == ("running", f"step 300 of {STEPS}", False)
-    assert rows[15].value == state.runs["search-15"].metrics["accuracy"], "what it measured last"
+    assert rows[15].value == state.of(RunState)["search-15"].metrics["accuracy"], "what it measured last"
 
 
 def test_configurations_have_mean_and_deviation_over_their_runs_and_of_one_run_no_deviation() -> None:
     story = story_of_repeats()
     state = story.state
-    study = state.studies["search"]
+    study = state.of(StudyState)["search"]
     table = trials.configurations([(state, study)], story.now)
     assert [each.trials for each in table] == [(0,), (3,)], "the best first; what was pruned or failed is not counted"
     assert (table[0].n, table[0].best, table[1].best) == (5, True, False)
-    values = [state.runs[name].metrics["accuracy"] for name in study.trials[0].runs]
+    values = [state.of(RunState)[name].metrics["accuracy"] for name in study.trials[0].runs]
     mean = sum(values) / 5
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / 4)
     spread = table[0].metrics["accuracy"]
@@ -69,13 +69,13 @@ def test_configurations_have_mean_and_deviation_over_their_runs_and_of_one_run_n
     frame = table.frame()
     assert list(frame.columns)[2:6] == ["n", "accuracy", "accuracy_sd", "hours"]
 
-    once = trials.configurations([(STORY.state, STORY.state.studies["search"])], STORY.now)
+    once = trials.configurations([(STORY.state, STORY.state.of(StudyState)["search"])], STORY.now)
     assert {each.n for each in once} == {1}
     assert "±" not in str(once)
     assert once.frame()["accuracy_sd"].isna().all()
     empty = StudyStory(specification(3), told=0, running=0)
     assert (
-        str(trials.configurations([(empty.state, empty.state.studies["search"])], empty.now))
+        str(trials.configurations([(empty.state, empty.state.of(StudyState)["search"])], empty.now))
         == "No trial is complete yet."
     )
 
@@ -98,7 +98,7 @@ def test_a_spread_has_two_digits_of_its_deviation(values: list[float], said: str
 def test_optuna_has_the_same_trials_and_draws_them(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     state = STORY.state
-    study = state.studies["search"]
+    study = state.of(StudyState)["search"]
     made = optuna_study([(state, study)])
     assert isinstance(made, optuna.Study)
     assert study.best
@@ -137,7 +137,7 @@ def test_without_optuna_one_sentence_says_what_to_install(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ClusterError, match=r"needs Optuna.*%pip install optuna") as told:
-        optuna_study([(STORY.state, STORY.state.studies["search"])])
+        optuna_study([(STORY.state, STORY.state.of(StudyState)["search"])])
     assert "\n" not in str(told.value)
 
 
@@ -167,7 +167,7 @@ def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them
 def test_a_grid_is_done_when_all_its_points_are() -> None:
     space = parse_space("batch_size=16,32 layers=1:2:int")
     story = StudyStory(specification(40, space=space, sampler="grid", pruner="none"), told=4, running=0, over=True)
-    assert text.study_words(story.state.studies["search"]) == "4 of 4 trials"
+    assert text.study_words(story.state.of(StudyState)["search"]) == "4 of 4 trials"
 
 
 def test_what_happens_to_a_study_is_told_in_events() -> None:
@@ -326,7 +326,7 @@ def test_values_of_any_type_come_from_the_journal_into_tables_frames_panels_and_
     space = parse_space("batchnorm=True,False layers=[64,32],(8,) rate=None,nan,0.25 word='True',relu")
     told = StudyStory(specification(40, space=space), told=30, running=0, over=True)
     again = replay([events.decode(events.encode(event)) for event in told.history])
-    study = again.studies["search"]
+    study = again.of(StudyState)["search"]
     assert again.passed_over == 0
     assert repr(study.spec.space) == repr(space)
     tried = [trial.params for trial in study.trials.values()]
@@ -352,6 +352,6 @@ def test_values_of_any_type_come_from_the_journal_into_tables_frames_panels_and_
     assert {repr(trial.params["layers"]) for trial in made.trials} == {"'[64, 32]'", "'(8,)'"}
     assert {trial.params["batchnorm"] for trial in made.trials} == {True, False}
     twin = Twin(study.spec)
-    twin.catch_up(study, again.runs)
+    twin.catch_up(study, again.of(RunState))
     for _ in range(4):
         assert study.spec.tries(twin.propose()), "the values of the declaration, not Optuna's"

@@ -11,7 +11,7 @@ from transient_magics.client import Declaration, text
 from transient_magics.client.declaring import specify
 from transient_magics.client.text import event_words, group_words, grouped
 from transient_magics.errors import ClusterError, TrainingError
-from transient_magics.journal import bill, events, replay
+from transient_magics.journal import RunState, bill, events, replay
 
 
 def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
@@ -199,7 +199,7 @@ def test_nothing_that_is_said_of_a_cluster_steers_a_terminal() -> None:
     history = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
     state = replay(history)
     said = [text.status(state, bill(state, 99.0), 99.0), *map(event_words, history), text.phase_words(state)]
-    said += [text.run_words(each) for each in state.runs.values()]
+    said += [text.run_words(each) for each in state.of(RunState).values()]
     said += [str(TrainingError(_STEERING, where=_STEERING)), *ClusterError(_STEERING)._render_traceback_()]
     assert sum("ab\ufffdc" in each for each in said) > 10
     assert not [each for each in said if "\x1b" in each or "\u202e" in each or "\x07" in each]
@@ -250,10 +250,12 @@ def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_f
         assert said in shown
         assert "run-3  waits behind run-2" in shown
     finished = replay([*history, events.TrainFinished(run="run-1", step=202)])
-    assert text.run_words(finished.runs["run-1"]).startswith("finished at step 200 of 200 (2 more were under way)")
+    assert text.run_words(finished.of(RunState)["run-1"]).startswith(
+        "finished at step 200 of 200 (2 more were under way)"
+    )
     assert text.event_words(finished.recent[-1]) == "run-1 finished at step 202", "which is that of its checkpoint"
     state = replay([*history, events.TrainFinished(run="run-1", step=200)])
-    assert text.run_words(state.runs["run-1"]).startswith("finished at step 200 of 200, ")
+    assert text.run_words(state.of(RunState)["run-1"]).startswith("finished at step 200 of 200, ")
     assert "run-2  waits for its first step" in text.status(state, bill(state, 1.0), 1.0)
 
 

@@ -19,7 +19,7 @@ from transient_magics.client import commands
 from transient_magics.client.dask import connection
 from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
-from transient_magics.journal import Cost, DaskState, Event, Journal, bill, events
+from transient_magics.journal import Cost, DaskState, Event, Journal, RunState, bill, events
 from transient_magics.panels import view
 from transient_magics.panels.snapshot.bags import bags
 from transient_magics.panels.snapshot.studies import studies
@@ -197,7 +197,7 @@ def test_all_work_is_in_one_list(cluster: tm.Cluster) -> None:
     assert [handle.name for handle in tm.work()] == [handle.name for handle in cluster.work()] == [*WORK]
     assert listed.data[0] == {
         "kind": "run", "name": "run-1", "cluster": "one", "phase": "declared",
-        "since": cluster.state.runs["run-1"].declared_at, "cost": 0.0,
+        "since": cluster.state.of(RunState)["run-1"].declared_at, "cost": 0.0,
     }  # fmt: skip
     shown = repr(listed).splitlines()
     assert shown[0].split() == ["KIND", "NAME", "CLUSTER", "PHASE", "SINCE", "COST"]

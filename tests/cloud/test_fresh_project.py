@@ -288,7 +288,7 @@ def test_it_is_steered_from_a_terminal_and_kept_over_a_restart(tmp_path: Path) -
     program = started()
     try:
         assert typed() == (0, "The emulated project lacks nothing.\n")
-        assert "roles that nobody has: roles/compute.instanceAdmin.v1" in typed("fresh")[1]
+        assert "roles that no user has: roles/compute.instanceAdmin.v1" in typed("fresh")[1]
         code, told = typed("mend", "role/compute.securityAdmin")
         assert (code, "roles/compute.securityAdmin" in told) == (1, True), "the nearest is named"
         code, told = typed("role", "transientUsr")

@@ -17,7 +17,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.link import Link, Work
 from transient_magics.controller.works import Tick
-from transient_magics.journal import events
+from transient_magics.journal import RunState, events
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.runs.training import Training
 
@@ -58,7 +58,7 @@ async def test_a_run_makes_ready_beside_the_last_steps_of_another_and_has_the_vm
         runs.take_charge(cast(Fleet, fleet), cast(Tasks, None))
         for name in ("a", "b"):
             record(events.TrainDeclared(run=name, spec={**asked, "name": name, "check": False}))
-            run = controller._state.runs[name]
+            run = controller._state.of(RunState)[name]
             training = Training(run, served / "runs" / name, record, cast("Any", links.get), lambda: None)
             training._checked = True
             runs._trainings[name] = training

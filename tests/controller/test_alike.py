@@ -9,7 +9,7 @@ import pytest
 
 from transient_magics.controller.decisions.alike import alike
 from transient_magics.protocol.run import RunSpec
-from transient_magics.works.runs.earlier_check import content
+from transient_magics.works.runs.checking import content
 
 FIRST = RunSpec("a", 100, "resnet", "resnet_digits", "image_digits", "learning_rate=0.1,batch_size=32")
 

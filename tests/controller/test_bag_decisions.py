@@ -21,7 +21,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
 from transient_magics.errors import ConnectionLostError, ForeignError, JournalError
-from transient_magics.journal import ClusterState, Event, Journal, events, fold, replay
+from transient_magics.journal import ClusterState, DaskState, DeclaredBag, Event, Journal, events, fold, replay
 from transient_magics.journal.bags import events as e
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
@@ -57,7 +57,7 @@ def dask(number: int, *, over: bool = False) -> list[Event]:
 
 def decided(*told: Event, cost: float = 0.0, now: float = 100.0) -> object:
     state = state_of(*told)
-    return decide(state.bags["bag-1"], state, cost, now)
+    return decide(state.of(DeclaredBag)["bag-1"], state, cost, now)
 
 
 COMPUTED: list[b.BagEvent] = [
@@ -76,7 +76,9 @@ def test_it_begins_and_another_driver_takes_the_place_of_one_that_is_lost() -> N
     assert decided(*lost, now=5.5) is None, "not at once"
     assert decided(*lost) == Begin("bag-1-d2")
     state = state_of(*lost)
-    assert decide(state.bags["bag-1"], state, 0.0, 100.0, arriving=True) is None, "not before all is here that it told"
+    assert decide(state.of(DeclaredBag)["bag-1"], state, 0.0, 100.0, arriving=True) is None, (
+        "not before all is here that it told"
+    )
     half = dask(2)[:1]
     assert decided(*lost, *half) == Begin("bag-1-2"), "its controller was killed before it had declared it"
     always = [event for number in range(1, MOST_DRIVERS + 1) for event in dask(number, over=True)]
@@ -90,7 +92,7 @@ def test_its_dask_clusters_have_names_that_nothing_else_has() -> None:
         return events.JobDeclared(job=name, spec=JobSpec(name, "true").to_dict())
 
     early = replay([job("bag-1-d1"), e.BagDeclared(bag="bag-1", spec=SPEC.to_dict())])
-    assert decide(early.bags["bag-1"], early, 0.0, 100.0) == Begin("bag-1-d2")
+    assert decide(early.of(DeclaredBag)["bag-1"], early, 0.0, 100.0) == Begin("bag-1-d2")
     assert decided(job("bag-1-d1")) == Begin("bag-1-d1"), "a bag reserves these names"
     assert decided(*dask(1)[:1], job("bag-1-1")) == Begin("bag-1-d2")
     assert is_name(dask_name("a" * 40, 20))
@@ -117,7 +119,7 @@ def test_it_is_stopped_and_has_limits_of_its_own() -> None:
 
 def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense() -> None:
     state = state_of(*dask(1), *COMPUTED)
-    bag = state.bags["bag-1"]
+    bag = state.of(DeclaredBag)["bag-1"]
     assert (bag.phase, bag.dasks, len(bag.state.counted)) == ("running", ("bag-1-1",), 2)
     assert state.needs_workers_alone
     assert state.active_bags == [bag]
@@ -126,7 +128,7 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
         fold(state_of(*dask(1)), b.BagStarted(bag="bag-1", job=7, attempt=1, vm="worker-0", age=0.0))
     over = state_of(*dask(1), *COMPUTED, e.BagEnded(bag="bag-1", state="finished", reason="done"))
     assert over.active_bags == []
-    assert over.bags["bag-1"].over
+    assert over.of(DeclaredBag)["bag-1"].over
 
 
 def test_another_driver_is_heard_though_the_clock_of_the_one_before_was_ahead(
@@ -134,7 +136,7 @@ def test_another_driver_is_heard_though_the_clock_of_the_one_before_was_ahead(
 ) -> None:
     bags = Bags(tmp_path, recorder, lambda vm: None, {})
     moment = time.time_ns()
-    bag = lambda: recorder.state.bags["bag-1"]  # noqa: E731
+    bag = lambda: recorder.state.of(DeclaredBag)["bag-1"]  # noqa: E731
     for event in dask(1, over=True):
         recorder.record(event)
     ahead = replace(COMPUTED[0], time=moment + 60 * 10**9)
@@ -196,8 +198,10 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
     bags = Bags(tmp_path, cast("Any", recording), lambda vm: cast("Any", link), {"dask": cast("Any", dasks)})
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]
-    assert recording.state.bags["bag-1"].phase == "failed", "more of it is not taken, and nobody would hear of its end"
-    assert stopped == [("bag-1-1", recording.state.bags["bag-1"].reason)]
+    assert recording.state.of(DeclaredBag)["bag-1"].phase == "failed", (
+        "more of it is not taken, and nobody would hear of its end"
+    )
+    assert stopped == [("bag-1-1", recording.state.of(DeclaredBag)["bag-1"].reason)]
 
 
 async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_came(
@@ -299,7 +303,7 @@ def test_one_whose_declaration_cannot_be_read_is_told_of(tmp_path: Path, recorde
     (folder / layout.BAG).write_text("{", encoding="utf-8")
     Bags(tmp_path, recorder, lambda vm: None, {}).declare_waiting()
     assert recorder.state.trouble.startswith("The declaration of bag-2 cannot be read: ")
-    assert "bag-2" not in recorder.state.bags
+    assert "bag-2" not in recorder.state.of(DeclaredBag)
 
 
 async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
@@ -319,11 +323,11 @@ async def test_a_full_disk_is_told_and_the_bag_begins_once_there_is_room(
         for _ in range(3):
             bags.tick(Tick(tasks, time.time(), dict))
         assert recorder.trouble == "bag-1 cannot begin: No space left on device"
-        assert not recorder.state.bags["bag-1"].dasks
+        assert not recorder.state.of(DeclaredBag)["bag-1"].dasks
         full = False
         bags.tick(Tick(tasks, time.time(), dict))
     assert not recorder.trouble
-    assert [*recorder.state.dasks] == [*recorder.state.bags["bag-1"].dasks] == ["bag-1-d1"]
+    assert [*recorder.state.of(DaskState)] == [*recorder.state.of(DeclaredBag)["bag-1"].dasks] == ["bag-1-d1"]
 
 
 @pytest.mark.slow
@@ -369,7 +373,7 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
     ):  # fmt: skip
         recorder.record(event)
     bags = Bags(tmp_path, recorder, lambda vm: cast("Any", link), {"dask": Dasks(tmp_path, recorder, lambda vm: None)})
-    bag = lambda: recorder.state.bags["bag-1"]  # noqa: E731
+    bag = lambda: recorder.state.of(DeclaredBag)["bag-1"]  # noqa: E731
     async with asyncio.TaskGroup() as group, asyncio.timeout(30):
         tasks = Tasks(group, recorder.changed.set, recorder.note)
 

@@ -14,7 +14,7 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.client.text import screens
 from transient_magics.controller.decisions.ledger import leases
-from transient_magics.journal import ClusterState, Event, bill, events, replay
+from transient_magics.journal import ClusterState, DaskState, Event, bill, events, replay
 from transient_magics.protocol import layout
 from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.dask.versions import mismatch, versions
@@ -66,32 +66,34 @@ def test_it_has_workers_beside_runs_and_jobs_and_gives_them_back() -> None:
     assert state.leases == {0: "dask-1", 1: "dask-1"}, "nothing is taken from it"
     state = leased(after(state, events.DaskEnded(dask="dask-1", state="finished")))
     assert state.leases == {0: "job-1", 1: "job-1"}
-    assert state.dasks["dask-1"].over
+    assert state.of(DaskState)["dask-1"].over
     assert leased(cluster(wanted=9)).leases == {0: "dask-1", 1: "dask-1", 2: "dask-1"}, "it does with fewer"
 
 
 def test_it_begins_on_the_first_parameter_server_and_ends_with_it() -> None:
     state = cluster()
-    assert decide(state.dasks["dask-1"], state, NOBODY, AT) == [], "it has no workers yet"
+    assert decide(state.of(DaskState)["dask-1"], state, NOBODY, AT) == [], "it has no workers yet"
     state = leased(state)
-    assert decide(state.dasks["dask-1"], state, NOBODY, AT) == [Begin("ps-0")]
+    assert decide(state.of(DaskState)["dask-1"], state, NOBODY, AT) == [Begin("ps-0")]
     state = after(state, events.DaskBegan(dask="dask-1", vm="ps-0"))
-    assert [vm.name for vm in parts(state.dasks["dask-1"], state)] == ["ps-0"], "its scheduler first"
+    assert [vm.name for vm in parts(state.of(DaskState)["dask-1"], state)] == ["ps-0"], "its scheduler first"
     serving = events.DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
     state = after(state, serving, events.VmPreemptionNotice(vm="worker-1", noticed=AT * 10**9))
-    dask = state.dasks["dask-1"]
+    dask = state.of(DaskState)["dask-1"]
     assert [vm.name for vm in parts(dask, state)] == ["ps-0", "worker-0", "worker-1"], "also one that just leaves"
     assert decide(dask, state, NOBODY, AT) == []
     assert state.idle_since == 0.0
     assert "dask-1  Dask on 2 workers" in screens.status(state, bill(state, AT + 60), 0.0)
     gone = after(state, events.VmDeleted(vm="ps-0", reason="it is gone"))
-    [stop] = decide(gone.dasks["dask-1"], gone, NOBODY, AT)
+    [stop] = decide(gone.of(DaskState)["dask-1"], gone, NOBODY, AT)
     assert isinstance(stop, Stop)
     assert stop.failed
     crashed = after(state, events.DaskCrashed(dask="dask-1", vm="ps-0", reason="signal 9"))
-    assert decide(crashed.dasks["dask-1"], crashed, NOBODY, AT) == [Stop("its scheduler ended: signal 9", failed=True)]
+    assert decide(crashed.of(DaskState)["dask-1"], crashed, NOBODY, AT) == [
+        Stop("its scheduler ended: signal 9", failed=True)
+    ]
     alone = after(state, events.DaskClosed(dask="dask-1", reason="its client is gone"))
-    assert decide(alone.dasks["dask-1"], alone, NOBODY, AT) == [Stop("its client is gone")]
+    assert decide(alone.of(DaskState)["dask-1"], alone, NOBODY, AT) == [Stop("its client is gone")]
 
 
 def test_its_vms_are_free_when_they_say_so_or_a_while_later() -> None:
@@ -99,7 +101,7 @@ def test_its_vms_are_free_when_they_say_so_or_a_while_later() -> None:
     serving = events.DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
     state = after(state, events.DaskBegan(dask="dask-1", vm="ps-0"), serving,
                   events.DaskStopping(dask="dask-1", reason="its client was closed"))  # fmt: skip
-    dask = state.dasks["dask-1"]
+    dask = state.of(DaskState)["dask-1"]
     some, every = frozenset({"ps-0", "worker-0"}), frozenset({"ps-0", "worker-0", "worker-1"})
     assert decide(dask, state, some, dask.stopping_at + 1) == []
     ended = [End("finished", "its client was closed")]

@@ -21,7 +21,7 @@ from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.outlook import FAR
 from transient_magics.deadlines.seen import Seen
 from transient_magics.errors import ClusterError
-from transient_magics.journal import Journal, bill, events, read, replay
+from transient_magics.journal import Journal, RunState, bill, events, read, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.wishes import wish
 from transient_magics.works.runs import deadlines as conduct
@@ -72,7 +72,7 @@ def test_by_itself_it_acts_once_and_says_why(opened: Open) -> None:
     recorder, deadlines, _ = opened()
     for second in range(3):
         deadlines.look(time.time() + second)
-    known = recorder.state.runs["run-1"].deadline
+    known = recorder.state.of(RunState)["run-1"].deadline
     assert known
     assert known.acted
     assert known.outlook
@@ -87,7 +87,7 @@ def test_asked_first_it_proposes_and_what_is_agreed_to_is_done(opened: Open) -> 
     for second in range(3):
         deadlines.look(now + second)
     state = recorder.state
-    known = state.runs["run-1"].deadline
+    known = state.of(RunState)["run-1"].deadline
     assert known
     assert known.acted is None
     assert known.proposed
@@ -118,7 +118,7 @@ def test_a_proposal_that_nobody_agrees_to_is_withdrawn(opened: Open) -> None:
     deadlines.look(time.time())
     deadlines.look(time.time() + 700)
     assert [each.kind for each in recorder.state.recent].count("deadline.proposed") == 2
-    known = recorder.state.runs["run-1"].deadline
+    known = recorder.state.of(RunState)["run-1"].deadline
     assert known
     assert known.proposed is None
 
@@ -126,7 +126,7 @@ def test_a_proposal_that_nobody_agrees_to_is_withdrawn(opened: Open) -> None:
 def test_off_it_only_tells(opened: Open) -> None:
     recorder, deadlines, _ = opened(adapt="off")
     deadlines.look(time.time())
-    known = recorder.state.runs["run-1"].deadline
+    known = recorder.state.of(RunState)["run-1"].deadline
     assert known
     assert known.outlook
     assert (known.acted, known.proposed) == (None, None)
@@ -147,7 +147,7 @@ def test_courses_of_many_workers_are_simulated_little_by_little(opened: Open, mo
     monkeypatch.setattr(conduct, "time", clock)
     monkeypatch.setattr(conduct, "_COURSES_SECONDS", 0.03)
     lasted = list[int]()
-    while (known := recorder.state.runs["run-1"].deadline) and known.outlook is None and len(lasted) < 100:
+    while (known := recorder.state.of(RunState)["run-1"].deadline) and known.outlook is None and len(lasted) < 100:
         before = periods
         deadlines.look(time.time())
         lasted.append(periods - before)
@@ -166,12 +166,12 @@ def test_late_is_told_once_and_money_that_is_spent_ends_it(opened: Open) -> None
 
 def test_an_end_that_no_simulation_reaches_is_later_than_what_it_does(opened: Open) -> None:
     recorder, _, _ = opened()
-    due, now = recorder.state.runs["run-1"].spec.finish_by, time.time()
+    due, now = recorder.state.of(RunState)["run-1"].spec.finish_by, time.time()
     for low, high, later in ((now + 3600, FAR, now + 3600), (FAR, FAR, due)):
         recorder.record(
             events.DeadlineOutlook(run="run-1", chance=0.0, low=low, high=high, worth=0.1, price=0.1, gpu="cpu")
         )
-        ends = dict(text.outlook_facts(recorder.state.runs["run-1"], now))["ends"]
+        ends = dict(text.outlook_facts(recorder.state.of(RunState)["run-1"], now))["ends"]
         assert ends == f"later than {moment(later, now)}"
 
 

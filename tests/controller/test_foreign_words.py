@@ -29,7 +29,20 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
-from transient_magics.journal import Journal, RunState, bill, declared, events, fold, read, replay, unknown_run
+from transient_magics.journal import (
+    DaskState,
+    DeclaredBag,
+    JobState,
+    Journal,
+    RunState,
+    bill,
+    declared,
+    events,
+    fold,
+    read,
+    replay,
+    unknown_run,
+)
 from transient_magics.journal.bags.events import BagDeclared
 from transient_magics.journal.declared import waiting
 from transient_magics.journal.lock import take
@@ -172,8 +185,12 @@ def test_what_only_the_journal_tells_of_jobs_and_bags_is_ended_when_a_cluster_is
     with taken_back(home) as controller:
         state = controller._state
         assert [each.name for each in state.active_jobs] == ["job-1"]
-        assert state.jobs["job-2"].reason == state.bags["bag-1"].reason == "this machine has not declared it so"
-        assert "its keys were lost" in cast("events.DaskStopping", state.dasks["dask-1"].stop).reason
+        assert (
+            state.of(JobState)["job-2"].reason
+            == state.of(DeclaredBag)["bag-1"].reason
+            == "this machine has not declared it so"
+        )
+        assert "its keys were lost" in cast("events.DaskStopping", state.of(DaskState)["dask-1"].stop).reason
 
 
 @pytest.mark.parametrize("noted", [True, False])
@@ -204,9 +221,9 @@ def test_a_run_is_what_its_file_on_this_machine_says(home: Path, monkeypatch: py
         fleet = cast(Fleet, SimpleNamespace(training_refused="", link=None, storage=None, bounded_token=None))
         runs = Runs(home, controller._recorder, controller._link)
         runs.take_charge(fleet, cast(Any, SimpleNamespace(do=lambda *_: None)))
-        runs._conduct(fleet, controller._state.runs["run-1"])
+        runs._conduct(fleet, controller._state.of(RunState)["run-1"])
         declared.note_brought(home, "run-1")
-        runs._conduct(fleet, controller._state.runs["run-1"])
+        runs._conduct(fleet, controller._state.of(RunState)["run-1"])
     (run, own), (_, brought) = begun
     assert (run.spec.pip, run.spec.store, run.train_steps) == ((), None, 9)
     assert (own, brought) == (True, False)
@@ -245,7 +262,7 @@ def test_a_declaration_that_cannot_be_read_holds_up_no_controller(home: Path) ->
         )
     with taken_back(home) as controller:
         Runs(home, controller._recorder, controller._link).declare_waiting()
-        runs = controller._state.runs
+        runs = controller._state.of(RunState)
         assert "hparams: a text of 5000" in runs["run-2"].reason
         assert [runs[name].phase for name in ("run-1", "run-2", "run-3")] == ["declared", "failed", "declared"]
 
@@ -488,7 +505,7 @@ def test_a_cluster_whose_journal_was_removed_is_what_it_was(home: Path) -> None:
     before = client.Cluster("one").state
     (home / "journal.jsonl").unlink()
     state = client.Cluster("one").state
-    assert (state.vms, state.runs, state.seat) == (before.vms, before.runs, "ps-0")
+    assert (state.vms, state.of(RunState), state.seat) == (before.vms, before.of(RunState), "ps-0")
     assert client.Cluster("one").cost().total > 0
     assert waiting(home, state, "run") == []
 
@@ -508,10 +525,10 @@ def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothi
         state = controller._state
     assert bill(state, time.time()).total == pytest.approx(SPEC.most_hourly / 2, rel=0.01)
     assert f"its bill begins with ${SPEC.most_hourly / 2:.2f}" in state.trouble
-    assert (state.runs["run-1"].phase, state.jobs["job-1"].phase) == ("failed", "failed")
+    assert (state.of(RunState)["run-1"].phase, state.of(JobState)["job-1"].phase) == ("failed", "failed")
     assert not state.active_run
     assert not state.active_jobs
-    assert "was removed" in state.jobs["job-1"].reason
+    assert "was removed" in state.of(JobState)["job-1"].reason
 
 
 @pytest.mark.parametrize("other", [True, False])

@@ -22,7 +22,7 @@ from transient_magics.controller.placement.copies import Copies
 from transient_magics.controller.placement.homecoming import Homecoming
 from transient_magics.controller.tasks import Tasks
 from transient_magics.errors import AgreementError, ConnectionLostError
-from transient_magics.journal import ClusterState, Event, events, fold
+from transient_magics.journal import ClusterState, Event, RunState, events, fold
 from transient_magics.journal.declared import declared_run
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
@@ -347,4 +347,4 @@ async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_pa
             host.hears(each)
         await home.bring_all(Copies(cast("Any", Storage()), "gs://mine/afar"))
     assert (here / layout.METRICS).read_text(encoding="utf-8") == "whole\n"
-    assert declared_run(directory, host.state.runs[trial]).spec.params == {"lr": 0.1}
+    assert declared_run(directory, host.state.of(RunState)[trial]).spec.params == {"lr": 0.1}

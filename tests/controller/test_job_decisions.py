@@ -14,7 +14,7 @@ from transient_magics.client.declaring import specify
 from transient_magics.controller.decisions.core import Situation, idle_seconds
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.errors import JournalError
-from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
+from transient_magics.journal import ClusterState, Event, JobState, bill, events, fold, replay
 from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.run import RunSpec
 from transient_magics.spec import WORKER
@@ -89,7 +89,7 @@ class Cluster:
         return made
 
     def job(self, name: str = "job-1") -> Any:
-        return self.state.jobs[name]
+        return self.state.of(JobState)[name]
 
     def start(self, vm: str, name: str = "job-1") -> None:
         job = self.job(name)
@@ -383,8 +383,8 @@ def test_whatever_happens_no_revocation_is_a_failure_all_ends_and_costs_sum_to_t
         job = cluster.job()
         mine = [vm for vm in job.vms if cluster.state.vms[vm].living and vm not in job.exits]
         vm = mine[which % len(mine)] if mine else ""
-        if what == "declare" and len(cluster.state.jobs) < 4:
-            cluster.declare(f"more-{len(cluster.state.jobs)}")
+        if what == "declare" and len(cluster.state.of(JobState)) < 4:
+            cluster.declare(f"more-{len(cluster.state.of(JobState))}")
         elif what == "stop" and not job.over and not job.stop and which == 0:
             cluster.record(events.JobStopping(job="job-1", reason="stopped by the user"))
         elif what == "again":
@@ -402,7 +402,7 @@ def test_whatever_happens_no_revocation_is_a_failure_all_ends_and_costs_sum_to_t
                 cluster.exit(vm, what == "fail", noticed=leaves)
         cluster.look()
         owners = cluster.state.leases
-        assert set(owners.values()) <= {each.name for each in cluster.state.jobs.values()}
+        assert set(owners.values()) <= {each.name for each in cluster.state.of(JobState).values()}
         for each in cluster.state.active_jobs:
             had = sum(name == each.name for name in owners.values())
             assert had in (0, each.spec.workers), "all that it wants, or none"

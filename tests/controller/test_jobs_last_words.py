@@ -23,7 +23,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
 from transient_magics.controller.works import Tick
-from transient_magics.journal import ClusterState, Event, events, fold
+from transient_magics.journal import ClusterState, Event, JobState, events, fold
 from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.agent_commands import Begin, End
 from transient_magics.protocol.job import JobSpec
@@ -123,7 +123,7 @@ def conducted(tmp_path: Path) -> Conducted:
             jobs = Jobs(directory, cast("Recorder", journal), lambda _: link)
             async with asyncio.timeout(60), asyncio.TaskGroup() as group:
                 tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
-                while not journal.state.jobs["job-1"].exits:
+                while not journal.state.of(JobState)["job-1"].exits:
                     jobs.tick(Tick(tasks, time.time(), dict))
                     await asyncio.sleep(0.05)
                 tasks.cancel_all()
@@ -199,8 +199,8 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     there.mkdir(parents=True)
     (directory / layout.JOBS / "job-1" / layout.OUTPUT).mkdir(parents=True)
     (there / layout.job_events(1)).write_text("what nobody reads\n" * 100, encoding="utf-8")
-    told = await told_to_the_vm(tmp_path, journal, lambda _: journal.state.jobs["job-1"].over)
-    job = journal.state.jobs["job-1"]
+    told = await told_to_the_vm(tmp_path, journal, lambda _: journal.state.of(JobState)["job-1"].over)
+    job = journal.state.of(JobState)["job-1"]
     assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
     assert End(kind="job", work="job-1", attempt=1) in told
 
@@ -280,11 +280,11 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     monkeypatch.setattr(journal, "note", lambda _, what: notes.append(what))
 
     def room(_: Path) -> int:
-        assert not journal.state.jobs["job-1"].exits
+        assert not journal.state.of(JobState)["job-1"].exits
         return packed.bytes if len(notes) == 3 else 0
 
     monkeypatch.setattr(artifacts, "room", room)
-    await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.jobs["job-1"].exits))
+    await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.of(JobState)["job-1"].exits))
     assert len(set(notes[:3])) == 1, "it says the same as long as it is so"
     assert notes[0].startswith("The folder of job-1 is not here yet: this machine's disk has no room for ")
     assert notes[0].endswith("Free some of it.")
@@ -317,7 +317,7 @@ async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_it
     lines.append({"kind": "job.exited", **line, **exited})
     (there / layout.job_events(1)).write_text("".join(f"{json.dumps(values)}\n" for values in lines), encoding="utf-8")
 
-    await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.jobs["job-1"].exits))
+    await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.of(JobState)["job-1"].exits))
     brought = [event.number for event in journal.recorded if isinstance(event, events.JobKept)]
     assert brought == [1, 2], "the first one before its lines are read again"
     assert [path.name for path in (here / layout.KEPT).iterdir()] == [layout.archive(2)]
@@ -371,11 +371,11 @@ async def kept_of(tmp_path: Path, ranks: list[Rank]) -> dict[str, str]:
         jobs = Jobs(tmp_path / "here", cast("Recorder", journal), lambda vm: cast("Link", links[vm]))
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
-            while len(journal.state.jobs["job-1"].exits) < len(ranks):
+            while len(journal.state.of(JobState)["job-1"].exits) < len(ranks):
                 jobs.tick(Tick(tasks, time.time(), dict))
                 await asyncio.sleep(0.05)
             tasks.cancel_all()
-    kept = journal.state.jobs["job-1"].kept
+    kept = journal.state.of(JobState)["job-1"].kept
     assert kept
     archives_here = list((here / layout.KEPT).iterdir())
     assert [path.name for path in archives_here] == [layout.archive(kept.number)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from transient_magics.controller.decisions.admission import GB, Need, Server, shortage
 from transient_magics.controller.decisions.ledger import AHEAD_SECONDS, MOST_MADE, Leases, leases, to_check
 from transient_magics.errors import DeclarationError, JournalError
-from transient_magics.journal import ClusterState, RunState, VmState, events, fold, unknown_run
+from transient_magics.journal import ClusterState, RunState, VmState, Works, events, fold, unknown_run
 from transient_magics.journal.events import MOST_RUNS
 from transient_magics.journal.state import WorkerState
 from transient_magics.protocol.machines import parse_machines
@@ -37,7 +37,7 @@ def cluster(*runs: RunState, states: str = "") -> ClusterState:
         for slot, state in enumerate(states)
         if state in words
     }
-    return ClusterState(vms=vms, runs={each.name: each for each in runs})
+    return ClusterState(vms=vms, works=Works(runs))
 
 
 def sized(name: str, gigabytes: float, least: int = 1) -> RunState:
@@ -59,8 +59,8 @@ def made(state: ClusterState, name: str) -> ClusterState:
 def ending(state: ClusterState, name: str, seconds: float) -> ClusterState:
     """The run will have its steps in so many seconds, as it was told at 0."""
     worker = {"w": WorkerState("w", 0, 0.0)}
-    told = replace(state.runs[name], series=((0.0, 0, None, 9 / seconds),), workers=worker)
-    return replace(state, runs={**state.runs, name: told})
+    told = replace(state.of(RunState)[name], series=((0.0, 0, None, 9 / seconds),), workers=worker)
+    return replace(state, works=state.works.with_work(told))
 
 
 def after(state: ClusterState, slots: int, room: Server = ANY, now: float = 0.0) -> ClusterState:
@@ -72,7 +72,7 @@ def after(state: ClusterState, slots: int, room: Server = ANY, now: float = 0.0)
 
 
 def over(state: ClusterState, name: str) -> ClusterState:
-    return replace(state, runs={**state.runs, name: replace(state.runs[name], phase="finished")})
+    return replace(state, works=state.works.with_work(replace(state.of(RunState)[name], phase="finished")))
 
 
 def shares(state: ClusterState) -> dict[str, int]:
@@ -108,7 +108,7 @@ def test_a_run_takes_the_workers_that_are_ready_and_keeps_its_places_whoever_is_
 def test_what_is_left_goes_to_whoever_takes_more_and_comes_back_when_another_begins() -> None:
     state = after(cluster(run("a", 1, 4), states="rrrr"), 4)
     assert shares(state) == {"a": 4}
-    state = after(replace(state, runs={**state.runs, "b": run("b", 2)}), 4)
+    state = after(replace(state, works=state.works.with_work(run("b", 2))), 4)
     assert shares(state) == {"a": 2, "b": 2}
     kept = [slot for slot, name in state.leases.items() if name == "a"]
     state = after(over(state, "b"), 4)
@@ -136,7 +136,7 @@ def test_a_run_that_does_not_fit_on_the_parameter_server_is_held_until_it_does()
         "memory",
         "a parameter server has 10.0 GB of memory for runs, a takes 4.0 GB of it, this one needs about 9.0 GB",
     )
-    measured = replace(state, runs={**state.runs, "a": replace(state.runs["a"], server_bytes=5 * GB)})
+    measured = replace(state, works=state.works.with_work(replace(state.of(RunState)["a"], server_bytes=5 * GB)))
     assert after(measured, 4, ROOM).held == state.held, "told once, whatever is measured meanwhile"
     state = after(over(state, "a"), 4, ROOM)
     assert (list(state.ports), list(state.held)) == (["b", "c"], [])
@@ -263,7 +263,7 @@ def test_a_run_is_checked_before_it_begins_beside_another() -> None:
     state = after(cluster(first, second), 2)
     assert (list(state.ports), state.held["b"][0]) == (["a"], "check"), "alone at once, to be checked beside its start"
     assert [each and each.name for each in (to_check(state), to_check(cluster()))] == ["b", None]
-    behind = after(replace(state, runs={**state.runs, "c": run("c", 1)}), 3)
+    behind = after(replace(state, works=state.works.with_work(run("c", 1))), 3)
     assert "c" not in behind.ports, "nobody passes it before its size is known"
     checked = fold(state, events.TrainChecked(run="b", parameters=10))
     assert list(after(checked, 2).ports) == ["a", "b"]
@@ -291,7 +291,7 @@ def test_a_run_that_waits_is_moved_before_others_that_wait() -> None:
     state = fold(state, events.TrainMoved(run="d"))
     assert [each.name for each in state.turns] == ["a", "d", "b", "c"]
     state = fold(state, events.TrainMoved(run="b", before="d"))
-    state = replace(state, runs={**state.runs, "e": run("e", 4)})
+    state = replace(state, works=state.works.with_work(run("e", 4)))
     assert [each.name for each in state.queue] == ["b", "d", "c", "e"]
     assert list(after(over(state, "a"), 4).ports) == ["b"]
     for wrong in (events.TrainMoved(run="a"), events.TrainMoved(run="x"), events.TrainMoved(run="b", before="a")):
@@ -337,31 +337,31 @@ def test_every_run_begins_and_has_its_least_whatever_happens(
         elif what == "move" and state.queue:
             state = fold(state, events.TrainMoved(run=state.queue[which % len(state.queue)].name))
         elif what == "measure" and going:
-            grown = replace(state.runs[name := going[which % len(going)]], server_bytes=which * GB)
-            state = replace(state, runs={**state.runs, name: grown})
+            grown = replace(state.of(RunState)[going[which % len(going)]], server_bytes=which * GB)
+            state = replace(state, works=state.works.with_work(grown))
         state = after(state, slots, ROOM)
         known = Leases(state.ports, state.leases, state.held, state.ahead)
         assert leases(state, dict.fromkeys(range(slots), "k80"), ROOM) == known, "nothing is moved twice"
         check(before, state, slots, resized=what == "resize")
         check_room(before, state)
-    assert all(each.over for each in state.runs.values()), "each has begun and has had its end"
+    assert all(each.over for each in state.of(RunState).values()), "each has begun and has had its end"
 
 
 def check(before: ClusterState, state: ClusterState, slots: int, *, resized: bool) -> None:
     had, has = shares(before), shares(state)
     assert set(state.leases) <= set(range(slots))
     assert len(set(state.ports.values())) == len(state.ports) <= MOST_RUNS
-    training = [name for name in state.ports if not state.runs[name].made]
-    leasts = {name: min(state.runs[name].spec.least_workers or slots, slots) for name in training}
+    training = [name for name in state.ports if not state.of(RunState)[name].made]
+    leasts = {name: min(state.of(RunState)[name].spec.least_workers or slots, slots) for name in training}
     for name, many in has.items():
-        assert not state.runs[name].over
+        assert not state.of(RunState)[name].over
         if name not in training:
             assert not many, "whoever has its steps needs nobody"
             continue
-        assert many <= min(state.runs[name].spec.most_workers or slots, slots)
+        assert many <= min(state.of(RunState)[name].spec.most_workers or slots, slots)
         assert resized or sum(leasts.values()) > slots or many >= leasts[name]
     if free := slots - len(state.leases):
-        most = {name: min(state.runs[name].spec.most_workers or slots, slots) for name in training}
+        most = {name: min(state.of(RunState)[name].spec.most_workers or slots, slots) for name in training}
         ahead = {name for name in training if not has[name] and leasts[name] > free}
         assert all(has[name] == most[name] for name in {*training} - ahead), (
             f"{free} are idle, somebody would take them"
@@ -369,18 +369,18 @@ def check(before: ClusterState, state: ClusterState, slots: int, *, resized: boo
     for slot, name in before.leases.items():
         if slot < slots and name in training and state.leases.get(slot) != name:
             assert has[name] < had[name], "a place changes hands only where its run had too many"
-    assert any(not each.over for each in state.runs.values()) == bool(state.ports), "somebody goes on"
+    assert any(not each.over for each in state.of(RunState).values()) == bool(state.ports), "somebody goes on"
     assert {*state.ahead.values()} <= {name for name in training if not has[name]}, "who has workers waits for none"
     assert set(state.ahead) <= set(range(slots))
 
 
 def check_room(before: ClusterState, state: ClusterState) -> None:
     new = [name for name in state.ports if name not in before.ports]
-    assert set(before.ports) - {name for name in before.ports if state.runs[name].over} <= set(state.ports), (
+    assert set(before.ports) - {name for name in before.ports if state.of(RunState)[name].over} <= set(state.ports), (
         "none stops"
     )
     if new and len(state.ports) > 1:
-        assert sum(state.runs[name].server_bytes or GB for name in state.ports) <= ROOM.memory
+        assert sum(state.of(RunState)[name].server_bytes or GB for name in state.ports) <= ROOM.memory
     queue = [each.name for each in state.queue]
     assert set(state.held) <= set(queue[:1]), "whoever waits longest is the one that is held"
 
@@ -424,9 +424,9 @@ def test_a_run_with_named_machines_takes_these_and_whoever_has_too_many_leaves_t
     gpus = "k80", "p100", "k80", "p100"
     state = after_mixed(cluster(run("any", 2, 4)), gpus)
     assert has(state, gpus, "any") == {"k80": 2, "p100": 2}
-    state = after_mixed(replace(state, runs={**state.runs, "b": named("b", "p100x2")}), gpus)
+    state = after_mixed(replace(state, works=state.works.with_work(named("b", "p100x2"))), gpus)
     assert (has(state, gpus, "any"), has(state, gpus, "b")) == ({"k80": 2}, {"p100": 2})
-    state = after_mixed(replace(state, runs={**state.runs, "c": named("c", "k80x1")}), gpus)
+    state = after_mixed(replace(state, works=state.works.with_work(named("c", "k80x1"))), gpus)
     assert [each.name for each in state.queue] == ["c"], "any keeps its two, which are all K80s now"
     state = after_mixed(over(state, "b"), gpus)
     assert (has(state, gpus, "any").total(), has(state, gpus, "c")) == (3, {"k80": 1}), "with more, it can leave one"
@@ -467,7 +467,7 @@ def test_leases_by_gpu_never_take_another_and_every_run_begins(
             gpus = MIXED[: 1 + which % 6]
         state = after_mixed(state, gpus)
         for name in state.ports:
-            each = state.runs[name]
+            each = state.of(RunState)[name]
             theirs = has(state, gpus, name)
             if each.spec.machines:
                 wanted = Counter(parse_machines(each.spec.machines))
@@ -476,9 +476,9 @@ def test_leases_by_gpu_never_take_another_and_every_run_begins(
                 assert not theirs or not new or theirs == wanted, "all of them, or none yet"
             elif not each.made:
                 assert theirs.total() <= each.spec.most_workers
-    held = [each.name for each in state.runs.values() if not each.over]
+    held = [each.name for each in state.of(RunState).values() if not each.over]
     for name in held:
-        machines = parse_machines(state.runs[name].spec.machines)
+        machines = parse_machines(state.of(RunState)[name].spec.machines)
         assert any(count > Counter(gpus)[gpu] for gpu, count in machines.items()), f"{name} could have begun"
 
 
@@ -501,7 +501,7 @@ def test_the_head_begins_as_early_as_if_nobody_had_begun_before_it(leasts: list[
     alone = after(cluster(*[each for each in runs if each not in behind]), slots)
     for which in order:  # of those that were declared before it, until it begins
         if which < runs.index(head):
-            state, alone = (after(over(each, f"r{which}"), slots) if f"r{which}" in each.runs else each
+            state, alone = (after(over(each, f"r{which}"), slots) if f"r{which}" in each.of(RunState) else each
                             for each in (state, alone))  # fmt: skip
             assert (head.name in state.ports) == (head.name in alone.ports)
 

@@ -15,7 +15,7 @@ from transient_magics.client import commands
 from transient_magics.client.declaring import with_preparation
 from transient_magics.controller.decisions.core import DeleteVm, RequestVm
 from transient_magics.controller.decisions.preparation import NOBODY, WAITS, Scaled, count, scaled
-from transient_magics.journal import Journal, events
+from transient_magics.journal import Journal, RunState, events
 from transient_magics.journal.cost import costs
 from transient_magics.protocol.cluster_commands import Command
 from transient_magics.protocol.machines import parse_preparation, preparation_or_none
@@ -69,7 +69,7 @@ class Prepared(Story):
         for vm in self.state.living:
             if vm.state == "requested":
                 self.happens(events.VmRunning(vm=vm.name, address="10.0.0.9"), events.VmReady(vm=vm.name))
-        return [*self.state.runs["run-1"].preparation.slots]
+        return [*self.state.of(RunState)["run-1"].preparation.slots]
 
     def waits(self, share: float, times: int) -> Prepared:
         self.after(20)
@@ -95,7 +95,7 @@ def test_runs_share_the_vms_that_the_cluster_may_have_and_each_has_one() -> None
     )
     assert story.scale() == [0, 1, 2]
     story.scale()
-    assert story.state.runs["run-2"].preparation.slots == (4,)
+    assert story.state.of(RunState)["run-2"].preparation.slots == (4,)
     story.waits(0.5, 9)
     assert story.scale() == [0, 1, 2], "there is no room for more"
     assert len(story.preparing) == 4

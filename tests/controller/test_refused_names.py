@@ -44,7 +44,7 @@ def test_work_whose_name_other_work_has_is_refused(
     recorder.record(DECLARED[there]("night"))
     with pytest.raises(NameTakenError, match=rf"^lab has a {KINDS[there]} night already\. Choose another --name\.$"):
         controller._works[new].declare("night")
-    assert recorder.state.work == {"night": there}
+    assert recorder.state.kind_by_name == {"night": there}
 
 
 def test_a_waiting_run_whose_name_is_taken_is_reported_and_never_fails_other_work(
@@ -56,7 +56,7 @@ def test_a_waiting_run_whose_name_is_taken_is_reported_and_never_fails_other_wor
     (folder / layout.RUN).write_text(json.dumps({"train_steps": 1}), encoding="utf-8")
     controller._works["run"].declare_waiting()
     assert "lab has a job night already" in recorder.trouble
-    assert recorder.state.work == {"night": "job"}
+    assert recorder.state.kind_by_name == {"night": "job"}
     assert not [event for event in read(tmp_path / layout.JOURNAL) if event.kind.startswith("train.")]
 
 

@@ -33,7 +33,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.owner import OWNER
-from transient_magics.journal import Event, Journal, events, replay
+from transient_magics.journal import Event, Journal, RunState, events, replay
 from transient_magics.journal.declared import agree
 from transient_magics.protocol import layout
 from transient_magics.remote import generate_key
@@ -145,7 +145,7 @@ async def sent(case: Case, directory: Path) -> list[dict[str, Any]]:
     state = replay([replace(event, time=int(spec.declared_at * 1e9)) for event in happened])
     assert state.spec
     agree(directory, state.spec)
-    for run in state.runs.values():
+    for run in state.of(RunState).values():
         (directory / layout.RUNS / run.name).mkdir(parents=True)
         (directory / layout.RUNS / run.name / layout.RUN).write_text(json.dumps(run.spec.to_dict()), encoding="utf-8")
     decisions = decide(Situation(spec.declared_at, state))

@@ -16,7 +16,7 @@ from hypothesis import strategies as some
 from tests.controller.test_ledger import ROOM, after, cluster, ending, made, over, run, sized
 from transient_magics.controller.decisions.ledger import AHEAD_SECONDS, has_place, leases
 from transient_magics.controller.tasks import Tasks
-from transient_magics.journal import ClusterState, RunState, StudyState, TrialState, events, fold
+from transient_magics.journal import ClusterState, RunState, StudyState, TrialState, Works, events, fold
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec.cluster import place, slot_of
@@ -34,7 +34,7 @@ def trial(name: str, per_vm: int = 2, study: str = "s") -> RunState:
 
 
 def with_run(state: ClusterState, each: RunState) -> ClusterState:
-    return replace(state, runs={**state.runs, each.name: each})
+    return replace(state, works=state.works.with_work(each))
 
 
 def on_vms(state: ClusterState) -> dict[int, list[str]]:
@@ -97,17 +97,18 @@ def _study(name: str, per_vm: int, *runs: str, trials: int = 9) -> StudyState:
 
 def _asks(state: ClusterState, name: str, slots: int) -> bool:
     return any(
-        isinstance(each, Ask) for each in decide(state.studies[name], state, dict.fromkeys(range(slots), "k80"), 0)
+        isinstance(each, Ask)
+        for each in decide(state.of(StudyState)[name], state, dict.fromkeys(range(slots), "k80"), 0)
     )
 
 
 def test_a_study_has_as_many_trials_under_way_as_have_places() -> None:
-    state = replace(cluster(states="r"), phase="ready", studies={"s": _study("s", 3)})
+    state = replace(cluster(states="r"), phase="ready", works=Works([_study("s", 3)]))
     names: list[str] = []
     while _asks(state, "s", 1):
         names.append(f"s-{len(names)}")
         state = after(with_run(state, trial(names[-1], 3)), 1)
-        state = replace(state, studies={"s": _study("s", 3, *names)})
+        state = replace(state, works=state.works.with_work(_study("s", 3, *names)))
     assert on_vms(state) == {0: ["s-0", "s-1", "s-2"]}
     waiting = with_run(over(state, "s-1"), run("own", 1))
     assert not _asks(waiting, "s", 1), "a run that waits comes next"
@@ -115,12 +116,14 @@ def test_a_study_has_as_many_trials_under_way_as_have_places() -> None:
 
 def test_two_studies_share_a_cluster_in_turns() -> None:
     state = replace(cluster(*map(trial, "ab"), states="r"), phase="ready")
-    both = {"s": _study("s", 2, "a", "b"), "t": _study("t", 2)}
-    state = over(replace(after(state, 1), studies=both), "a")
+    first = _study("s", 2, "a", "b")
+    second = _study("t", 2)
+    state = after(state, 1)
+    state = over(replace(state, works=state.works.with_work(first, second)), "a")
     assert not any(_asks(state, name, 1) for name in "st"), "its VM comes free for the other"
     assert _asks(after(over(state, "b"), 1), "t", 1)
-    alone = replace(state, studies={"s": both["s"], "t": replace(both["t"], stopping_at=1.0)})
-    assert has_place(alone.studies["s"], alone, 0)
+    alone = replace(state, works=state.works.with_work(replace(second, stopping_at=1.0)))
+    assert has_place(alone.of(StudyState)["s"], alone, 0)
 
 
 _ACTS = some.tuples(
@@ -155,19 +158,19 @@ def test_no_place_has_two_owners_and_a_vm_only_trials_of_one_study(
         settled = after(after(state, slots, ROOM), slots, ROOM)
         assert leases(settled, dict.fromkeys(range(slots), "k80"), ROOM, 0.0).workers == settled.leases, "it settles"
         state = settled
-    assert all(each.over for each in state.runs.values()), "each has begun and has had its end"
+    assert all(each.over for each in state.of(RunState).values()), "each has begun and has had its end"
 
 
 def _check(before: ClusterState, state: ClusterState, slots: int, per_vm: int) -> None:
     assert {*map(slot_of, state.leases)} <= {*range(slots)}
-    trials = Counter(name for name in state.leases.values() if state.runs[name].spec.per_vm > 1)
+    trials = Counter(name for name in state.leases.values() if state.of(RunState)[name].spec.per_vm > 1)
     assert set(trials.values()) <= {1}, "a trial has one place"
     for slot, names in on_vms(state).items():
         assert len(names) <= per_vm
-        assert len(names) == 1 or len({state.runs[name].spec.study for name in names} - {""}) == 1
-        assert len(names) == 1 or all(state.runs[name].spec.per_vm > 1 for name in names)
+        assert len(names) == 1 or len({state.of(RunState)[name].spec.study for name in names} - {""}) == 1
+        assert len(names) == 1 or all(state.of(RunState)[name].spec.per_vm > 1 for name in names)
         for name in on_vms(before).get(slot, ()):
-            if state.runs[name].spec.per_vm > 1 and name in state.leases.values():
+            if state.of(RunState)[name].spec.per_vm > 1 and name in state.leases.values():
                 assert name in names, "whoever has a place keeps it"
 
 
@@ -219,8 +222,8 @@ async def test_two_trials_on_one_vm_are_traced_at_the_same_time(
         return name
 
     monkeypatch.setattr(conduct, "bring", bring)
-    runs = {name: SimpleNamespace(name=name, workers={"worker-0": None}) for name in ("s-0", "s-1")}
-    recorder = SimpleNamespace(state=ClusterState(runs=cast("Any", runs)), record=lambda event: True)
+    runs = {name: SimpleNamespace(name=name, kind="run", workers={"worker-0": None}) for name in ("s-0", "s-1")}
+    recorder = SimpleNamespace(state=ClusterState(works=Works(cast("Any", runs.values()))), record=lambda event: True)
     fleet = SimpleNamespace(link=lambda vm: SimpleNamespace(connection=connection))
     conducted = Runs(tmp_path, cast("Any", recorder), fleet.link)
     async with asyncio.TaskGroup() as group:

@@ -26,7 +26,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
 from transient_magics.errors import UnknownWorkError
-from transient_magics.journal import ClusterState, Event, Journal, events, fold, read, replay
+from transient_magics.journal import ClusterState, Event, Journal, RunState, StudyState, events, fold, read, replay
 from transient_magics.journal.declared import run_folder, waiting
 from transient_magics.protocol import layout
 from transient_magics.protocol.machines import parse_machines
@@ -71,10 +71,10 @@ class Simulated:
 
     @property
     def study(self) -> Any:
-        return self.state.studies["s"]
+        return self.state.of(StudyState)["s"]
 
     def look(self) -> list[Any]:
-        pruned = self.twin.catch_up(self.study, self.state.runs) if self.twin else ()
+        pruned = self.twin.catch_up(self.study, self.state.of(RunState)) if self.twin else ()
         decisions = decide(self.study, self.state, self.slots, self.time, pruned)
         for decision in decisions:
             match decision:
@@ -93,7 +93,7 @@ class Simulated:
                     spec = self.spec.run_of(trial, repeat, self.study.trials[trial].params)
                     self.record(events.TrainDeclared(run=spec.name, spec=spec.without_token()))
                 case StopRun(run):
-                    self.record(events.TrainFinished(run=run, step=self.state.runs[run].step, stopped=True))
+                    self.record(events.TrainFinished(run=run, step=self.state.of(RunState)[run].step, stopped=True))
         return decisions
 
     def point(self, trial: int) -> dict[str, Value]:
@@ -110,7 +110,7 @@ class Simulated:
         workers = {str(place): name for name, place in ports.items()}
         self.record(events.ClusterLeased(ports=ports, workers=workers))
         for name in ports:
-            run = self.state.runs[name]
+            run = self.state.of(RunState)[name]
             at = run.step + 10
             accuracy = self.accuracy(dict(self.study.trials[run.spec.trial].params), at)
             if not run.step:
@@ -170,7 +170,7 @@ def test_what_optuna_is_told_is_what_the_journal_says_also_after_a_controllers_d
     trials = there.study.trials
     assert list(trials) == list(range(24)), "every number once"
     again = Twin(spec)
-    again.catch_up(there.study, there.state.runs)
+    again.catch_up(there.study, there.state.of(RunState))
     told = {each.number: (each.params, each.state.name, each.value) for each in again.study.trials}
     names = {"complete": "COMPLETE", "pruned": "PRUNED"}
     assert told == {
@@ -180,16 +180,16 @@ def test_what_optuna_is_told_is_what_the_journal_says_also_after_a_controllers_d
     pruned = [each for each in trials.values() if each.state == "pruned"]
     assert bool(pruned) == (pruner != "none")
     for each in pruned:
-        assert there.state.runs[each.runs[0]].step < 100, "its worker is free"
+        assert there.state.of(RunState)[each.runs[0]].step < 100, "its worker is free"
         assert "pruned at step" in each.reason
 
 
 def test_a_trial_whose_steps_are_made_is_not_pruned_by_what_was_measured_before() -> None:
     spec = study(pruner="median")
     there = Simulated(spec, rate)
-    while there.look() or there.state.runs["s-0"].step < 20:
+    while there.look() or there.state.of(RunState)["s-0"].step < 20:
         there.step()
-    trial, run = there.study.trials[0], there.state.runs["s-0"]
+    trial, run = there.study.trials[0], there.state.of(RunState)["s-0"]
     (told,) = decide(there.study, there.state, there.slots, there.time, {0})
     assert told == Tell(0, "pruned", run.metrics["accuracy"], f"pruned at step {run.step}")
     there.record(events.TrainMade(run="s-0", step=100))
@@ -208,10 +208,14 @@ def test_an_objective_that_is_never_measured_ends_the_study_and_says_what_is() -
 
 def test_points_that_fail_at_once_do_not_end_a_study_of_which_another_trains_on() -> None:
     there = Simulated(study(), rate, places=4)
-    while there.look() or not there.state.runs or min(run.step for run in there.state.runs.values()) < 20:
+    while (
+        there.look() or not there.state.of(RunState) or min(run.step for run in there.state.of(RunState).values()) < 20
+    ):
         there.step()
     for run in ("s-1", "s-2", "s-3"):
-        there.record(events.TrainFailed(run=run, step=there.state.runs[run].step, reason="its loss is no number"))
+        there.record(
+            events.TrainFailed(run=run, step=there.state.of(RunState)[run].step, reason="its loss is no number")
+        )
     there.record(events.TrainProgress(run="s-0", step=99, loss=1.0, steps_per_second=1.0))
     there.look()
     assert there.study.trials[3].state == "failed"
@@ -225,9 +229,11 @@ def test_points_that_fail_at_once_do_not_end_a_study_of_which_another_trains_on(
 
 def test_a_limit_in_the_middle_stops_what_trains_and_waits_for_the_last_evaluation_of_what_is_made() -> None:
     there = Simulated(study(repeat=2, trials=2), rate, places=4)
-    while there.look() or not there.state.runs or min(run.step for run in there.state.runs.values()) < 20:
+    while (
+        there.look() or not there.state.of(RunState) or min(run.step for run in there.state.of(RunState).values()) < 20
+    ):
         there.step()
-    assert list(there.state.runs) == ["s-0-0", "s-0-1", "s-1-0", "s-1-1"]
+    assert list(there.state.of(RunState)) == ["s-0-0", "s-0-1", "s-1-0", "s-1-1"]
     for run in ("s-0-0", "s-0-1", "s-1-0"):
         there.record(events.TrainMade(run=run, step=100))
     there.record(events.StudyEnded(study="s", reason="its limit of $1 is spent"))
@@ -283,7 +289,7 @@ def test_each_point_is_repeated_with_its_seeds_and_told_as_their_mean() -> None:
     there.accuracy = lambda params, step: next(values)
     values = iter(round(0.001 * each, 4) for each in range(1000))
     there.until_over()
-    runs = there.state.runs
+    runs = there.state.of(RunState)
     assert [runs[name].spec.seed for name in there.study.trials[1].runs] == [5, 6, 7]
     for trial in there.study.trials.values():
         assert trial.value == pytest.approx(sum(runs[name].metrics["accuracy"] for name in trial.runs) / 3)
@@ -307,7 +313,7 @@ class Leased(Simulated):
         workers = {str(slot): name for slot, name in held.workers.items()}
         self.record(events.ClusterLeased(ports=held.ports, workers=workers))
         for name in {*held.workers.values()}:
-            run = self.state.runs[name]
+            run = self.state.of(RunState)[name]
             machines = Counter(self.slots[slot] for slot, owner in held.workers.items() if owner == name)
             assert machines == Counter(parse_machines(run.spec.machines)), "exactly those of its configuration"
             assert run.spec.machines == self.study.trials[run.spec.trial].params["on"]
@@ -344,7 +350,7 @@ def test_a_configuration_that_the_cluster_has_no_more_fails_and_the_others_go_on
     first, second = there.study.trials.values()
     assert (first.state, first.reason) == ("failed", "c is k80 now, and holds no k80x2")
     assert (second.params, second.state) == ({"on": "k80x1"}, "complete")
-    assert all(run.over for run in there.state.runs.values())
+    assert all(run.over for run in there.state.of(RunState).values())
 
 
 def test_a_trial_that_fails_is_told_so_and_the_others_go_on_unless_all_of_the_first_fail() -> None:
@@ -417,7 +423,7 @@ def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
     assert Tell(0, "stopped", reason="stopped by the user") in stopped.look()
     stopped.record(events.StudyEnded(study="s", reason="stopped by the user"))
     stopped.until_over()
-    assert all(run.over for run in stopped.state.runs.values())
+    assert all(run.over for run in stopped.state.of(RunState).values())
 
 
 class RecordingStudies(Studies):
@@ -486,7 +492,7 @@ def test_a_trial_that_was_measured_while_no_controller_was_there_is_pruned_by_th
     journal, recorder, studies = hands(tmp_path)
     with journal:
         stops = asyncio.run(settled(studies, recorder, places=6))
-    trials = recorder.state.studies["s"].trials
+    trials = recorder.state.of(StudyState)["s"].trials
     assert [each.state for each in trials.values()] == ["complete"] * 5 + ["pruned"]
     assert stops == [StopRun("s-5", save=False)]
 
@@ -515,7 +521,7 @@ def test_a_trial_is_drawn_where_the_numerics_of_a_sampler_fail_and_the_next_is_p
     with journal:
         studies.declare_waiting()
         asyncio.run(settled(studies, recorder, places=3))
-    trials = recorder.state.studies["s"].trials
+    trials = recorder.state.of(StudyState)["s"].trials
     assert list(trials) == [0, 1, 2]
     assert proposals == [3]
     assert trials[1].params == random_point(spec.dimensions, spec.seed, 1)
@@ -538,12 +544,12 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
         (tmp_path / layout.RUNS).unlink()
         (tmp_path / layout.RUNS).mkdir()
         asyncio.run(settled(studies, recorder, places=2))
-    assert (list(recorder.state.runs), recorder.state.trouble) == (["s-0", "s-1"], "")
+    assert (list(recorder.state.of(RunState)), recorder.state.trouble) == (["s-0", "s-1"], "")
     made = [
         json.loads((run_folder(tmp_path, name) / layout.RUN).read_text(encoding="utf-8")) for name in ("s-0", "s-1")
     ]
     assert [each["params"] for each in made] == [
-        dict(each.params) for each in recorder.state.studies["s"].trials.values()
+        dict(each.params) for each in recorder.state.of(StudyState)["s"].trials.values()
     ]
     assert [each["store"] for each in made] == [run_store(CLUSTER, "s-0"), run_store(CLUSTER, "s-1")]
     assert len({each["token"] for each in made}) == 2
@@ -562,15 +568,15 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
             json.loads((run_folder(tmp_path, "s-1") / layout.RUN).read_text(encoding="utf-8"))["params"]
             == made[1]["params"]
         )
-        assert list(recorder.state.studies["s"].trials) == [0, 1]
+        assert list(recorder.state.of(StudyState)["s"].trials) == [0, 1]
         with pytest.raises(UnknownWorkError, match="Unknown study 't"):
             studies.extend("t", 1, "r1")
         for _ in range(2):  # the second time after a lost answer
             studies.extend("s", 1, "r1")
         studies.extend("s", 1, "r2")
-        assert recorder.state.studies["s"].wanted == 6
+        assert recorder.state.of(StudyState)["s"].wanted == 6
         asyncio.run(studies.stop("s"))
         stops = asyncio.run(settled(studies, recorder, places=2))
     assert {each.run for each in stops} == {"s-0", "s-1"}
     assert all(each.save for each in stops)
-    assert recorder.state.studies["s"].over
+    assert recorder.state.of(StudyState)["s"].over

@@ -35,7 +35,19 @@ from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.machines import requested, vm_request
 from transient_magics.controller.works import Tick
 from transient_magics.errors import JournalError
-from transient_magics.journal import ClusterState, Event, Journal, bill, declared, events, read, replay
+from transient_magics.journal import (
+    ClusterState,
+    Event,
+    JobState,
+    Journal,
+    RunState,
+    StudyState,
+    bill,
+    declared,
+    events,
+    read,
+    replay,
+)
 from transient_magics.panels.snapshot.view import view
 from transient_magics.panels.twin.panel import html
 from transient_magics.protocol import events as registry
@@ -355,7 +367,7 @@ def stands(written: Sequence[Event]) -> None:
 
 
 def trials_are_declared(state: ClusterState, directory: Path) -> None:
-    for study in state.studies.values():
+    for study in state.of(StudyState).values():
         assert study.spec == STUDY
         assert study.wanted == 3
         assert all(STUDY.tries(trial.params) for trial in study.trials.values())
@@ -530,7 +542,7 @@ def test_trials_of_a_vm_count_if_they_are_in_the_space() -> None:
         with folder() as directory:
             history(directory, [good, told, evil])
             with taken_back(directory) as controller:
-                study = controller._state.studies["study-1"]
+                study = controller._state.of(StudyState)["study-1"]
                 assert [(each.value, each.params) for each in study.trials.values()] == [(0.5, PARAMS[0])]
                 assert study.wanted == STUDY.trials
                 assert "does not count: study." in controller._state.trouble
@@ -546,7 +558,7 @@ def test_a_trial_whose_point_follows_from_its_number_has_no_other_point() -> Non
             asked = events.StudyAsked(study="study-2", trial=0, params=params, runs=("study-2-0",))
             history(directory, [events.StudyDeclared(study="study-2", spec={}), asked])
             with taken_back(directory) as controller:
-                assert len(controller._state.studies["study-2"].trials) == trials
+                assert len(controller._state.of(StudyState)["study-2"].trials) == trials
 
 
 def test_a_study_stays_extended_if_this_machines_user_has_asked_for_it() -> None:
@@ -555,7 +567,7 @@ def test_a_study_stays_extended_if_this_machines_user_has_asked_for_it() -> None
         extended = events.StudyExtended(study="study-1", trials=2, request="r1")
         history(directory, [extended, replace(extended, trials=7), extended])
         with taken_back(directory) as controller:
-            assert controller._state.studies["study-1"].wanted == STUDY.trials + 2
+            assert controller._state.of(StudyState)["study-1"].wanted == STUDY.trials + 2
 
 
 def test_a_trial_is_made_again_where_a_vm_has_put_its_own_run_in_its_place() -> None:
@@ -564,7 +576,7 @@ def test_a_trial_is_made_again_where_a_vm_has_put_its_own_run_in_its_place() -> 
         declared.note_brought(directory, "study-1-0")
         history(directory, [events.TrainDeclared(run="study-1-0", spec={"train_steps": 7})])
         with taken_back(directory) as controller:
-            assert "study-1-0" not in controller._state.runs
+            assert "study-1-0" not in controller._state.of(RunState)
             assert not (directory / layout.RUNS / "study-1-0").exists()
             assert not declared.is_brought(directory, "study-1-0")
 
@@ -601,12 +613,12 @@ def test_what_a_controller_on_a_vm_did_by_its_orders_survives() -> None:
         assert state.trouble == ""
         assert state.vms["worker-1"].state == "ready"
         assert state.vms["worker-1"].hourly == PRICE.hourly, "the bill goes by this machine's prices"
-        assert state.runs["run-1"].step == 5
-        assert (state.runs["run-2"].phase, state.runs["run-2"].step) == ("finished", 9)
-        assert state.jobs["job-1"].phase == "finished"
-        assert state.runs["brought"].spec.finish_by == 0.0, "a deadline of another machine rents nothing"
+        assert state.of(RunState)["run-1"].step == 5
+        assert (state.of(RunState)["run-2"].phase, state.of(RunState)["run-2"].step) == ("finished", 9)
+        assert state.of(JobState)["job-1"].phase == "finished"
+        assert state.of(RunState)["brought"].spec.finish_by == 0.0, "a deadline of another machine rents nothing"
         assert state.due is None
-        assert replay(read(path)).runs == state.runs
+        assert replay(read(path)).of(RunState) == state.of(RunState)
 
 
 def test_what_this_machine_decides_after_it_has_taken_the_cluster_back_is_not_sifted_again() -> None:

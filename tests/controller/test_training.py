@@ -19,7 +19,7 @@ from transient_magics.client.text import run_words
 from transient_magics.cloud import BoundedToken
 from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import ConnectionLostError, TrainingError
-from transient_magics.journal import ClusterState, Event, RunState, VmState, events, fold
+from transient_magics.journal import ClusterState, Event, RunState, VmState, Works, events, fold
 from transient_magics.protocol.agent_commands import Assignment, Command
 from transient_magics.protocol.measures.objective import Best
 from transient_magics.protocol.run import RunSpec
@@ -90,7 +90,7 @@ class Conducted:
     ) -> None:
         phase, since = ("running", time.time() - 60) if started else ("declared", 0.0)
         run = RunState("run-1", RunSpec("run-1", 1000, "m", **declared), phase=phase, started_at=since, step=90)
-        self.state = ClusterState(runs={"run-1": run})
+        self.state = ClusterState(works=Works([run]))
         self.history: list[Event] = []
         self.machines: dict[str, Machine] = {}
         folder.mkdir(parents=True)
@@ -193,7 +193,7 @@ async def test_a_stopped_run_ends_with_what_it_saved_last(
 
     machine.asked = saves
     run.on("ps-0", machine)
-    await run.training.stop(lambda: run.state.runs["run-1"])
+    await run.training.stop(lambda: run.state.of(RunState)["run-1"])
     await asyncio.wait_for(run.task, 30)
     ended = run.history[-1]
     assert isinstance(ended, events.TrainFinished)
@@ -208,12 +208,12 @@ async def test_what_a_stopped_run_names_is_there_where_one_checkpoint_is_kept(
     machine.holds_run.set()
     machine.asked = lambda: machine.saves(140, asked=True)
     run.on("ps-0", machine)
-    await run.training.stop(lambda: run.state.runs["run-1"])
+    await run.training.stop(lambda: run.state.of(RunState)["run-1"])
     for path in (machine.run / "checkpoints").iterdir():
         path.unlink()
     machine.saves(150)  # its workers train on until it is over
     await asyncio.wait_for(run.task, 30)
-    assert run.state.runs["run-1"].checkpoint == "checkpoints/model.ckpt-140"
+    assert run.state.of(RunState)["run-1"].checkpoint == "checkpoints/model.ckpt-140"
     assert run.at_home() == {"model.ckpt-140.index"}
 
 
@@ -231,11 +231,11 @@ async def test_what_is_saved_while_a_run_is_stopped_does_not_come_home_where_its
 
     machine.asked = saves
     run.on("ps-0", machine)
-    await asyncio.wait_for(run.training.stop(lambda: run.state.runs["run-1"]), 30)
+    await asyncio.wait_for(run.training.stop(lambda: run.state.of(RunState)["run-1"]), 30)
     await asyncio.wait_for(run.task, 30)
     assert not run.home.exists(), "its chief ships those of steps 160 and 180 as it ends"
     assert not run.trouble
-    ended = run.state.runs["run-1"]
+    ended = run.state.of(RunState)["run-1"]
     assert (ended.phase, ended.shipped_step) == ("finished", 140)
 
 
@@ -248,8 +248,8 @@ async def test_a_stopped_run_without_its_last_checkpoint_says_so(
     machine.saves(80)
     machine.asked = lambda: machine.saves(85)  # that was under way already
     run.on("ps-0", machine)
-    await until(lambda: run.state.runs["run-1"].checkpoint_step == 80)
-    await run.training.stop(lambda: run.state.runs["run-1"])
+    await until(lambda: run.state.of(RunState)["run-1"].checkpoint_step == 80)
+    await run.training.stop(lambda: run.state.of(RunState)["run-1"])
     await asyncio.wait_for(run.task, 30)
     (trouble,) = run.trouble
     assert trouble.startswith("run-1 is stopped at step 90 without a checkpoint of it (")
@@ -269,13 +269,13 @@ async def test_a_run_that_is_stopped_while_it_is_evaluated_has_its_last_checkpoi
     machine.saves(140)
     machine.tells("train.made", step=140)
     run.on("ps-0", machine)
-    await until(lambda: run.state.runs["run-1"].made)
-    await run.training.stop(lambda: run.state.runs["run-1"])
+    await until(lambda: run.state.of(RunState)["run-1"].made)
+    await run.training.stop(lambda: run.state.of(RunState)["run-1"])
     await asyncio.wait_for(run.task, 30)
     ended = run.history[-1]
     assert isinstance(ended, events.TrainFinished)
     assert (ended.step, ended.checkpoint, run.trouble, asked) == (140, "checkpoints/model.ckpt-140", [], [])
-    words = run_words(run.state.runs["run-1"])
+    words = run_words(run.state.of(RunState)["run-1"])
     assert words.startswith("finished at step ")
     assert words.endswith(", stopped before it was evaluated")
 
@@ -287,7 +287,7 @@ async def test_a_run_that_measured_nothing_ends_without_trouble(
     machine.holds_run.set()
     machine.asked = lambda: machine.saves(0, asked=True)
     run.on("ps-0", machine)
-    await run.training.stop(lambda: run.state.runs["run-1"])
+    await run.training.stop(lambda: run.state.of(RunState)["run-1"])
     await asyncio.wait_for(run.task, 30)
     assert not run.trouble
 
@@ -304,7 +304,7 @@ async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come
 
     first.holds_run.clear()  # it is gone, and nobody has noticed yet
     first.saves(120)
-    await until(lambda: run.state.runs["run-1"].checkpoint_step == 120)
+    await until(lambda: run.state.of(RunState)["run-1"].checkpoint_step == 120)
     await first.live.close()
     run.on("ps-1", second)
     second.saves(20)  # from the start, as where the run did not come to it
@@ -320,7 +320,7 @@ async def test_checkpoints_at_home_outlive_the_vm_and_those_of_the_next_one_come
         Checkpoints(second.run / "checkpoints").keep_best(best)
         second.tells("train.best", step=step, metric="accuracy", value=best.value)
         await until(lambda best=best: Checkpoints(run.home).best() == best)
-    assert run.state.runs["run-1"].best.value == 0.4
+    assert run.state.of(RunState)["run-1"].best.value == 0.4
 
 
 async def test_a_checkpoint_whose_copy_home_was_cut_off_comes_anew_as_a_whole(
@@ -349,7 +349,7 @@ async def test_what_the_bucket_does_not_take_comes_home_until_it_takes_some_agai
     machine.holds_run.set()
     machine.saves(20)
     run.on("ps-0", machine)
-    await until(lambda: run.state.runs["run-1"].checkpoint_step == 20)
+    await until(lambda: run.state.of(RunState)["run-1"].checkpoint_step == 20)
     assert not run.home.exists(), "the bucket has it"
     machine.tells("train.unshipped", reason="the VM may not use the bucket")
     await until(lambda: run.home.exists() and run.at_home() == {"model.ckpt-20.index"})
@@ -357,7 +357,7 @@ async def test_what_the_bucket_does_not_take_comes_home_until_it_takes_some_agai
     await until(lambda: run.at_home() == {"model.ckpt-20.index", "model.ckpt-40.index"})
     machine.tells("train.shipped", step=40, path="gs://results/c/run-1/checkpoints/40-ab/model.ckpt-40")
     machine.saves(60)
-    await until(lambda: run.state.runs["run-1"].checkpoint_step == 60)
+    await until(lambda: run.state.of(RunState)["run-1"].checkpoint_step == 60)
     await asyncio.sleep(0.3)
     assert run.at_home() == {"model.ckpt-20.index", "model.ckpt-40.index"}
     run.task.cancel()
@@ -422,7 +422,7 @@ async def test_a_run_is_not_over_before_there_is_room_for_its_last_checkpoint(
     machine.asked = lambda: machine.saves(1000, asked=True)
     run.on("ps-0", machine)
     if stopped:
-        await run.training.stop(lambda: run.state.runs["run-1"])
+        await run.training.stop(lambda: run.state.of(RunState)["run-1"])
     else:
         machine.saves(1000)
         machine.tells("train.finished", step=1000, loss=0.1, seconds=9.0, checkpoint="checkpoints/model.ckpt-1000")
@@ -430,10 +430,10 @@ async def test_a_run_is_not_over_before_there_is_room_for_its_last_checkpoint(
     await until(lambda: [each for each in run.trouble if each.startswith(said)])
     assert len(run.trouble) == 1
     assert run.trouble[0].endswith("Free some of it.")
-    assert not run.state.runs["run-1"].over
+    assert not run.state.of(RunState)["run-1"].over
     monkeypatch.setattr(checkpoint_copy, "room", lambda _: 12)
     await asyncio.wait_for(run.task, 30)
-    assert run.state.runs["run-1"].phase == "finished"
+    assert run.state.of(RunState)["run-1"].phase == "finished"
     assert run.at_home() == {"model.ckpt-1000.index"}
     assert not run.trouble
 
@@ -446,8 +446,8 @@ async def test_a_run_that_nobody_wants_any_more_waits_for_no_room(
     machine.holds_run.set()
     machine.saves(1000)
     run.on("ps-0", machine)
-    await until(lambda: run.state.runs["run-1"].checkpoint_step)
-    await run.training.stop(lambda: run.state.runs["run-1"], save=False)
+    await until(lambda: run.state.of(RunState)["run-1"].checkpoint_step)
+    await run.training.stop(lambda: run.state.of(RunState)["run-1"], save=False)
     await asyncio.wait_for(run.task, 30)
     assert not run.at_home()
 

@@ -23,7 +23,7 @@ from transient_magics.deadlines.outlook import band, end
 from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Market, Seen, zones_for
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.deadlines.world import World
-from transient_magics.journal import Event, events, replay
+from transient_magics.journal import Event, RunState, events, replay
 from transient_magics.journal.deadlines import Block, DeadlineState
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 from transient_magics.works.runs.deadline_situation import seen
@@ -451,14 +451,14 @@ def story(**more: object) -> Told:
 
 def test_the_speed_is_measured_between_reports_in_which_nobody_came_or_went() -> None:
     made = story()
-    known = made.state.runs["run-1"].deadline
+    known = made.state.of(RunState)["run-1"].deadline
     assert known
     assert [(block.seconds, block.steps, block.machines, block.fresh) for block in known.blocks] == [
         (180.0, 720.0, "cpux2", 2)
     ]
     made.happens(events.WorkerLeft(run="run-1", worker="worker-1", number=1, active=1, reason="lost"))
     made.after(10).happens(events.TrainProgress(run="run-1", step=780, steps_per_second=4.0, active=1))
-    after = made.state.runs["run-1"].deadline
+    after = made.state.of(RunState)["run-1"].deadline
     assert after
     assert after.blocks == known.blocks, "what lies across a change tells nothing"
 
@@ -466,7 +466,7 @@ def test_the_speed_is_measured_between_reports_in_which_nobody_came_or_went() ->
 def test_what_was_measured_tells_little_once_a_worker_is_another_machine() -> None:
     made = story()
     made.happens(events.VmMachineChanged(vm="worker-1", machine_type="n1-standard-1", machine_before="n1-standard-4"))
-    known = made.state.runs["run-1"].deadline
+    known = made.state.of(RunState)["run-1"].deadline
     assert known
     assert Speeds(known.blocks, 0.95).least({"cpu": 2}) < 4 * 0.9
 
@@ -474,7 +474,7 @@ def test_what_was_measured_tells_little_once_a_worker_is_another_machine() -> No
 def test_a_journal_that_is_replayed_decides_the_same() -> None:
     made = story()
     again = replay(made.history)
-    sights = [seen(state, state.runs["run-1"], made.now) for state in (made.state, again)]
+    sights = [seen(state, state.of(RunState)["run-1"], made.now) for state in (made.state, again)]
     assert decide(sights[0]) == decide(sights[1])
     assert sights[0].steps == 40_000
     assert sights[0].unsaved == 760
@@ -499,7 +499,7 @@ def test_what_was_acted_is_what_the_cluster_asks_for_and_its_declaration_holds_a
 def test_a_run_that_takes_one_worker_at_most_has_none_beside_it() -> None:
     """Its places are no more, and its worker computes on copies of its own."""
     made = story()
-    run = made.state.runs["run-1"]
+    run = made.state.of(RunState)["run-1"]
     alone = seen(made.state, replace(run, spec=replace(run.spec, most_workers=1)), made.now)
     assert seen(made.state, run, made.now).overlaps
     assert not alone.overlaps
@@ -509,11 +509,11 @@ def test_a_run_that_takes_one_worker_at_most_has_none_beside_it() -> None:
 
 def test_refusals_and_revocations_are_what_the_market_is_known_by() -> None:
     made = story()
-    market = seen(made.state, made.state.runs["run-1"], made.now).market
+    market = seen(made.state, made.state.of(RunState)["run-1"], made.now).market
     assert market.open
     for vm in ("worker-0", "worker-1"):
         made.happens(events.VmRevoked(vm=vm, signal="api"))
-    later = seen(made.state, made.state.runs["run-1"], made.now + 60).market
+    later = seen(made.state, made.state.of(RunState)["run-1"], made.now + 60).market
     assert not later.open
     assert later.age == pytest.approx(60)
 
@@ -521,7 +521,7 @@ def test_refusals_and_revocations_are_what_the_market_is_known_by() -> None:
 def test_a_worker_that_was_stopped_and_started_again_counts_from_its_latest_answer() -> None:
     """For its whole life before that nobody waited: else it takes hours to begin, and the run pays on demand."""
     made = story()
-    known = seen(made.state, made.state.runs["run-1"], made.now)
+    known = seen(made.state, made.state.of(RunState)["run-1"], made.now)
     made.after(3600).happens(
         events.VmMachineAsked(
             vm="worker-1", machine_type="n1-standard-2", hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01, part=0.5,
@@ -532,9 +532,9 @@ def test_a_worker_that_was_stopped_and_started_again_counts_from_its_latest_answ
     ).after(30).happens(events.VmStarted(vm="worker-1", address="10.0.0.1")).after(30).happens(
         events.VmReady(vm="worker-1")
     )  # fmt: skip
-    coming = seen(made.state, made.state.runs["run-1"], made.now + 5)
+    coming = seen(made.state, made.state.of(RunState)["run-1"], made.now + 5)
     made.after(20).happens(events.WorkerJoined(run="run-1", worker="worker-1", number=2, active=2))
-    joined = seen(made.state, made.state.runs["run-1"], made.now)
+    joined = seen(made.state, made.state.of(RunState)["run-1"], made.now)
     assert (coming.start, coming.begin) == (known.start, known.begin)
     assert joined.start == pytest.approx(known.start, abs=20)
     assert joined.begin <= known.begin + 20
@@ -549,14 +549,14 @@ def test_one_on_demand_that_is_stopped_and_started_again_does_not_work_within_a_
     )
     made.happens(events.VmRunning(vm=vm, address="10.0.0.1"), events.VmReady(vm=vm))
     made.happens(events.WorkerJoined(run="run-1", worker=vm, number=2, active=1))
-    assert seen(made.state, made.state.runs["run-1"], made.now).begun == 0
+    assert seen(made.state, made.state.of(RunState)["run-1"], made.now).begun == 0
     made.after(3600).happens(
         events.VmMachineAsked(vm=vm, machine_type="n1-standard-2", hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01,
                               part=0.5, reason="asked by the user"),
         events.WorkerLeft(run="run-1", worker=vm, number=2, active=0, reason="stopped"),
         events.VmStopped(vm=vm, reason="to become n1-standard-2"),
     )  # fmt: skip
-    later = seen(made.state, made.state.runs["run-1"], made.now + 10)
+    later = seen(made.state, made.state.of(RunState)["run-1"], made.now + 10)
     assert later.begun == pytest.approx(later.begin - 10)
 
 
@@ -587,7 +587,7 @@ def test_a_fallback_of_the_cluster_does_not_rent_on_demand_beside_the_deadline()
 
 def test_what_was_waited_for_before_the_run_counts_from_its_start() -> None:
     made = story()
-    run = made.state.runs["run-1"]
+    run = made.state.of(RunState)["run-1"]
     waits = replace(run, spec=replace(run.spec, on_demand_wait=5400.0))
     at_once, later = (seen(made.state, each, made.now) for each in (run, waits))
     assert later.begin == pytest.approx(at_once.begin + 5400.0)
@@ -599,7 +599,9 @@ def test_what_was_waited_for_before_the_run_counts_from_its_start() -> None:
 
 def test_workers_are_in_the_zones_that_were_named() -> None:
     made = story()
-    run = replace(made.state.runs["run-1"], spec=replace(made.state.runs["run-1"].spec, zones=("us-east1-c",)))
+    run = replace(
+        made.state.of(RunState)["run-1"], spec=replace(made.state.of(RunState)["run-1"].spec, zones=("us-east1-c",))
+    )
     assert made.state.spec
     assert zones_for(made.state.spec, run.spec, "cpu") == ("us-east1-c",)
-    assert zones_for(made.state.spec, made.state.runs["run-1"].spec, "cpu") == ("us-west1-b", "us-east1-c")
+    assert zones_for(made.state.spec, made.state.of(RunState)["run-1"].spec, "cpu") == ("us-west1-b", "us-east1-c")

@@ -102,7 +102,7 @@ def test_it_outlives_the_emulator_and_is_said_to_be_no_forecast(tmp_path: Path) 
     assert again.to_json([])["availability"] == ["us-west1-b:k80=market.csv:far-1:k80x1"]
     (said,) = again.describe([])
     assert said.startswith("us-west1-b has as many transient VMs with a K80 as market.csv says of far-1:k80x1")
-    assert "no forecast" in said
+    assert "not a forecast" in said
     assert again.sold_out("us-west1-b", "k80", True) is False
     again.change({"availability": "none"})
     assert again.describe([]) == []

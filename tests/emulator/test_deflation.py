@@ -76,7 +76,7 @@ def test_a_quota_is_written_as_each_version_of_control_groups_has_it(tmp_path: P
         group = tmp_path / str(version) / "transient-7"
         group.mkdir(parents=True)
         (group / "cgroup.procs").write_text("11\n", encoding="utf-8")
-        ControlGroups(group.parent, version).hold("7", 2.0, 0.25, lambda: [11, 12])
+        ControlGroups(group.parent, version).limit("7", 2.0, 0.25, lambda: [11, 12])
         assert {name: (group / name).read_text(encoding="utf-8") for name in files} == files
         assert (group / "cgroup.procs").read_text(encoding="utf-8") == "12", "only who is not in it yet is written"
 
@@ -112,7 +112,7 @@ import sys, time
 from transient_emulator.deflation.throttle import DutyCycle
 cycle = DutyCycle()
 while True:
-    cycle.hold("vm", 1.0, 0.25, lambda: [int(sys.argv[1])])
+    cycle.limit("vm", 1.0, 0.25, lambda: [int(sys.argv[1])])
     time.sleep(0.1)
 """
 

@@ -13,7 +13,7 @@ from emulated_cloud import PROJECT, Cloud, Running
 from google.cloud import compute_v1
 
 from transient_emulator.instances import Record
-from transient_emulator.network.firewall import meaning
+from transient_emulator.network.firewall import translate
 from transient_emulator.network.packet_filter import Rule
 from transient_magics.cloud import rules
 
@@ -95,7 +95,7 @@ def test_rules_count_in_the_order_of_their_numbers_denying_ones_first() -> None:
     tcp, every, udp = {"IPProtocol": "tcp", "ports": ["22", "80-90"]}, {"IPProtocol": "all"}, {"IPProtocol": "udp"}
     vms = [vm(2, "a"), vm(3, "a", "b"), vm(4, network="own")]
     all_of_it = frozenset(["0.0.0.0/0"])
-    found = meaning(vms, "p", [
+    found = translate(vms, "p", [
         rule(900, allowed=[every], sourceRanges=["0.0.0.0/0"], targetTags=["b"]),
         rule(100, allowed=[tcp, udp], sourceTags=["b"], targetTags=["a"]),
         rule(900, denied=[every], sourceRanges=["0.0.0.0/0", "::/0"]),

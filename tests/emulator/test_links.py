@@ -122,7 +122,7 @@ async def test_a_link_that_a_failure_left_half_shaped_is_shaped_again_for_the_fo
         await site.links.settle()
         site.settings.link = Link(5e8)
         machine.failures = 1000
-        site.links.stir()
+        site.links.wake()
         await asyncio.to_thread(machine.failed.wait)
         site.settings.link = GIGABIT
         machine.failures = 0

@@ -130,7 +130,7 @@ def test_of_vms_that_are_wanted_back_those_are_taken_that_nobody_has_given_in_ti
         sky.create(name, **DELETE)
     ids = {name: str(sky.get(name).id) for name in ("w0", "w1", "w2")}
     asked = {"said": "2,within=10m", "vms": [*ids.values()], "cluster": "tour"}
-    for said, why in (("two", "no number of VMs"), ("²", "no number"), ("2,by=2s", "no number"),
+    for said, why in (("two", "Invalid number of VMs"), ("²", "Invalid number"), ("2,by=2s", "Invalid number"),
                       ("4", "tour has 3 transient workers")):  # fmt: skip
         status, refused = http_request(sky.running.url, "PATCH", WEATHER, {"reclaim": {**asked, "said": said}})
         assert status == 400

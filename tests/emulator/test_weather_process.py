@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from transient_emulator.rest import tables
-from transient_emulator.weather import files, startup
+from transient_emulator.weather import files
 from transient_emulator.weather.revocations import (
     Due,
     Every,
@@ -21,7 +21,7 @@ from transient_emulator.weather.revocations import (
     Transient,
 )
 from transient_emulator.weather.settings import Settings
-from transient_emulator.weather.weather import Weather
+from transient_emulator.weather.weather import Weather, published_startup
 from transient_magics.catalog import published
 from transient_magics.clock import Clock, rate_of
 from transient_magics.errors import DeclarationError
@@ -165,7 +165,7 @@ def test_a_schedule_of_a_file_takes_so_many_at_a_time() -> None:
         ("lifetime_hours,gpu\n1,k8\n", "line 2: unknown GPU 'k8'. Did you mean k80?"),
         ("at_hours,zone\n1,us-west1-x\n", "line 2: unknown zone 'us-west1-x'. Did you mean us-west1-c?"),
         ("at_hours,count\n1,0.5\n", "line 2: count must be a whole number"),
-        ("at_hours,at_hours\n1,1\n", "line 1: a column stands there twice"),
+        ("at_hours,at_hours\n1,1\n", "line 1: duplicate column"),
         ('at_hours\n"1\n', "line 2: unexpected end of data"),
     ],
 )
@@ -187,11 +187,11 @@ def test_the_clock_never_jumps() -> None:
 
 
 def test_vms_start_as_measured() -> None:
-    drawn = [startup.as_published("us-east1-c", f"w{number}", "k80", True, 1, 1.0) for number in range(300)]
+    drawn = [published_startup("us-east1-c", f"w{number}", "k80", True, 1, 1.0) for number in range(300)]
     totals = [each.provisioning + each.staging + each.booting for each in drawn]
     assert statistics.mean(totals) == pytest.approx(80.7, abs=0.8)
     assert statistics.stdev(totals) == pytest.approx(3.4, abs=0.5)
-    fast = startup.as_published("us-east1-c", "w0", "k80", True, 1, 60.0)
+    fast = published_startup("us-east1-c", "w0", "k80", True, 1, 60.0)
     assert fast.staging == pytest.approx(drawn[0].staging / 60)
 
 
@@ -205,14 +205,14 @@ def test_vms_start_as_measured() -> None:
         ({"hours_per_minute": True}, "--hours-per-minute takes a number, not 'True'"),
         ({"stockout": ["moon-1a"]}, "Unknown zone 'moon-1a'"),
         ({"stockout": "us-west1-b:k8"}, "Unknown GPU 'k8' (--stockout). Did you mean k80?"),
-        ({"stockout": "us-west1-b,fro=10m"}, "'fro=10m' says nothing about a stockout"),
-        ({"stockout": ["none", "us-west1-b"]}, "--stockout none stands alone"),
+        ({"stockout": "us-west1-b,fro=10m"}, "Unknown stockout setting 'fro=10m'"),
+        ({"stockout": ["none", "us-west1-b"]}, "--stockout none cannot be combined"),
         ({"stockout": 3}, "--stockout takes a text or a list of texts, not '3'"),
         ({"quota": "k80"}, "Invalid quota 'k80'"),
         ({"quota": "k80=²"}, "Invalid quota 'k80=²'"),
         ({"quota": "h100=3"}, "Unknown quota 'h100' (--quota)"),
         ({"api_errors": 1.5}, "--api-errors takes a number from 0 to 1, not '1.5'"),
-        ({"api_latency": "1s..50ms"}, "ends before it begins"),
+        ({"api_latency": "1s..50ms"}, "the end is before the start"),
         ({"boot": "slow"}, "Invalid duration 'slow' (--boot)"),
         ({"notice": "121s"}, "--notice takes 0s to 120s, or scaled, not '121s'"),
         ({"notice": "scald"}, "Invalid duration 'scald' (--notice)"),
@@ -220,11 +220,11 @@ def test_vms_start_as_measured() -> None:
         ({"gpu_speed": "k8=2"}, "Unknown GPU 'k8' (--gpu-speed). Did you mean k80?"),
         ({"gpu_speed": "k80=1,p100=0"}, "--gpu-speed takes speeds above 0, not 'p100=0'"),
         ({"link": "100"}, "Invalid rate of a link '100'"),
-        ({"link": "1gbit,far=100mbit/80"}, "No round trip takes 80 (--link). Write 30ms"),
+        ({"link": "1gbit,far=100mbit/80"}, "A round trip of 80 is too long (--link). Write 30ms"),
         ({"link": "1gbit,far=100mbit/soon"}, "Invalid duration 'soon' (--link)"),
-        ({"link": "1gbit,near=100mbit"}, "'near=100mbit' says nothing about a link (--link)"),
+        ({"link": "1gbit,near=100mbit"}, "Unknown link setting 'near=100mbit' (--link)"),
         ({"credentials": "expired,for"}, "--credentials"),
-        ({"credentials": "lost"}, "Credentials cannot be 'lost' (--credentials)"),
+        ({"credentials": "lost"}, "Invalid credentials 'lost' (--credentials)"),
         ({"seed": -1}, "--seed takes a whole number from 0 on, not '-1'"),
         ({"seed": "²"}, "--seed takes a whole number from 0 on, not '²'"),
         ({"waves": "all"}, "--set waves takes a number, not 'all'"),

@@ -12,7 +12,7 @@ from tests.faults.conftest import PATIENCE, Patient
 from tests.faults.test_controller_on_a_vm import COUNTS, api, governed_by_its_vm, place, until, vms
 from transient_magics import client
 from transient_magics.client import commands
-from transient_magics.journal import events
+from transient_magics.journal import JobState, events
 
 BAG = """
 import time
@@ -41,7 +41,7 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
         source=COUNTS, cluster=cluster, name="counts", keep="kept", keep_seconds=5, environment={"ENOUGH": str(enough)}
     )
     bag = client.declare_bag(source=BAG, cluster=cluster, over="x=0:1", jobs=9, surrogate="gp", workers=1)
-    patient.until(lambda state: (known := state.jobs.get("counts")) and known.kept, "kept")
+    patient.until(lambda state: (known := state.of(JobState).get("counts")) and known.kept, "kept")
     until(lambda: "begins at 0" in job.output(), "what it says")
     asleep(patient)
     mark = cluster.state.seq
@@ -54,7 +54,7 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
     assert cluster.state.seq == mark, "somebody here has followed it"
 
     # Back: all of it comes home.
-    patient.until(lambda state: state.jobs["counts"].attempt == 2, "goes on", 2 * PATIENCE)
+    patient.until(lambda state: state.of(JobState)["counts"].attempt == 2, "goes on", 2 * PATIENCE)
     assert bag.wait(2 * PATIENCE).phase == "finished", bag.state.reason
     results = bag.results()
     assert results["arrays"].notna().all()
@@ -70,7 +70,7 @@ def test_what_runs_while_this_machine_is_away_is_all_here_when_it_is_back(home: 
     # The VM of the controller is lost: this machine is in charge, and the job goes on from what came here.
     api(place(cluster, "controller-0"), "DELETE")
     patient.until(lambda state: not state.seat, "taken back", 2 * PATIENCE)
-    patient.until(lambda state: state.seat == "" and state.jobs["counts"].phase == "running", "its job goes on")
+    patient.until(lambda state: state.seat == "" and state.of(JobState)["counts"].phase == "running", "its job goes on")
     with cluster.dask(1) as dask:
         assert dask.client.submit(sum, [1, 2, 3]).result(60) == 6
     enough.touch()

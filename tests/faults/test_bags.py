@@ -12,7 +12,7 @@ import pytest
 from tests.faults.conftest import PATIENCE, Patient, end, processes
 from transient_magics import client, panels
 from transient_magics.errors import CellError, ClusterError, DeclarationError, PlanError
-from transient_magics.journal import bill, now
+from transient_magics.journal import DeclaredBag, bill, now
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
 
@@ -75,12 +75,12 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         asked = {"surrogate": "gp", "timeout_seconds": 4.0, "retries": 0, "line_offset": 1}
         bag = client.declare_bag(**how, over="x=0:1", jobs=24, **asked)
         assert bag.name == "bag-1"
-        patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 3, "the first results")
+        patient.until(lambda state: len(state.of(DeclaredBag)["bag-1"].state.results) >= 3, "the first results")
         mark = patient.mark()
         cluster.revoke("worker-0")
-        patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 7, "more results")
+        patient.until(lambda state: len(state.of(DeclaredBag)["bag-1"].state.results) >= 7, "more results")
         end(processes("transient_magics.works.bags.driver", str(patient.home("ps-0"))))
-        patient.until(lambda state: len(state.bags["bag-1"].dasks) == 2, "another driver")
+        patient.until(lambda state: len(state.of(DeclaredBag)["bag-1"].dasks) == 2, "another driver")
         lost = patient.event(mark, b.BagLost, why="lost")
         assert isinstance(lost, b.BagLost)
         os.kill(patient.controller(), signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_a_bag_is_stopped_by_its_user_or_ends_at_its_own_limit(home: Path) -> No
     how: dict[str, Any] = {"source": SLEEPS, "cluster": cluster, "over": "x=0:1", "jobs": 500, "surrogate": "none"}
     try:
         stopped = client.declare_bag(**how)
-        patient.until(lambda state: len(state.bags["bag-1"].state.results) >= 1, "a result")
+        patient.until(lambda state: len(state.of(DeclaredBag)["bag-1"].state.results) >= 1, "a result")
         stopped.stop()
         assert stopped.wait(PATIENCE).phase == "stopped"
         patient.until(lambda state: not state.leases, "the VMs free again")

@@ -11,7 +11,7 @@ from tests.faults.conftest import PATIENCE, Patient, take_away
 from tests.faults.rooms import CELL
 from transient_magics import client
 from transient_magics.errors import TrainingError
-from transient_magics.journal import events
+from transient_magics.journal import RunState, events
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
@@ -36,7 +36,9 @@ def test_the_best_checkpoint_is_there_after_the_servers_vm_was_taken_and_in_the_
     try:
         first = patient.event(0, events.TrainEvaluated)
         if bucket:
-            patient.until(lambda state: (best := state.runs["run-1"].best) and best.shipped, "the best in the bucket")
+            patient.until(
+                lambda state: (best := state.of(RunState)["run-1"].best) and best.shipped, "the best in the bucket"
+            )
         patient.event(first.seq, events.TrainEvaluated)
         mark = patient.mark()
         take_away("judged-ps-0")

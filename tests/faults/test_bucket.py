@@ -17,7 +17,7 @@ from tests.faults.healing import healed
 from tests.light import LIGHT
 from tests.runtime import programs
 from transient_magics import client, emulator
-from transient_magics.journal import events
+from transient_magics.journal import RunState, events
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
@@ -114,7 +114,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         assert resumed >= shipped
         patient.event(mark, events.TrainShipped)
         patient.goes_on()
-        read_straight = lambda state: (data := state.runs["run-1"].data) and data.straight_bytes  # noqa: E731
+        read_straight = lambda state: (data := state.of(RunState)["run-1"].data) and data.straight_bytes  # noqa: E731
         patient.until(read_straight, "blocks that workers read in the bucket itself")
         run.stop()
         result = run.wait(PATIENCE)

@@ -11,7 +11,7 @@ from tests.faults.conftest import PATIENCE, Patient
 from transient_magics import client
 from transient_magics.client.dask import connection
 from transient_magics.errors import ClusterError, DeclarationError
-from transient_magics.journal import events
+from transient_magics.journal import DaskState, events
 from transient_magics.protocol import layout
 from transient_magics.protocol.dask import versions
 
@@ -36,7 +36,7 @@ def test_tasks_outlive_a_revocation_and_closing_the_client_gives_the_vms_back(
             with pytest.raises(DeclarationError, match=r"Python 3\.9") as refused:
                 cluster.dask(timeout=PATIENCE)
         assert "Use a kernel with Python 3.11" in str(refused.value)
-        patient.until(lambda state: state.dasks["dask-1"].over and not state.leases, "the VMs free again")
+        patient.until(lambda state: state.of(DaskState)["dask-1"].over and not state.leases, "the VMs free again")
 
         connection.trust_shown.clear()  # a process shows it once
         dask = cluster.dask(timeout=PATIENCE)

@@ -16,7 +16,7 @@ from tests.homes import own_home
 from transient_magics import client
 from transient_magics.client import text
 from transient_magics.errors import ClusterError, DeclarationError
-from transient_magics.journal import ClusterState, Event, events
+from transient_magics.journal import ClusterState, Event, RunState, events
 from transient_magics.panels.snapshot.view import view
 
 STEPS, PACE, SECONDS = 140, 0.25, 180.0  # alone it takes 35 s
@@ -51,7 +51,10 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
         due = run.declared.finish_by
         assert asked <= due - SECONDS <= time.time(), "eighteen hours of the cluster's clock"
         assert "is to be done by" in text.declared_words(run.declared, time.time())
-        patient.until(lambda state: state.runs["run-1"].deadline and state.runs["run-1"].deadline.outlook, "an outlook")
+        patient.until(
+            lambda state: state.of(RunState)["run-1"].deadline and state.of(RunState)["run-1"].deadline.outlook,
+            "an outlook",
+        )
         with pytest.raises(ClusterError, match="run-1 has a deadline, and due for itself"):
             client.train(source=CELL, cluster=cluster, train_steps=1)
         os.kill(patient.controller(), signal.SIGKILL)
@@ -70,7 +73,7 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
         first = next(each for each in acts if _on_demand(each.machines))
         assert "on demand" in first.reason
         joined = [each.at for each in patient.since(first.seq, events.WorkerJoined)]
-        if joined[0] - first.at < 2 * max(state.runs["run-1"].deadline.joins):  # as starts were, so they are
+        if joined[0] - first.at < 2 * max(state.of(RunState)["run-1"].deadline.joins):  # as starts were, so they are
             assert made.at <= due
         assert any(isinstance(each, events.ControllerRecovered) for each in cluster.events())
         assert len(acts) < 8
@@ -98,17 +101,21 @@ def test_a_spot_worker_takes_over_beside_the_one_on_demand_though_the_controller
             source=CELL, cluster=cluster, train_steps=LONG, pace_seconds=1.0, check=False, finish_by=ROOM / 10,
             eval_batches=1,
         )  # fmt: skip
-        patient.until(lambda state: (known := state.runs["run-1"].deadline) and known.outlook, "an outlook", EVER)
+        patient.until(
+            lambda state: (known := state.of(RunState)["run-1"].deadline) and known.outlook, "an outlook", EVER
+        )
         file = tmp_path / "market.csv"
         file.write_text(MARKET.replace(",0,9\n", ",0,0\n"), encoding="utf-8")
         cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
-        patient.until(lambda state: _terms(state, *state.runs["run-1"].workers) == ["standard"], "one on demand", EVER)
+        patient.until(
+            lambda state: _terms(state, *state.of(RunState)["run-1"].workers) == ["standard"], "one on demand", EVER
+        )
         file.write_text(MARKET.replace(",3600,0\n", ",3600,9\n"), encoding="utf-8")
         cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
         patient.until(lambda state: _terms(state, *_living(state)) == ["spot", "standard"], "a Spot VM beside it", EVER)
         os.kill(patient.controller(), signal.SIGKILL)
         state = patient.until(
-            lambda state: _living(state) == list(state.runs["run-1"].workers)
+            lambda state: _living(state) == list(state.of(RunState)["run-1"].workers)
             and _terms(state, *_living(state)) == ["spot"],
             "the Spot worker alone", EVER,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from tests.faults.test_more_hands import nothing_is_doubled
 from transient_magics import client
 from transient_magics.client import commands
 from transient_magics.errors import ControllerError
-from transient_magics.journal import events
+from transient_magics.journal import RunState, events
 from transient_magics.protocol.cluster_commands import Ping
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
@@ -108,7 +108,7 @@ def test_a_controller_that_stands_still_on_its_vm_is_started_again_once_this_mac
 
 def test_while_the_emulator_stands_still_training_goes_on_and_nobody_is_given_up(patient: Patient) -> None:
     living, mark, number = {vm.name for vm in patient.cluster.state.living}, patient.mark(), patient.emulator()
-    step = patient.cluster.state.runs["run-1"].step
+    step = patient.cluster.state.of(RunState)["run-1"].step
     with frozen(number):
         time.sleep(100)
     began = time.monotonic()
@@ -118,4 +118,4 @@ def test_while_the_emulator_stands_still_training_goes_on_and_nobody_is_given_up
     assert {vm.name for vm in patient.cluster.state.living} == living
     assert not patient.since(mark, events.VmDeleted)
     assert not patient.since(mark, events.TrainStarted)
-    assert patient.cluster.state.runs["run-1"].step > step
+    assert patient.cluster.state.of(RunState)["run-1"].step > step

@@ -16,7 +16,7 @@ from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import text
 from transient_magics.errors import CellError, ClusterError, DeclarationError, TrainingError
-from transient_magics.journal import bill, events, now
+from transient_magics.journal import JobState, bill, events, now
 
 RESUMES = """
 import os, pathlib, signal, sys, time
@@ -83,7 +83,9 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
         other = declared_by_a_kernel_that_dies()
         failing = cluster.run("echo why; exit 5", name="failing")
         patient.until(
-            lambda state: (known := state.jobs.get("job-1")) and known.kept and "other" in state.leases.values(),
+            lambda state: (
+                (known := state.of(JobState).get("job-1")) and known.kept and "other" in state.leases.values()
+            ),
             "a job whose folder is here, and one beside it",
         )
         with pytest.raises(ClusterError, match="jb has a job job-1 already"):
@@ -96,8 +98,8 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
         os.kill(patient.controller(), signal.SIGKILL)
         patient.until(lambda state: job.output().count("begins at") == 2, "its command again")
         cluster.revoke(vm)
-        state = patient.until(lambda state: state.jobs["job-1"].attempt == 2, "the next attempt", 2 * PATIENCE)
-        assert state.jobs["job-1"].interruptions == 1
+        state = patient.until(lambda state: state.of(JobState)["job-1"].attempt == 2, "the next attempt", 2 * PATIENCE)
+        assert state.of(JobState)["job-1"].interruptions == 1
         other.stop()
         enough.touch()
         said = str(job.wait(2 * PATIENCE) and job.output())
@@ -187,14 +189,14 @@ def test_ranks_of_a_collective_go_on_from_the_last_save_on_an_idle_worker_until_
         before = job.state.vms
         [idle] = {"worker-0", "worker-1", "worker-2"} - set(before)
         cluster.revoke(before[1])
-        state = patient.until(lambda state: state.jobs["job-1"].attempt == 2, "the next attempt", 2 * PATIENCE)
-        assert set(state.jobs["job-1"].vms) == {before[0], idle}, "no VM had to boot"
+        state = patient.until(lambda state: state.of(JobState)["job-1"].attempt == 2, "the next attempt", 2 * PATIENCE)
+        assert set(state.of(JobState)["job-1"].vms) == {before[0], idle}, "no VM had to boot"
         patient.sees(lambda: job.output().count("begins at") == 2, "the command again")
         begun, *_, stopped, again = [line for line in job.output().splitlines() if line.split()[0] in ("rank", "step")]
         resumed = int(again.split()[-1])
         assert begun == "rank 0 of 2 begins at 0"
         assert resumed >= int(stopped.split()[-1]) >= 20, "what rank 1 saved at its notice was there for both"
-        saved = state.jobs["job-1"].kept
+        saved = state.of(JobState)["job-1"].kept
         assert (saved and saved.rank, saved and saved.files) == (1, 1)
 
         # All VMs go at once, without a notice.
@@ -203,8 +205,8 @@ def test_ranks_of_a_collective_go_on_from_the_last_save_on_an_idle_worker_until_
         cluster.weather(notice="0s")
         for vm in vms:
             cluster.revoke(vm)
-        state = patient.until(lambda state: state.jobs["job-1"].attempt == 3, "the next attempt", 2 * PATIENCE)
-        assert not set(vms) & set(state.jobs["job-1"].vms)
+        state = patient.until(lambda state: state.of(JobState)["job-1"].attempt == 3, "the next attempt", 2 * PATIENCE)
+        assert not set(vms) & set(state.of(JobState)["job-1"].vms)
         with pytest.raises(TrainingError, match="--job-timeout"):
             job.wait(2 * PATIENCE)
         begun = [line for line in job.output().splitlines() if line.startswith("rank")]
@@ -272,8 +274,8 @@ def test_a_model_of_pytorch_goes_on_with_its_optimizer(home: Path) -> None:
     patient = Patient(cluster)
     try:
         job = client.declare_job(source=TORCH, cluster=cluster, keep="kept", keep_seconds=5.0)
-        state = patient.until(lambda state: (known := state.jobs.get("job-1")) and known.kept, "what it keeps")
-        cluster.revoke(state.jobs["job-1"].vms[0])
+        state = patient.until(lambda state: (known := state.of(JobState).get("job-1")) and known.kept, "what it keeps")
+        cluster.revoke(state.of(JobState)["job-1"].vms[0])
         job.wait(2 * PATIENCE)
         begun = [int(line.split()[-1]) for line in job.output().splitlines() if line.startswith("begins at")]
         assert begun[0] == 0

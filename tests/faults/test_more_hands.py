@@ -18,7 +18,7 @@ from tests.faults.test_controller_on_a_vm import on_vm, until, vms
 from tests.faults.test_starting import Deaths
 from transient_magics import client
 from transient_magics.client import commands
-from transient_magics.journal import events
+from transient_magics.journal import RunState, events
 from transient_magics.protocol.cluster_commands import Ping
 
 TRAIN = (
@@ -99,13 +99,13 @@ def test_a_kernel_killed_at_any_step_of_a_launch_has_launched_the_run_or_has_not
 ) -> None:
     deaths = Deaths("a kernel", range(30), tmp_path)
     while not deaths.over:
-        before = set(busy.state.runs)
+        before = set(busy.state.of(RunState))
         launched = kernel(TRAIN.format(cluster="busy", steps=10**6), deaths.environment)
         ended, _ = launched.wait(PATIENCE), launched.communicate()
         time.sleep(3)  # the controller looks every second
         folders = {path.parent.name for path in (busy.directory / "runs").glob("[a-z]*/run.json")}
-        assert folders == set(busy.state.runs), deaths.lines
-        for name in set(busy.state.runs) - before:
+        assert folders == set(busy.state.of(RunState)), deaths.lines
+        for name in set(busy.state.of(RunState)) - before:
             busy.run(name).stop()
             busy.run(name).wait(PATIENCE)
         if ended != -signal.SIGKILL:

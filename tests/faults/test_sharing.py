@@ -14,7 +14,7 @@ from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client.results.trials import rows_of
 from transient_magics.client.text import status
-from transient_magics.journal import ClusterState, Event, bill, costs, events, now
+from transient_magics.journal import ClusterState, Event, RunState, StudyState, bill, costs, events, now
 
 SHARING = "--per-vm 2 --train-steps 1000000 --no-check --name s --cluster sh"
 LINE = f"--over lr=0.001,0.2,0.02 --objective 'min loss' --pace 0.2 {SHARING}"
@@ -43,7 +43,7 @@ def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -
         patient.until(lambda state: _on(state, "worker-1", "s-1", "s-2"), "the third trial in its place")
         assert not _left(patient, mark, "s-1", "worker-1")
         study.stop()
-        patient.until(lambda state: state.studies["s"].over, "the end of the study")
+        patient.until(lambda state: state.of(StudyState)["s"].over, "the end of the study")
         state, moment = cluster.state, now()
         rows = rows_of(state, study.state, moment, costs(state, moment))
         assert [(row.state, row.revocations) for row in rows] == [("stopped", 1), ("stopped", 1), ("stopped", 0)]
@@ -80,25 +80,25 @@ def test_one_process_reads_for_both_and_neither_waits_for_the_other(home: Path) 
         _step(patient, "s-0", "s-1")
         assert not _left(patient, mark, "s-1", "worker-0"), "who waits for mini-batches is not taken for stuck"
         study.stop()
-        patient.until(lambda state: state.studies["s"].over, "the end of the study")
+        patient.until(lambda state: state.of(StudyState)["s"].over, "the end of the study")
         patient.sees(lambda: not _reading(vm), "the end of what reads for nobody")
     finally:
         cluster.delete(PATIENCE)
 
 
 def _both_step(state: ClusterState) -> bool:
-    return _on(state, "worker-0", "s-0", "s-1") and all(state.runs[run].step > 3 for run in ("s-0", "s-1"))
+    return _on(state, "worker-0", "s-0", "s-1") and all(state.of(RunState)[run].step > 3 for run in ("s-0", "s-1"))
 
 
 def _on(state: ClusterState, vm: str, *runs: str) -> bool:
     """Whether these runs train on the VM."""
-    return all(run in state.runs and vm in state.runs[run].workers for run in runs)
+    return all(run in state.of(RunState) and vm in state.of(RunState)[run].workers for run in runs)
 
 
 def _step(patient: Patient, *runs: str) -> None:
     """Wait until each of them has made some more steps."""
-    at = {run: patient.cluster.state.runs[run].step for run in runs}
-    patient.until(lambda state: all(state.runs[run].step > at[run] + 5 for run in runs), f"steps of {runs}")
+    at = {run: patient.cluster.state.of(RunState)[run].step for run in runs}
+    patient.until(lambda state: all(state.of(RunState)[run].step > at[run] + 5 for run in runs), f"steps of {runs}")
 
 
 def _left(patient: Patient, mark: int, run: str, vm: str) -> list[Event]:

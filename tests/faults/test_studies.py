@@ -14,7 +14,7 @@ from transient_magics.cli import verbs
 from transient_magics.cli.answers import Begun
 from transient_magics.cli.arguments import parse, split
 from transient_magics.errors import CellError
-from transient_magics.journal import bill, events, now
+from transient_magics.journal import RunState, StudyState, bill, events, now
 
 SWEPT = LINE_CELL.replace('"learning_rate": 0.1', '"learning_rate": lr')
 LINE = "--over lr=0.001,0.2,0.02 --objective 'min loss' --train-steps 60 --pace 0.3 --no-check --name s --cluster st"
@@ -32,12 +32,12 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_workers_are_kill
         assert isinstance(begun, Begun)
         study = begun.work
         state = patient.until(
-            lambda now: all(run in now.runs and now.runs[run].step > 3 for run in ("s-0", "s-1")),
+            lambda now: all(run in now.of(RunState) and now.of(RunState)[run].step > 3 for run in ("s-0", "s-1")),
             "two trials that train",
         )
         assert {*state.leases.values()} == {"s-0", "s-1"}, "no worker is a third one's"
-        patient.kill(next(iter(state.runs["s-1"].workers)), "worker")
-        patient.until(lambda now: len(now.studies["s"].trials) > 2, "a third trial", 2 * PATIENCE)
+        patient.kill(next(iter(state.of(RunState)["s-1"].workers)), "worker")
+        patient.until(lambda now: len(now.of(StudyState)["s"].trials) > 2, "a third trial", 2 * PATIENCE)
         patient.until(lambda now: "s-2" in {*now.ahead.values(), *now.leases.values()}, "that makes ready or trains")
         for vm in ("worker-0", "worker-1"):
             end(processes("transient_magics.runtime.worker ", f"{patient.home(vm)}", "/runs/s-2 "))
@@ -47,7 +47,7 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_workers_are_kill
         assert list(table["lr"]) == [0.001, 0.2, 0.02]
         assert list(table["state"]) == ["complete"] * 3
         assert list(table["steps"]) == [60] * 3
-        assert list(cluster.state.runs) == ["s-0", "s-1", "s-2"]
+        assert list(cluster.state.of(RunState)) == ["s-0", "s-1", "s-2"]
         assert best is not None
         assert (best.params["lr"], best.value) == (0.2, table["value"].min())
         assert best.runs[0].evaluate()["loss"] == best.value
@@ -141,7 +141,9 @@ def test_two_studies_share_a_cluster_lose_all_workers_at_once_and_outlive_trials
             "good": f"--over lr=0.01,0.2 --train-steps 30 --name good {shared}",
         }
         bad = verbs.begin(parse("study", split(lines["bad"])), BAD).work
-        patient.until(lambda now: "bad-0" in now.runs and now.runs["bad-0"].step > 3, "a trial that trains")
+        patient.until(
+            lambda now: "bad-0" in now.of(RunState) and now.of(RunState)["bad-0"].step > 3, "a trial that trains"
+        )
         good = verbs.begin(parse("study", split(lines["good"])), SWEPT).work
         for vm in [vm.name for vm in cluster.state.living if vm.role == "worker"]:
             take_away(f"st-{vm}")

@@ -16,7 +16,7 @@ from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse
 from transient_magics.client import text
 from transient_magics.errors import ClusterError
-from transient_magics.journal import ClusterState, events
+from transient_magics.journal import ClusterState, RunState, events
 
 CELL = """
 import numpy as np
@@ -41,7 +41,7 @@ WIDE = CELL.replace(
 def queue_is_changed(cluster: client.Cluster, trained: dict[str, Any]) -> None:
     """As a user does it, while `late` waits behind `long` and `short`."""
     last = client.train(name="last", workers=3, train_steps=10, **trained)
-    cluster.follow(lambda now: "last" in now.runs, PATIENCE)
+    cluster.follow(lambda now: "last" in now.of(RunState), PATIENCE)
     assert "last  waits behind late" in str(act("status shared"))
     assert act("move shared last") == "Next on shared: last, late."
     assert "late  waits behind last" in str(act("status shared"))
@@ -75,31 +75,34 @@ def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: 
         short = client.train(name="short", workers=1, train_steps=100_000, **trained)
         late = client.train(name="late", workers=1, train_steps=10, **trained)
         state = patient.until(
-            lambda now: len(now.runs["long"].workers) == 2 and now.runs["short"].workers, "two runs with workers"
+            lambda now: len(now.of(RunState)["long"].workers) == 2 and now.of(RunState)["short"].workers,
+            "two runs with workers",
         )
-        assert not set(state.runs["long"].workers) & set(state.runs["short"].workers)
+        assert not set(state.of(RunState)["long"].workers) & set(state.of(RunState)["short"].workers)
         assert late.state.phase == "declared"
         shown = text.status(cluster.state, cluster.cost(), time.time())
         assert "late  waits for the end of long or short" in shown
         assert shown.count("training long") == 2
         queue_is_changed(cluster, trained)
 
-        lost = next(iter(state.runs["long"].workers))
+        lost = next(iter(state.of(RunState)["long"].workers))
         mark = patient.mark()
         cluster.revoke(lost)
         replaced = patient.event(mark, events.WorkerJoined, run="long")
-        assert replaced.worker not in state.runs["long"].workers, "the replacement goes to whoever lost a worker"  # type: ignore[attr-defined]
+        assert replaced.worker not in state.of(RunState)["long"].workers, (
+            "the replacement goes to whoever lost a worker"
+        )  # type: ignore[attr-defined]
 
         short.stop()
         assert short.wait(PATIENCE).step > 0
         assert late.wait(PATIENCE).step >= 10
 
         def together(now: ClusterState) -> bool:
-            return now.runs["long"].phase == "running" and len(now.runs["long"].workers) == 2
+            return now.of(RunState)["long"].phase == "running" and len(now.of(RunState)["long"].workers) == 2
 
-        before = patient.until(together, "long with its two workers").runs["long"].step
+        before = patient.until(together, "long with its two workers").of(RunState)["long"].step
         os.kill(patient.controller(), signal.SIGKILL)
-        patient.until(lambda now: together(now) and now.runs["long"].step > before, "long goes on")
+        patient.until(lambda now: together(now) and now.of(RunState)["long"].step > before, "long goes on")
         long.stop()
         assert long.wait(PATIENCE).step > before
         assert short.directory.joinpath("checkpoints").is_dir()
@@ -117,7 +120,9 @@ def test_a_run_that_the_link_does_not_carry_is_told_so_and_begins_once_it_does(h
     try:
         cluster.weather(link="30mbit")
         first = client.train(name="first", workers=2, train_steps=100_000, **trained)
-        patient.until(lambda now: now.runs["first"].steps_per_second > 0 and first.state.workers, "a saturated link")
+        patient.until(
+            lambda now: now.of(RunState)["first"].steps_per_second > 0 and first.state.workers, "a saturated link"
+        )
         second = client.train(name="second", workers=1, train_steps=5, **trained)
         state = patient.until(lambda now: now.held.get("second", ("",))[0] == "link", "the second run held by the link")
         shown = text.status(state, cluster.cost(), time.time())

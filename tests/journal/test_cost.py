@@ -17,7 +17,7 @@ from tests.examples import examples
 from tests.journal.test_bill import FAR, FAST, GIB, HOME, HOUR, NOW, SPEC, cluster, vm
 from transient_magics.client.results.trials import revocations
 from transient_magics.client.text.bills import lines_words
-from transient_magics.journal import ClusterState, Cost, Event, Projection, bill, costs, events, fold
+from transient_magics.journal import ClusterState, Cost, Event, Projection, RunState, Works, bill, costs, events, fold
 from transient_magics.journal.cost import CORRECTIONS, IDLE, NOTICED, START_UP, charged, total
 from transient_magics.journal.power import Stretch
 from transient_magics.journal.state import unknown_run
@@ -339,7 +339,7 @@ def test_an_end_that_is_learnt_after_the_end_of_work_is_corrected_in_a_line_of_i
     story = by_hand()
     late = Story()
     for _, state in story.states:
-        if not state.runs.get("run-1") or not state.runs["run-1"].over:
+        if not state.of(RunState).get("run-1") or not state.of(RunState)["run-1"].over:
             late.state = state
     late.end_run("run-1", 65)
     before = costs(late.state, 65.5 * 60)["run-1"]
@@ -380,18 +380,18 @@ def test_a_study_has_no_final_cost_while_runs_of_it_go_on() -> None:
     story.lease(0, {0: "s-0"})
     trial: Any = SimpleNamespace(runs=("s-0",))
     spec: Any = SimpleNamespace(alone=False)
-    study: Any = SimpleNamespace(name="s", spec=spec, over=True, runs=trial.runs)
-    state = replace(story.state, studies={"s": study})
+    study: Any = SimpleNamespace(name="s", kind="study", spec=spec, over=True, runs=trial.runs)
+    state = replace(story.state, works=story.state.works.with_work(study))
     assert not costs(state, HOUR)["s"].over
     story.end_run("s-0", 30)
-    ended = replace(story.state, studies={"s": study})
+    ended = replace(story.state, works=story.state.works.with_work(study))
     assert costs(ended, HOUR)["s"].over
     assert charged(ended, "s", HOUR) == pytest.approx(0.15)
     spec.alone = True
     assert charged(ended, "s", HOUR) == pytest.approx(0.3), "it pays all of a cluster that it has for itself"
-    dask: Any = SimpleNamespace(name="d", over=False)
-    bag: Any = SimpleNamespace(name="b", over=True, dasks=("d",))
-    assert not costs(replace(story.state, bags={"b": bag}, dasks={"d": dask}), HOUR)["b"].over
+    dask: Any = SimpleNamespace(name="d", kind="dask", over=False)
+    bag: Any = SimpleNamespace(name="b", kind="bag", over=True, dasks=("d",))
+    assert not costs(replace(story.state, works=story.state.works.with_work(bag, dask)), HOUR)["b"].over
 
 
 def calls(function: Callable[[], object]) -> int:
@@ -420,9 +420,9 @@ def one_slot(vms: int) -> ClusterState:
     ]  # fmt: skip
     tenures = {f"run-{number}": ((0, at, at + HOUR),) for number, at in enumerate(since)}
     ended = {"phase": "finished", "declared_at": NOW, "ended_at": NOW}
-    runs = {name: replace(unknown_run(name), **ended) for name in tenures}
+    runs = Works(replace(unknown_run(name), **ended) for name in tenures)
     spec = replace(SPEC, max_seconds=1e9)
-    return cluster(*machines, spec=spec, tenures=tenures, runs=runs)
+    return cluster(*machines, spec=spec, tenures=tenures, works=runs)
 
 
 @pytest.mark.parametrize("function", [bill, total, shown, taken])

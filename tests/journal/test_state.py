@@ -16,6 +16,7 @@ from transient_magics.journal import (
     Event,
     KeptState,
     RunState,
+    StudyState,
     bill,
     decode,
     encode,
@@ -241,7 +242,7 @@ def test_of_a_long_run_few_points_and_marks_are_kept_and_they_cover_all_of_it() 
             events.TrainCheckpoint(run="r", step=step, path=""),
         ]
     timed = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
-    run = replay(timed).runs["r"]
+    run = replay(timed).of(RunState)["r"]
     for points, most in ((run.series, 720), (run.checkpoints, 120)):
         steps = [point[1] for point in points]
         assert most / 3 < len(points) <= most
@@ -256,9 +257,9 @@ def test_a_run_is_no_less_far_than_its_checkpoint() -> None:
         events.TrainProgress(run="r", step=100, loss=1.0),
         events.TrainCheckpoint(run="r", step=140, path=""),
     ]
-    assert replay(history).runs["r"].step == 140
+    assert replay(history).of(RunState)["r"].step == 140
     again = replay([*history, events.TrainStarted(run="r", step=0), events.TrainProgress(run="r", step=7, loss=1.0)])
-    assert again.runs["r"].step == 7, "the parameter server began anew"
+    assert again.of(RunState)["r"].step == 7, "the parameter server began anew"
 
 
 def test_the_moment_of_a_notice_is_kept() -> None:
@@ -294,13 +295,13 @@ def test_a_study_is_its_trials_and_the_best_of_those_that_are_complete() -> None
         )
         if trial == 2:
             history.append(events.StudyEnded(study="lr", time=SECOND))
-            assert not replay(numbered(history)).studies["lr"].over
+            assert not replay(numbered(history)).of(StudyState)["lr"].over
             history.append(events.StudyExtended(study="lr", trials=9))
         history.append(events.StudyTold(study="lr", trial=trial, state=state, value=value))  # type: ignore[arg-type]
     twice = events.StudyTold(study="lr", trial=0, state="failed")
     out_of_turn = events.StudyAsked(study="lr", trial=9, params={}, runs=())
     state = replay(numbered([*history, twice, out_of_turn, events.StudyEnded(study="lr", reason="x", time=SECOND)]))
-    study = state.studies["lr"]
+    study = state.of(StudyState)["lr"]
     assert study.wanted == 5, "a grid has no more points"
     assert (list(study.trials), study.over, study.reason) == ([0, 1, 2, 3], True, "x")
     assert state.passed_over == 2
@@ -348,7 +349,7 @@ def test_a_run_is_made_until_it_turns_out_that_its_last_steps_were_lost() -> Non
         ]
     )
     for step, still in ((100, True), (80, False)):
-        again = fold(made, events.TrainStarted(run="r", step=step)).runs["r"]
+        again = fold(made, events.TrainStarted(run="r", step=step)).of(RunState)["r"]
         assert (again.made, again.phase) == (still, "running")
 
 
@@ -359,9 +360,11 @@ def test_a_run_ends_in_so_many_seconds_as_its_latest_speed_says() -> None:
         events.WorkerJoined(run="r", worker="w", number=0, active=1),
         events.TrainProgress(run="r", step=40, loss=1.0, steps_per_second=2.0, time=10 * 10**9),
     ]
-    run = replay(told).runs["r"]
+    run = replay(told).of(RunState)["r"]
     assert [run.seconds_left(now) for now in (10.0, 15.0, 41.0)] == [30.0, 25.0, math.inf]
-    alone = replay([*told, events.WorkerLeft(run="r", worker="w", number=0, active=0, reason="revoked")]).runs["r"]
+    alone = replay([*told, events.WorkerLeft(run="r", worker="w", number=0, active=0, reason="revoked")]).of(RunState)[
+        "r"
+    ]
     assert alone.seconds_left(15.0) == math.inf, "nobody trains"
 
 
@@ -375,7 +378,7 @@ def test_a_run_whose_parameter_servers_were_there_before_starts_with_its_first_w
         events.ClusterLeased(ports={"r": 0}, workers={}, time=20 * 10**9),
         events.ClusterLeased(ports={"r": 0}, workers={"1": "r"}, time=25 * 10**9),
     ]
-    assert replay(begun).runs["r"].started_at == 15.0
+    assert replay(begun).of(RunState)["r"].started_at == 15.0
 
 
 def test_a_run_has_no_more_workers_than_a_cluster_whatever_its_chief_says() -> None:
@@ -383,4 +386,4 @@ def test_a_run_has_no_more_workers_than_a_cluster_whatever_its_chief_says() -> N
     joined = [events.WorkerJoined(run="run-1", worker=f"w-{n}", number=n, active=1) for n in range(MOST_WORKERS + 50)]
     told = [events.TrainDeclared(run="run-1", spec=spec), *joined]
     state = replay(replace(each, seq=seq, time=seq) for seq, each in enumerate(told, 1))
-    assert list(state.runs["run-1"].workers) == [each.worker for each in joined[-MOST_WORKERS:]]
+    assert list(state.of(RunState)["run-1"].workers) == [each.worker for each in joined[-MOST_WORKERS:]]

@@ -33,9 +33,9 @@ def refused(state: ClusterState, event: Event) -> str:
 @pytest.mark.parametrize(("there", "new"), list(product(KINDS, KINDS)))
 def test_a_second_declaration_of_a_name_is_refused(there: str, new: str) -> None:
     state = replay([DECLARED[there]("night")])
-    assert state.work == {"night": there}
+    assert state.kind_by_name == {"night": there}
     assert f"has a {KINDS[there]} night already" in refused(state, DECLARED[new]("night"))
-    assert fold(state, DECLARED[new]("day")).work == {"night": there, "day": new}
+    assert fold(state, DECLARED[new]("day")).kind_by_name == {"night": there, "day": new}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +43,7 @@ def test_a_run_has_a_trials_name_once_its_study_has_asked_for_it(kind: str) -> N
     state = replay([DECLARED["study"]("s")])
     assert "has a study s, which reserves the name s-0" in refused(state, DECLARED[kind]("s-0"))
     asked = fold(state, events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=("s-0",)))
-    assert fold(asked, DECLARED["run"]("s-0")).work == {"s": "study", "s-0": "run"}
+    assert fold(asked, DECLARED["run"]("s-0")).kind_by_name == {"s": "study", "s-0": "run"}
     assert "s-1" in refused(asked, DECLARED["run"]("s-1")), "a trial that was not asked for yet"
 
 
@@ -52,4 +52,4 @@ def test_a_dask_cluster_has_a_bags_name_once_the_bag_has_begun_it(kind: str) -> 
     state = replay([DECLARED["bag"]("b")])
     assert "has a bag b, which reserves the name b-d1" in refused(state, DECLARED[kind]("b-d1"))
     began = fold(state, bag_events.BagBegan(bag="b", dask="b-d1"))
-    assert fold(began, DECLARED["dask"]("b-d1")).work == {"b": "bag", "b-d1": "dask"}
+    assert fold(began, DECLARED["dask"]("b-d1")).kind_by_name == {"b": "bag", "b-d1": "dask"}

@@ -36,8 +36,9 @@ class Measured:
     name = "stalls-1"
 
     def __init__(self, *, coming: bool = False) -> None:
-        runs = {} if coming else {self.name: None}
-        self.cluster = SimpleNamespace(name="shared", identity=Identity("shared", ""), state=SimpleNamespace(runs=runs))
+        works = {} if coming else {self.name: None}
+        state = SimpleNamespace(works=works)
+        self.cluster = SimpleNamespace(name="shared", identity=Identity("shared", ""), state=state)
         self.report = report()
 
     def __str__(self) -> str:

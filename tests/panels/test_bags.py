@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from transient_magics.bags.policy.ending import Progress, hours_left
 from transient_magics.client import Bag, text
-from transient_magics.journal import Journal, bill, costs, events, replay
+from transient_magics.journal import DeclaredBag, Journal, bill, costs, events, replay
 from transient_magics.panels import bag_panel_html, html, show_handle, status, view
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
@@ -47,7 +47,7 @@ def test_a_bag_is_points_with_their_states_and_what_they_returned() -> None:
     assert bag["counts"] == [["done", 130], ["running", 3], ["waiting", 3], ["lost", 1], ["failed", 1]]
     points = bag["points"]
     assert len(points) == 138
-    job = SHORT.state.bags["bag-1"].state.jobs[5]
+    job = SHORT.state.of(DeclaredBag)["bag-1"].state.jobs[5]
     assert job.result is not None
     place = [float(f"{value:.6g}") for value in job.point.values()]
     assert points[5] == ["done", 2, place, [job.result.returned["pressure"]], [0.01]]
@@ -133,7 +133,7 @@ def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished()
         bag["words"] == "finished: the surrogate is good enough, 130 of 200 results, after 1 interruption, 1 job failed"
     )
     assert (bag["vms"], bag["stoppable"]) == ([], False)
-    known = over.state.bags["bag-1"]
+    known = over.state.of(DeclaredBag)["bag-1"]
     gave_up = replace(known, phase="failed", reason="4 jobs failed, the last one: no such density")
     assert text.bag_words(gave_up).endswith("no such density, 130 of 200 results, after 1 interruption")
     fewer = replace(known.spec, jobs=130)
@@ -143,7 +143,7 @@ def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished()
 
 def test_until_its_driver_has_vms_it_waits_for_workers() -> None:
     state = replay([each for each in SHORT.history if each.at < BEGAN + 50.35])
-    assert state.bags["bag-1"].phase == "running"
+    assert state.of(DeclaredBag)["bag-1"].phase == "running"
     assert bags(state, BEGAN + 60)[0]["words"] == "waits for workers"
 
 

@@ -18,7 +18,7 @@ from transient_magics.client import Cluster, Run
 from transient_magics.client.following.follower import Follower
 from transient_magics.client.following.identity import Identity
 from transient_magics.errors import ClusterError
-from transient_magics.journal import encode, events
+from transient_magics.journal import RunState, encode, events
 from transient_magics.panels.display import WIDGET_VIEW, Display
 from transient_magics.panels.snapshot import outlook
 from transient_magics.panels.snapshot.measured import Beside
@@ -314,7 +314,7 @@ def test_the_speeds_of_all_runs_that_go_on_are_followed_before_those_of_later_on
         followed.add(path.parent.name)
         return lambda: followed.discard(path.parent.name)
 
-    run = stories.state_at("training", began=1.0).runs["run-1"]
+    run = stories.state_at("training", began=1.0).of(RunState)["run-1"]
     going = [replace(run, name=f"search-{at}", started_at=float(at)) for at in range(10)]
     over = [replace(run, name=f"search-{at}", started_at=float(at), phase="finished") for at in range(10, 30)]
     for each in (*going, *over):

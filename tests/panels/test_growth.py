@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from transient_magics.journal import RunSeries
+from transient_magics.journal import RunSeries, RunState
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.curves import curves
 from transient_magics.panels.widget import ClusterPanel
@@ -56,10 +56,11 @@ def test_a_page_makes_the_same_curves_of_what_is_new_as_of_all_of_them() -> None
         if at == 610:
             series.add(second(600, ["worker-1", "worker-2"], drawn))  # late
         if at == 700:
-            state.runs["run-1"] = replace(state.run, checkpoints=((1_700_000_700.0, 5600),))
+            saved = replace(state.run, checkpoints=((1_700_000_700.0, 5600),))
+            state = replace(state, works=state.works.with_work(saved))
         if at % 4:
             continue
-        whole = json.loads(json.dumps(curves(state, state.runs["run-1"], series)))
+        whole = json.loads(json.dumps(curves(state, state.of(RunState)["run-1"], series)))
         before = panel.curves
         panel.show_curves(whole)
         bytes_whole += len(json.dumps(whole))

@@ -10,7 +10,7 @@ import pytest
 
 from transient_magics.client import text
 from transient_magics.client.following.identity import Identity
-from transient_magics.journal import ClusterState, Cost, bill, costs, events, replay
+from transient_magics.journal import ClusterState, Cost, JobState, bill, costs, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.job import show_job
 from transient_magics.panels.snapshot.work import MOST_JOBS
@@ -74,7 +74,7 @@ def test_what_is_not_kept_stays_said_when_the_job_is_over() -> None:
     state = state_of(unkept, exited, events.JobEnded(job="job-1", state="finished", code=0))
     (job,) = view(state, bill(state, 200.0), 200.0)["jobs"]
     assert "finished; its folder is not brought here: it cannot be packed: No space left on device" in job["words"]
-    assert state.jobs["job-1"].unkept
+    assert state.of(JobState)["job-1"].unkept
 
 
 def test_of_many_jobs_those_that_run_come_first_and_the_rest_is_counted() -> None:

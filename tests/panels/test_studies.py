@@ -14,7 +14,7 @@ import pytest
 
 from transient_magics.client import Study, Trial
 from transient_magics.client.results.trials import best_so_far
-from transient_magics.journal import Journal, bill, events, replay
+from transient_magics.journal import Journal, StudyState, bill, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.snapshot.studies import MOST_CURVES, pace, studies, whole_view
 from transient_magics.panels.twin.study import study_plot
@@ -93,7 +93,7 @@ def test_five_hundred_trials_are_rows_and_few_curves_and_are_sent_less_often() -
 
 def test_the_plot_of_a_study_on_two_clusters_has_the_trials_of_both_and_one_best() -> None:
     later = StudyStory(specification(40, first=16), told=6, running=0)
-    parts = [(each.state, each.state.studies["search"]) for each in (SHORT, later)]
+    parts = [(each.state, each.state.of(StudyState)["search"]) for each in (SHORT, later)]
     ahead, behind = (best_so_far([study]) for _, study in parts)
     whole = whole_view(parts, SHORT.now)
     assert [each["number"] for each in whole["trials"]] == list(range(22))

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from transient_magics.client import text
-from transient_magics.journal import ClusterState, RunSeries, bill, events, fold, replay
+from transient_magics.journal import ClusterState, RunSeries, RunState, bill, events, fold, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.snapshot import split
 from transient_magics.panels.snapshot.curves import curves
@@ -77,7 +77,7 @@ def test_what_is_no_number_is_nothing_to_the_page() -> None:
         events.TrainEvaluated(run="run-1", step=3, metrics={"loss": nan}),
     ])  # fmt: skip
     snapshot = view(state, replace(bill(state, 9.0), hourly=nan), 9.0)
-    drawn = curves(state, state.runs["run-1"])
+    drawn = curves(state, state.of(RunState)["run-1"])
     json.dumps([snapshot, drawn], allow_nan=False)
     assert (snapshot["cost"]["hourly"], drawn["loss"], drawn["end"]["loss"]) == (None, [None] * 3, None)
     page = (Path(__file__).parents[2] / "widgets" / "contract.js").read_text(encoding="utf-8")
@@ -109,7 +109,7 @@ def test_what_revocations_cost_is_the_time_of_empty_places_and_its_steps() -> No
     later = dict(view(short, bill(short, 90.0), 90.0)["training"]["facts"])["lost to revocations"]
     assert later.startswith("10 s"), "the place is taken again"
     beside = replace(short.run, name="run-2", started_at=short.run.started_at + 1)
-    shared = replace(short, runs={**short.runs, "run-2": beside})
+    shared = replace(short, works=short.works.with_work(beside))
     assert "lost" not in json.dumps(view(shared, bill(shared, 26.0), 26.0)["training"]["facts"]), "whose it was"
 
 
@@ -148,7 +148,7 @@ def test_a_cluster_shows_every_run_that_goes_on_or_waits_and_a_run_only_its_own_
         return series
 
     for number, workers, kinds in (1, ("worker-0", "worker-1"), ["revoked"]), (2, ("worker-2", "worker-3"), []):
-        drawn = curves(state, state.runs[f"run-{number}"], measured(*workers))
+        drawn = curves(state, state.of(RunState)[f"run-{number}"], measured(*workers))
         assert [mark[0] for mark in drawn["marks"]] == kinds
 
 
@@ -160,13 +160,13 @@ def test_only_emulated_workers_that_live_can_be_revoked_from_the_panel() -> None
 def test_training_shows_progress_curves_and_where_a_worker_was_taken() -> None:
     snapshot, _, state = at("short")
     training = snapshot["training"]
-    drawn = curves(state, state.runs["run-1"])
+    drawn = curves(state, state.of(RunState)["run-1"])
     assert training["step"] < training["steps"] == 600
     assert dict(training["facts"])["workers"] == "3"
     assert len(drawn["time"]) == len(drawn["loss"]) == len(drawn["speed"])
     assert [mark[0] for mark in drawn["marks"]] == ["revoked", "checkpoint"]
     assert html(snapshot, drawn).count("stroke-dasharray") == 2
-    run = state.runs["run-1"]
+    run = state.of(RunState)["run-1"]
     quiet = replace(run, spec=replace(run.spec, alarm_below=0.0))
     assert (drawn["below"], curves(state, quiet)["below"]) == (0.8, 0.0), "an alarm that is off calls nothing slow"
 
@@ -211,7 +211,7 @@ def test_curves_reach_to_the_figures_and_marks_to_the_last_checkpoint_and_evalua
     for history, step in ((began, 180), ([*began, *ended], 200)):
         state = seconds_of(history)
         now = len(history) + 1.0
-        run, training = state.runs["run-1"], view(state, bill(state, now), now)["training"]
+        run, training = state.of(RunState)["run-1"], view(state, bill(state, now), now)["training"]
         drawn = curves(state, run, series)
         assert drawn["end"] == training["end"]
         assert drawn["end"]["step"] == step
@@ -230,7 +230,7 @@ def test_where_nothing_was_measured_nothing_is_drawn() -> None:
     measured = {"worker": "worker-0", "steps": 10, "loss": 1.0, "compute_seconds": 1.0}
     seconds = [*range(10), *range(40, 50)]
     series.add({**measured, "time": second * 10**9, "step": 10 * second} for second in seconds)
-    run = state.runs["run-1"]
+    run = state.of(RunState)["run-1"]
     drawn = curves(state, run, series)
     (hole,) = [index for index, loss in enumerate(drawn["loss"]) if loss is None]
     assert drawn["time"][hole - 1] < 10 < drawn["time"][hole] < 40 < drawn["time"][hole + 1]
@@ -256,7 +256,7 @@ def test_bars_say_where_a_steps_time_goes_lately_and_behind_the_end_over_the_who
 
     series.add(measured(name, at, 0.8, 0.0, 0.2) for at in range(100) for name in ("worker-0", "worker-10", evil))
     series.add(measured("worker-9", at, 0.0, 1.5, 0.5) for at in range(100, 140))
-    run = state.runs["run-1"]
+    run = state.of(RunState)["run-1"]
     lately, over = curves(state, run, series)["split"], curves(state, replace(run, phase="finished"), series)["split"]
     assert lately["words"] == "over the last 30 s · the busiest parameter server took 50% of its cores"
     assert split.lines(lately)[1:] == ["  worker-9: 500 ms a step: pull 75%, compute 25%"]
@@ -335,7 +335,7 @@ def test_a_long_run_is_drawn_with_few_points() -> None:
     timed = [events.from_dict(event.kind, {**event.to_dict(), "time": (i + 1) * 10**10, "seq": i + 1})
              for i, event in enumerate([*beginning, *history])]  # fmt: skip
     state = replay(timed)
-    drawn = curves(state, state.runs["run-1"])
+    drawn = curves(state, state.of(RunState)["run-1"])
     assert len(drawn["time"]) <= 720
     assert (drawn["step"][0], drawn["step"][-1]) == (0, 1999)
     assert len(html(view(state, bill(state, 1e4), 1e4), drawn)) < 8000

@@ -15,7 +15,7 @@ from tests.panels import stories
 from transient_magics.catalog import ACCELERATORS, ZONES
 from transient_magics.clock import Clock
 from transient_magics.errors import DeclarationError, PlanError
-from transient_magics.journal import Event, Projection, costs, events, fold, replay
+from transient_magics.journal import Event, Projection, RunState, costs, events, fold, replay
 from transient_magics.planner.choices import Choice, immortal
 from transient_magics.planner.efficiency import ExamplesModel, Target, TargetSteps, Way
 from transient_magics.planner.forecast import (
@@ -282,7 +282,7 @@ def foretold(until: float, *, lifetimes: Any = immortal, revoked: bool = True, *
     past = [event for event in history if event.at <= now]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    return forecast(state, now, state.runs["run-1"], seen, lifetimes)
+    return forecast(state, now, state.of(RunState)["run-1"], seen, lifetimes)
 
 
 def test_a_run_is_foretold_from_what_its_workers_reach() -> None:
@@ -337,7 +337,7 @@ def test_an_empty_place_is_filled_again_some_day() -> None:
     past = [each for each in history if each.at <= now and getattr(each, "vm", "") != "worker-4"]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    found = forecast(state, now, state.runs["run-1"], seen, immortal)
+    found = forecast(state, now, state.of(RunState)["run-1"], seen, immortal)
     left = 4000 - 8 * 100 - 6 * 31
     assert found.seconds == pytest.approx((left + 2 * 20) / 8, rel=0.05)
     assert found.seconds < 0.9 * left / 6
@@ -361,7 +361,7 @@ def test_a_worker_that_becomes_another_machine_is_paid_as_what_it_becomes(
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
     spent = costs(state, now)["run-1"].total
-    found = forecast(state, now, state.runs["run-1"], seen, immortal, closing=0.001)
+    found = forecast(state, now, state.of(RunState)["run-1"], seen, immortal, closing=0.001)
     starts = max(20.0 + 120 - until, 0.0) if not lost else 10.0
     paid = 3600 * (found.dollars - spent)
     assert paid == pytest.approx(found.seconds * (3 * 0.256 + 0.143) + (found.seconds - starts) * becomes, rel=0.03)
@@ -370,7 +370,7 @@ def test_a_worker_that_becomes_another_machine_is_paid_as_what_it_becomes(
 def test_a_worker_that_was_stopped_took_as_long_to_join_as_since_it_answered_again() -> None:
     history, rows = story(revoked=False)
     past = [each for each in changed(history, "worker-0", 120) if each.at <= BEGAN + 150]
-    run = replay(past).runs["run-1"]
+    run = replay(past).of(RunState)["run-1"]
     again = replace(run, workers={"worker-0": run.workers["worker-0"]})
     assert _join(replay(past), again, record(past, rows, "run-1")) == pytest.approx(5.0)
 
@@ -381,7 +381,7 @@ def test_a_run_that_shares_the_cluster_is_foretold_with_its_own_workers() -> Non
     state = replay(history)
     shared = fold(state, events.ClusterLeased(ports={"run-1": 0, "run-2": 1}, workers={"0": "run-1", "2": "run-1",
                                                                                        "1": "run-2"}))  # fmt: skip
-    alone, beside = (forecast(each, now, each.runs["run-1"], seen, immortal) for each in (state, shared))
+    alone, beside = (forecast(each, now, each.of(RunState)["run-1"], seen, immortal) for each in (state, shared))
     assert beside.seconds - CLOSING_SECONDS == pytest.approx(2 * (alone.seconds - CLOSING_SECONDS), rel=0.1)
     left, whole = (each.dollars - costs(of, now)["run-1"].total for each, of in ((beside, shared), (alone, state)))
     hourly = 2 * 0.256 + 2 / 3 * 0.143  # of the cluster's four workers, the fourth of which is nobody's
@@ -419,7 +419,7 @@ def test_what_a_run_costs_in_the_end_lies_within_what_was_foretold_of_it(until: 
     now, past = BEGAN + until, [event for event in history if event.at <= BEGAN + until]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    found = forecast(state, now, state.runs["run-1"], seen, immortal)
+    found = forecast(state, now, state.of(RunState)["run-1"], seen, immortal)
     low, high = found.interval("dollars")
     assert low <= final.total <= high
     assert (found.cost.mean, found.cost.low, found.cost.high) == (found.dollars, low, high)
@@ -464,7 +464,7 @@ def test_a_gpu_that_has_not_trained_yet_is_a_guess(kind: str, project: str, seco
         past += [_at(event, now - 5 + second, len(past) + 1) for second, event in enumerate(ready)]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    found = forecast(state, now, state.runs["run-1"], seen, immortal)
+    found = forecast(state, now, state.of(RunState)["run-1"], seen, immortal)
     assert found.guess == f"it has not trained on {kind.upper()} yet"
     calm = foretold(110, revoked=False)
     assert np.median(found.outcome.hours) * 3600 == pytest.approx(calm.seconds * 8 / (8 + 2 / seconds), rel=0.1), (
@@ -485,7 +485,7 @@ def test_data_between_zones_is_paid_by_the_second_of_work_however_fast_the_clock
     far = replace(state.spec, transfer_prices={vm.zone: 0.01 for vm in state.vms.values()})
     vms = {name: replace(vm, traffic_rate=2**30 / 4) if vm.role == "worker" else vm for name, vm in state.vms.items()}
     moved = replace(state, spec=far, vms=vms)  # four workers, a GiB a second together, $36 an hour
-    free, paid = (forecast(each, now, each.runs["run-1"], seen, immortal) for each in (state, moved))
+    free, paid = (forecast(each, now, each.of(RunState)["run-1"], seen, immortal) for each in (state, moved))
     assert paid.dollars - free.dollars == pytest.approx(36.0 * paid.seconds / 3600, rel=0.02)
 
 
@@ -534,7 +534,7 @@ def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:
     assert record(history, rows, "run-1").closing == pytest.approx(31)
     state = replay(history)
     with pytest.raises(PlanError, match="already"):
-        forecast(state, BEGAN + 300, state.runs["run-1"], record(history, rows, "run-1"), immortal)
+        forecast(state, BEGAN + 300, state.of(RunState)["run-1"], record(history, rows, "run-1"), immortal)
 
 
 def reaching(batch: int, step: int, workers: float = 0.0) -> Record:

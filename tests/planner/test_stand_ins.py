@@ -13,7 +13,7 @@ from tests.planner.test_learning import BEGAN, story
 from transient_magics.catalog import ACCELERATORS, ZONES
 from transient_magics.catalog.published import LAST_HOUR, lifetimes, stand_in_tables, stand_in_words, tables
 from transient_magics.client.declaring.dry_run import Preview
-from transient_magics.journal import events, replay
+from transient_magics.journal import RunState, events, replay
 from transient_magics.panels.offer import _risk
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import ending_words, forecast
@@ -107,7 +107,7 @@ def test_the_forecast_of_a_run_names_it_in_a_clause(gpu: str, provisioning: str,
     ]
     state = replay(past)
     seen = record(past, [row for row in rows if row["time"] / 1e9 <= now], "run-1")
-    found = forecast(state, now, state.runs["run-1"], seen, published_lifetimes)
+    found = forecast(state, now, state.of(RunState)["run-1"], seen, published_lifetimes)
     for words in (str(found), ending_words(found)):
         assert [model for model in CONDITIONS if f"{CONDITIONS[model]}; this run" in words] == [
             model for model in CONDITIONS if model == provisioning

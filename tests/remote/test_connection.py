@@ -204,7 +204,7 @@ def test_the_agent_and_the_parts_of_all_kinds_are_imported_from_the_bundle_alone
     )
     bare = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
     command = [sys.executable, "-S", "-c", program]  # -S: without installed packages, as on a VM
-    done = subprocess.run(command, env=bare, cwd="/", capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=bare, cwd="/", capture_output=True, text=True, encoding="utf-8", check=True)
     assert done.stdout.split() == ["job", "dask"]
 
 

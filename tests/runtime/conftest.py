@@ -15,13 +15,6 @@ from . import programs
 from .machine_room import MachineRoom
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _programs_end() -> Iterator[None]:
-    """After the last test: they would be left behind."""
-    yield
-    programs.end()
-
-
 @pytest.fixture
 def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run.predict`, `run.decode` and `run.export` find TensorFlow imported; that they start it, tests/faults sees."""

@@ -3,17 +3,20 @@
 TensorFlow never comes into the process of the tests, and to import it takes longer than most such programs do. What a
 program is forked from has imported, and done nothing else: no graph, no session, no server. Programs that look at how
 something is imported, or need a network of their own, are started in another way. `run` and `serve` are for the
-tests; the rest is `python -m tests.runtime.programs tensor2tensor|tensorflow`, one of each per process of the tests,
-as it is asked for.
+tests; the rest is `python -m tests.runtime.programs tensor2tensor|tensorflow`, one of each for all processes of a test
+session (`tests/zygotes.py`), which starts at the first request. Its standard input is the socket of the requests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +26,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PROJECT = Path(__file__).parents[2]
+KINDS = ("tensor2tensor", "tensorflow")
+FOLDER = "TRANSIENT_TESTS_PROGRAMS"
+"""The folder with the sockets of both kinds, in the environment."""
 PATIENCE = 600
+_LONGEST = 1 << 20
 
 
 def run(program: str, *arguments: object, own: bool = False, code: int = 0) -> str:
@@ -47,47 +54,48 @@ def serve(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str
 def _ended(
     program: str, arguments: Sequence[object], own: bool, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    server = _server("tensorflow" if own else "tensor2tensor")
-    assert server.stdin is not None
-    assert server.stdout is not None
-    with tempfile.TemporaryDirectory() as folder:
+    kind = "tensorflow" if own else "tensor2tensor"
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         files = [str(Path(folder) / name) for name in ("out", "err")]
-        asked = {"program": program, "arguments": [str(each) for each in arguments], "files": files}
-        server.stdin.write(json.dumps({**asked, "environment": dict(environment)}) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
+        request = {
+            "program": program,
+            "arguments": [str(argument) for argument in arguments],
+            "files": files,
+            "environment": dict(environment),
+        }
+        server.connect(f"{os.environ[FOLDER]}/{kind}.sock")
+        server.sendall(json.dumps(request).encode())
+        code = int(server.recv(16))
         output, errors = (Path(name).read_text(errors="replace", encoding="utf-8") for name in files)
     return subprocess.CompletedProcess([program, *map(str, arguments)], code, output, errors)
 
 
-_servers: dict[str, subprocess.Popen[str]] = {}
-
-
-def _server(kind: str) -> subprocess.Popen[str]:
-    """It ends when its input does."""
-    if kind not in _servers:
-        command = [sys.executable, "-m", "tests.runtime.programs", kind]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        _servers[kind] = subprocess.Popen(command, text=True, cwd=PROJECT, **pipes)
-    return _servers[kind]
-
-
-def end() -> None:
-    """End what programs were forked from."""
-    for server in _servers.values():
-        server.communicate()
-    _servers.clear()
-
-
 def main() -> None:
-    """Fork for every line of the input, and answer with the exit code."""
+    """Fork for every request, and answer with the exit code."""
     from transient_magics.runtime.training.define import preload
 
+    requests = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     preload(registered=sys.argv[1] == "tensor2tensor")
-    for line in sys.stdin:
-        if not (child := os.fork()):
-            _become(**json.loads(line))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    children: dict[int, tuple[int, socket.socket]] = {}
+    while True:
+        poll = select.poll()
+        for handle in (requests.fileno(), *children):
+            poll.register(handle, select.POLLIN)
+        for handle, _ in poll.poll():
+            if handle in children:
+                pid, caller = children.pop(handle)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                os.close(handle)
+                with caller, contextlib.suppress(BrokenPipeError):  # the process of the tests was killed
+                    caller.send(str(code).encode())
+                continue
+            caller, _ = requests.accept()
+            request = json.loads(caller.recv(_LONGEST))
+            pid = os.fork()
+            if not pid:
+                _become(**request)
+            children[os.pidfd_open(pid)] = pid, caller
 
 
 def _become(program: str, arguments: list[str], files: list[str], environment: dict[str, str]) -> NoReturn:
@@ -95,7 +103,7 @@ def _become(program: str, arguments: list[str], files: list[str], environment: d
     code = 1
     try:
         signal.alarm(PATIENCE)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.closerange(3, 1 << 10)
         for number, name in enumerate(files, 1):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
         os.environ.update(environment)

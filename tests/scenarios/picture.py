@@ -11,7 +11,7 @@ from typing import Any
 from tests.scenarios.steps import BEGAN, Steps, kind_of
 from transient_magics.client import text
 from transient_magics.client.results.stalls import report
-from transient_magics.journal import ClusterState, bill, costs, read
+from transient_magics.journal import ClusterState, RunState, bill, costs, read
 from transient_magics.panels import html, stalls_html, view
 from transient_magics.panels.snapshot.bags import bags
 from transient_magics.panels.snapshot.stalls import stalls_view
@@ -53,7 +53,7 @@ def _seen(state: ClusterState, now: float) -> Iterable[str]:
     yield from _indented(_lane(lane) for lane in shown["vms"])
     for found in (*studies(state, now), *bags(state, now)):
         yield from _indented(_values(found))
-    for run in state.runs.values():
+    for run in state.of(RunState).values():
         if run.spec.stalls:
             yield from _indented(_values(stalls_view(report(state, run))))
 
@@ -62,7 +62,7 @@ def _static(state: ClusterState, now: float) -> Iterable[str]:
     yield "Static panel"
     shown = view(state, bill(state, now), now)
     yield from _indented(_words(html(shown, None, studies(state, now), bags(state, now))))
-    for run in state.runs.values():
+    for run in state.of(RunState).values():
         if run.spec.stalls:
             yield from _indented(_words(stalls_html(report(state, run))))
 

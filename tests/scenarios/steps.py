@@ -37,7 +37,7 @@ from transient_magics.controller.vms.machines import requested
 from transient_magics.controller.works import Tick
 from transient_magics.deadlines.decisions import decide as decide_deadline
 from transient_magics.deadlines.words import machines as machine_words
-from transient_magics.journal import ClusterState, Event, Journal, RunState, events
+from transient_magics.journal import ClusterState, DaskState, DeclaredBag, Event, JobState, Journal, RunState, events
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as of_bag
 from transient_magics.protocol.bag.spec import BagSpec
@@ -266,14 +266,14 @@ class Steps:
 
     def begin(self, run: str) -> None:
         """Begin a run, or continue it from its last checkpoint, on the workers that it has."""
-        step = self.state.runs[run].checkpoint_step or 0
+        step = self.state.of(RunState)[run].checkpoint_step or 0
         self._record(events.TrainStarted(run=run, step=step))
         self.join(run)
 
     def join(self, run: str) -> None:
         """Have all workers of a run take part that do not yet."""
         for vm in self.state.serving:
-            known = self.state.runs[run]
+            known = self.state.of(RunState)[run]
             if vm.role == WORKER and vm.state == "ready" and self.state.has(run, vm) and vm.name not in known.workers:
                 active = len(known.workers) + 1
                 self._record(events.WorkerJoined(run=run, worker=vm.name, number=self._joined, active=active))
@@ -281,7 +281,7 @@ class Steps:
 
     def leave(self, run: str, vm: str, reason: str = "revoked") -> None:
         """Have a worker take no part in a run any more."""
-        known = self.state.runs[run]
+        known = self.state.of(RunState)[run]
         number, active = known.workers[vm].number, len(known.workers) - 1
         self._record(events.WorkerLeft(run=run, worker=vm, number=number, active=active, reason=reason))
 
@@ -289,7 +289,7 @@ class Steps:
         """Train for some time, with a report every twenty seconds."""
         for _ in range(round(seconds / _REPORT_SECONDS)):
             self.passes(_REPORT_SECONDS)
-            known = self.state.runs[run]
+            known = self.state.of(RunState)[run]
             speed = _STEPS_PER_SECOND * len(known.workers)
             step = min(int(known.step + _REPORT_SECONDS * speed), known.train_steps)
             active = len(known.workers)
@@ -299,26 +299,26 @@ class Steps:
 
     def checkpoint(self, run: str) -> None:
         """Write a checkpoint of a run."""
-        self._checkpoint(self.state.runs[run])
+        self._checkpoint(self.state.of(RunState)[run])
 
     def evaluate(self, run: str, accuracy: float) -> None:
         """Evaluate a run."""
-        step = self.state.runs[run].step
+        step = self.state.of(RunState)[run].step
         self._record(events.TrainEvaluated(run=run, step=step, metrics={"accuracy": accuracy}, examples=360))
 
     def finish(self, run: str) -> None:
         """End a run that has its steps."""
-        known = self.state.runs[run]
+        known = self.state.of(RunState)[run]
         if not known.spec.stalls:
             self._checkpoint(known, known.train_steps)
-        for worker in list(self.state.runs[run].workers):
+        for worker in list(self.state.of(RunState)[run].workers):
             self.leave(run, worker, "finished")
         steps, seconds = known.train_steps, self._trained(known)
         self._record(events.TrainFinished(run=run, step=steps, loss=known.loss, seconds=seconds))
 
     def fail(self, run: str, reason: str) -> None:
         """End a run that cannot go on."""
-        self._record(events.TrainFailed(run=run, reason=reason, step=self.state.runs[run].step))
+        self._record(events.TrainFailed(run=run, reason=reason, step=self.state.of(RunState)[run].step))
 
     def foresee(self, run: str, chance: float, seconds: float) -> None:
         """Tell the outlook of a run with a deadline, which ends about so many seconds from now."""
@@ -334,7 +334,7 @@ class Steps:
         parts = {"S0": 0.10, "S1": 0.11, "S2": 0.16, "S3": 0.17, "S4": 0.17, "S5": 0.20, "R4": 0.05, "R5": 0.19}
         for measure in MEASURES:
             self.passes(2.0)
-            workers = [*self.state.runs[run].workers]
+            workers = [*self.state.of(RunState)[run].workers]
             seconds = {vm: parts[measure] * (1 + 0.01 * repeat) + 0.001 * number for number, vm in enumerate(workers)}
             self._record(
                 events.TrainMeasured(
@@ -352,7 +352,7 @@ class Steps:
 
     def run_command(self, job: str) -> None:
         """Run the command of a job, on all VMs of its attempt."""
-        known = self.state.jobs[job]
+        known = self.state.of(JobState)[job]
         for rank, _ in enumerate(known.vms):
             kept = known.kept.number if known.kept else 0
             self._record(events.JobStarted(job=job, attempt=known.attempt, rank=rank, kept=kept))
@@ -361,7 +361,7 @@ class Steps:
         """Bring the folder of a job to this machine."""
         self._archive += 1
         number, at = self._archive, self.clock.now
-        attempt = self.state.jobs[job].attempt
+        attempt = self.state.of(JobState)[job].attempt
         self._record(
             events.JobKept(
                 job=job,
@@ -377,7 +377,7 @@ class Steps:
 
     def end_command(self, job: str, code: int = 0, *, noticed: bool = False, tail: str = "") -> None:
         """End the command of a job on all VMs of its attempt. `noticed`: it was told to end."""
-        known = self.state.jobs[job]
+        known = self.state.of(JobState)[job]
         for rank, vm in enumerate(known.vms):
             seconds = self.clock.now - known.started.get(vm, self.clock.now)
             taken = noticed and self.state.vms[vm].state == "leaving"
@@ -402,7 +402,7 @@ class Steps:
 
     def serve_bag(self, bag: str) -> None:
         """Have the scheduler beside the driver of a bag listen."""
-        self.serve(self.state.bags[bag].dasks[-1])
+        self.serve(self.state.of(DeclaredBag)[bag].dasks[-1])
 
     def leave_dask(self, dask: str, vm: str) -> None:
         """Have a worker leave a Dask cluster after the notice of its VM's preemption."""
@@ -412,7 +412,7 @@ class Steps:
 
     def crash_scheduler(self, dask: str, reason: str) -> None:
         """End the process of a scheduler."""
-        self._record(events.DaskCrashed(dask=dask, vm=self.state.dasks[dask].vm, reason=reason))
+        self._record(events.DaskCrashed(dask=dask, vm=self.state.of(DaskState)[dask].vm, reason=reason))
 
     def end_scheduler(self, dask: str, reason: str) -> None:
         """Have a scheduler end by its own decision."""
@@ -422,7 +422,7 @@ class Steps:
 
     def start_bag_job(self, bag: str, job: int, vm: str) -> None:
         """Begin an attempt of a job of a bag; a new job is proposed first."""
-        known = self.state.bags[bag].state.jobs.get(job)
+        known = self.state.of(DeclaredBag)[bag].state.jobs.get(job)
         if known is None:
             self._record(of_bag.BagProposed(bag=bag, job=job, point={"density": 0.3 + 0.1 * job}))
         attempt = known.attempt + 1 if known else 1
@@ -431,19 +431,19 @@ class Steps:
 
     def return_result(self, bag: str, job: int) -> None:
         """Return the result of a job of a bag."""
-        known = self.state.bags[bag].state.jobs[job]
+        known = self.state.of(DeclaredBag)[bag].state.jobs[job]
         returned, seconds = {"pressure": 1.0 + 0.25 * job}, self.clock.now - known.began_at
         self._record(of_bag.BagResult(bag=bag, job=job, attempt=known.attempt, returned=returned, seconds=seconds))
 
     def lose_bag_job(self, bag: str, job: int, why: str, reason: str = "") -> None:
         """End an attempt of a job of a bag without a result."""
-        attempt = self.state.bags[bag].state.jobs[job].attempt
+        attempt = self.state.of(DeclaredBag)[bag].state.jobs[job].attempt
         self._record(of_bag.BagLost(bag=bag, job=job, attempt=attempt, why=cast(Any, why), reason=reason))
 
     def end_bag(self, bag: str, why: str, reason: str = "") -> None:
         """Have the driver of a bag begin no further job, and end with its scheduler."""
         self._record(of_bag.BagStopped(bag=bag, why=cast(Any, why), reason=reason))
-        self.end_scheduler(self.state.bags[bag].dasks[-1], "its bag is over")
+        self.end_scheduler(self.state.of(DeclaredBag)[bag].dasks[-1], "its bag is over")
 
     # The controller
 
@@ -527,10 +527,10 @@ class Steps:
             self.clock.after(_DELETE_SECONDS, lambda: self._report(events.VmDeleted(vm=vm, reason=reason)))
 
     def _arrive(self, decision: Arrive) -> None:
-        running = [run for run in self.state.runs.values() if run.phase == "running"]
+        running = [run for run in self.state.of(RunState).values() if run.phase == "running"]
         for run in running:
             for worker in run.workers.values():
-                active = len(self.state.runs[run.name].workers) - 1
+                active = len(self.state.of(RunState)[run.name].workers) - 1
                 self._report(
                     events.WorkerLeft(
                         run=run.name, worker=worker.name, number=worker.number, active=active, reason="told to leave"
@@ -561,14 +561,14 @@ class Steps:
             self._report(events.DeadlineLate(run=run.name, ends=verdict.late, reason=reason))
 
     def _end(self) -> None:
-        for run in self.state.runs.values():
+        for run in self.state.of(RunState).values():
             if not run.over:
                 self._report(events.TrainFinished(run=run.name, step=run.step, stopped=True))
         if not self.state.living:
             self._report(events.ClusterDeleted())
 
     def _stop_run(self, name: str, save: bool) -> None:
-        run = self.state.runs[name]
+        run = self.state.of(RunState)[name]
         if save and run.step and not run.spec.stalls:
             self._report(self._saved(run, run.step))
         seconds = self._trained(run)

@@ -17,7 +17,7 @@ from tests.simulation.steering import Steering
 from tests.simulation.training import Training
 from transient_magics.controller.decisions import core
 from transient_magics.controller.decisions.core import Situation
-from transient_magics.journal import Event, events
+from transient_magics.journal import Event, RunState, events
 from transient_magics.spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, PriceLine, WorkerGroup
 
 START = 1e9
@@ -144,7 +144,7 @@ class Story:
                 self.steering.record(events.TrainFinished(run=active.name, step=1, stopped=True))
         elif self.steering.state.phase not in ("deleting", "deleted"):
             self.runs += 1
-            while f"run-{self.runs}" in self.steering.state.runs:
+            while f"run-{self.runs}" in self.steering.state.of(RunState):
                 self.runs += 1
             self.steering.record(events.TrainDeclared(run=f"run-{self.runs}", spec={"train_steps": 9}))
             if self._trains:

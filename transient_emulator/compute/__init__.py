@@ -1,3 +1,3 @@
-"""The resources of Compute Engine's API, one module for each kind; creation/ has all that one instance needs."""
+"""The resources of Compute Engine's API, one module per kind; `creation` makes instances."""
 
 from __future__ import annotations

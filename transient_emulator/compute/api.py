@@ -1,118 +1,164 @@
-"""The REST API: which request does what. Routes of Compute Engine v1 on one side, the fleet on the other.
+"""The REST API: routes of Compute Engine v1 on one side, the fleet on the other.
 
-Every handler returns the JSON of its answer; refusals are `ApiError`s and become error bodies of the API's form.
-Unknown query parameters are ignored, full and partial URLs are understood everywhere. VMs and operations are served
-here; each of the other kinds of resources brings its own routes.
+Every handler returns the JSON of its answer. Refusals are `ApiError`s, which become error bodies in
+the API's form. Unknown query parameters are ignored, and full and partial URLs are understood
+everywhere. VMs, operations and batches are served here. Each of the other kinds of resources brings
+its own routes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
 
 from .. import instances
 from ..instances import Record
 from ..network.firewall import Firewall
 from ..project import policies
 from ..project.state import Project
-from ..rest import calls, lists, tables, wire, wording
+from ..rest import batches, calls, lists, tables, wire, wording
 from ..rest.calls import BASE, Answer, Route, answering, body
 from ..rest.operations import Operations
 from ..vms.fleet import Fleet
-from . import api_batches
 from .advice import Advice
 from .api_tables import TablesApi
 from .changes import Changes
-from .creation import refusals
 from .creation.bulk import Bulk
-from .creation.single import Creation
+from .creation.single import Creation, refused_by
 from .disks import Disks
 from .images import Images
-from .networks import Networks
+from .networks import Networks, Routers
 from .reserved_addresses import Addresses
-from .routers import Routers
 
 _LOG = logging.getLogger(__name__)
+_MOST_CALLS = 1000
+_Action = Callable[[Record, str | None], dict[str, Any]]
 
 
 @web.middleware
 async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Refusals in the API's own form."""
+    """Answer failures of handlers in the API's own form."""
     try:
         return await handler(request)
     except wire.ApiError as error:
-        return web.json_response(error.body(), status=error.status)
+        refusal = error
     except web.HTTPException as error:
-        reason = {403: "forbidden", 404: "notFound", 405: "httpMethodNotAllowed"}.get(error.status, "invalid")
-        known = wire.ApiError(error.status, reason, (error.text or error.reason).strip())
-        return web.json_response(known.body(), status=error.status)
+        reasons = {403: "forbidden", 404: "notFound", 405: "httpMethodNotAllowed"}
+        reason = reasons.get(error.status, "invalid")
+        refusal = wire.ApiError(error.status, reason, (error.text or error.reason).strip())
     except OSError as error:
         _LOG.exception("%s %s failed", request.method, request.path)
-        known = wire.ApiError(503, "backendError", f"The emulator could not do it: {error.strerror or error}")
-        return web.json_response(known.body(), status=503)
+        why = f"The emulator could not do it: {error.strerror or error}"
+        refusal = wire.ApiError(503, "backendError", why)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        # A body whose parts are of the wrong type: the client's mistake, not ours, but worth a line in the log.
-        _LOG.warning("%s %s was not understood", request.method, request.path, exc_info=error)
-        known = wire.ApiError(400, "invalid", f"The request cannot be understood: {error!r}")
-        return web.json_response(known.body(), status=400)
+        # A body whose parts have the wrong types: the client's mistake, not ours, but worth a line
+        # in the log.
+        _LOG.warning("%s %s is invalid", request.method, request.path, exc_info=error)
+        refusal = wire.ApiError(400, "invalid", f"The request cannot be understood: {error!r}")
+    return web.json_response(refusal.body(), status=refusal.status)
 
 
 class Api:
-    """All routes, to be added to an application."""
+    """All routes of Compute Engine.
 
-    def __init__(self, state: Path, fleet: Fleet, operations: Operations, project: Project, own_network: bool) -> None:
-        self._fleet, self._operations, self._project = fleet, operations, project
+    Parameters
+    ----------
+    state
+        The emulator's directory.
+    fleet
+        The VMs.
+    operations
+        The operations.
+    project
+        What the project lacks.
+    own_network
+        Whether VMs have a network of their own, in which firewall rules are enforced.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        fleet: Fleet,
+        operations: Operations,
+        project: Project,
+        own_network: bool,
+    ) -> None:
+        self._fleet = fleet
+        self._operations = operations
+        self._project = project
         self._networks = Networks(state, operations, project)
+        self._networks.instances = lambda name: [vm.resource for vm in fleet.records(name)]
         self._routers = Routers(state, operations, self._networks, project)
-        self._networks.instances = lambda project: [each.resource for each in fleet.records(project)]
         rules = self._networks.firewalls
         self.firewall = Firewall(
-            fleet.records, lambda project: (rule for _, rule in rules.everywhere(project)), own_network
+            fleet.records,
+            lambda name: (rule for _, rule in rules.everywhere(name)),
+            own_network,
         )
-        rules.on_change = self.firewall.stir
+        rules.on_change = self.firewall.wake
         self._images = Images(state, operations)
         self._disks = Disks(state, operations, fleet, self._images)
         self._addresses = Addresses(state, operations)
         self._creation = Creation(fleet, self._networks, self._images, self._disks, project)
         self._bulk = Bulk(state, operations, fleet, self._creation)
-        self._tables = TablesApi(fleet, self._networks, self._images, self._disks, self._addresses, project)
+        self._tables = TablesApi(
+            fleet, self._networks, self._images, self._disks, self._addresses, project
+        )
+        # The fleet is created before this object and needs both when it boots VMs.
         fleet.prepare = self._disks.prepare
-        fleet.forbidden = refusals.of(project)
+        fleet.forbidden = refused_by(project)
 
     def add_to(self, application: web.Application) -> None:
         """Register the routes."""
         parts = (
-            self._bulk, Changes(self._fleet, self._operations, self._disks), self._tables, self._disks, self._images,
-            self._networks, self._networks.subnetworks, self._networks.firewalls, self._addresses, self._routers,
+            self,
+            self._bulk,
+            Changes(self._fleet, self._operations, self._disks),
+            self._tables,
+            self._disks,
+            self._images,
+            self._networks,
+            self._networks.subnetworks,
+            self._networks.firewalls,
+            self._addresses,
+            self._routers,
             Advice(self._fleet.weather),
-        )  # fmt: skip
-        for method, path, handler in [*self.routes(), *(route for part in parts for route in part.routes())]:
-            application.router.add_route(method, path, answering(handler))
-        api_batches.add_to(application)
+        )
+        for part in parts:
+            for method, path, handler in part.routes():
+                application.router.add_route(method, path, answering(handler))
+        _add_batches(application)
 
     def resume(self) -> None:
-        """Go on with what an earlier emulator did not finish."""
+        """Continue what an earlier emulator did not finish."""
         self.follow()
+        # Operations that no part of this emulator will finish end now.
         awaited = {name for record in self._fleet.records() for name in record.operations}
-        self._operations.abandon(awaited | self._images.awaited() | self._disks.awaited() | self._bulk.awaited())
+        for part in (self._images, self._disks, self._bulk):
+            awaited |= part.awaited()
+        self._operations.abandon(awaited)
         self._images.resume()
         self._disks.resume()
         self._bulk.resume()
 
     def follow(self) -> None:
-        """VMs have come, gone or changed."""
+        """React to VMs that were added, removed or changed."""
         self._disks.follow()
-        self.firewall.stir()
+        self.firewall.wake()
 
     def routes(self) -> list[Route]:
-        """What is served here."""
-        zone, region = f"{BASE}/zones/{{zone}}", f"{BASE}/regions/{{region}}"
+        """Return the routes of instances and operations."""
+        zone = f"{BASE}/zones/{{zone}}"
+        region = f"{BASE}/regions/{{region}}"
         instance = f"{zone}/instances/{{instance}}"
         routes: list[Route] = [
             ("POST", f"{zone}/instances", self._insert),
@@ -121,12 +167,8 @@ class Api:
             ("GET", instance, lambda request: self._record(request).resource),
             ("DELETE", instance, self._delete),
             ("POST", f"{instance}/stop", self._stop),
-            ("POST", f"{instance}/start", lambda request: self._act(request, self._fleet.start)),
-            (
-                "POST",
-                f"{instance}/simulateMaintenanceEvent",
-                lambda request: self._act(request, self._fleet.simulate_maintenance),
-            ),
+            ("POST", f"{instance}/start", self._start),
+            ("POST", f"{instance}/simulateMaintenanceEvent", self._simulate_maintenance),
             ("POST", f"{instance}/setLabels", self._set_labels),
             ("POST", f"{instance}/setMetadata", self._set_metadata),
             ("GET", f"{instance}/getGuestAttributes", self._guest_attributes),
@@ -134,17 +176,16 @@ class Api:
             ("GET", f"{BASE}/aggregated/operations", self._aggregate_operations),
         ]
         for scope in (zone, region, f"{BASE}/{{global:global}}"):
+            operation = f"{scope}/operations/{{operation}}"
             routes += [
                 ("GET", f"{scope}/operations", self._list_operations),
-                ("GET", f"{scope}/operations/{{operation}}",
-                 lambda request: self._operations.get(*_operation(request))),
-                ("POST", f"{scope}/operations/{{operation}}/wait",
-                 lambda request: self._operations.wait(*_operation(request))),
-                ("DELETE", f"{scope}/operations/{{operation}}", self._delete_operation),
-            ]  # fmt: skip
+                ("GET", operation, self._get_operation),
+                ("POST", f"{operation}/wait", self._wait_for_operation),
+                ("DELETE", operation, self._delete_operation),
+            ]
         return routes
 
-    # Instances.
+    # -------------------- instances
 
     def _record(self, request: web.Request) -> Record:
         parts = request.match_info
@@ -152,72 +193,98 @@ class Api:
         return self._fleet.get(parts["project"], parts["zone"], parts["instance"])
 
     async def _insert(self, request: web.Request) -> Answer:
-        project, zone = request.match_info["project"], request.match_info["zone"]
+        project = calls.project(request)
+        zone = request.match_info["zone"]
         tables.zone(project, zone)
-        asked, wanted = calls.request_id(request), await body(request)
-        if known := self._operations.repeated(project, asked):
-            return known
-        return self._creation.insert(project, zone, wanted, asked)
+        request_id = calls.request_id(request)
+        instance = await body(request)
+        earlier = self._operations.repeated(project, request_id)
+        if earlier:
+            return earlier
+        return self._creation.insert(project, zone, instance, request_id)
 
     def _delete(self, request: web.Request) -> Answer:
-        def delete(record: Record, asked: str | None) -> dict[str, Any]:
+        def delete(record: Record, request_id: str | None) -> dict[str, Any]:
             if record.resource.get("deletionProtection"):
                 path = wire.path_of(record.resource["selfLink"])
                 why = f"Resource cannot be deleted if it's protected against deletion: '{path}'"
                 raise wire.invalid("resource.deletionProtection", True, why)
-            return self._fleet.delete(record, asked)
+            return self._fleet.delete(record, request_id)
 
         return self._act(request, delete)
 
     def _stop(self, request: web.Request) -> Answer:
-        def stop(record: Record, asked: str | None) -> dict[str, Any]:
+        def stop(record: Record, request_id: str | None) -> dict[str, Any]:
             scratch = any(disk["type"] == "SCRATCH" for disk in record.resource["disks"])
             if scratch and "discardLocalSsd" not in request.query:
                 raise wire.ApiError(400, "badRequest", wording.UNDEFINED_LOCAL_SSD)
-            return self._fleet.stop(record, asked)
+            return self._fleet.stop(record, request_id)
 
         return self._act(request, stop)
 
-    def _act(self, request: web.Request, action: Callable[[Record, str | None], dict[str, Any]]) -> Answer:
-        asked = calls.request_id(request)
-        if known := self._operations.repeated(request.match_info["project"], asked):
-            return known
-        return action(self._record(request), asked)
+    def _start(self, request: web.Request) -> Answer:
+        return self._act(request, self._fleet.start)
+
+    def _simulate_maintenance(self, request: web.Request) -> Answer:
+        return self._act(request, self._fleet.simulate_maintenance)
+
+    def _act(self, request: web.Request, action: _Action) -> Answer:
+        """Run an action on a VM, or return the operation if this request was sent before."""
+        request_id = calls.request_id(request)
+        earlier = self._operations.repeated(calls.project(request), request_id)
+        if earlier:
+            # Before the VM is looked up: a repeated delete finds none.
+            return earlier
+        return action(self._record(request), request_id)
 
     async def _set_labels(self, request: web.Request) -> Answer:
-        record, given = self._record(request), await body(request)
-        if known := self._operations.repeated(record.project, calls.request_id(request)):
-            return known
-        calls.check_fingerprint(given.get("labelFingerprint"), record.resource["labelFingerprint"], "label")
-        fields = {"labels": {}, **instances.labelled(given.get("labels") or {})}
-        return self._fleet.change(record, "setLabels", fields, calls.request_id(request))
+        record = self._record(request)
+        given = await body(request)
+        request_id = calls.request_id(request)
+        earlier = self._operations.repeated(record.project, request_id)
+        if earlier:
+            return earlier
+        fingerprint = record.resource["labelFingerprint"]
+        calls.check_fingerprint(given.get("labelFingerprint"), fingerprint, "label")
+        fields = {"labels": {}, **instances.label_fields(given.get("labels") or {})}
+        return self._fleet.change(record, "setLabels", fields, request_id)
 
     async def _set_metadata(self, request: web.Request) -> Answer:
-        record, given = self._record(request), await body(request)
-        if known := self._operations.repeated(record.project, calls.request_id(request)):
-            return known
-        calls.check_fingerprint(given.get("fingerprint"), record.resource["metadata"]["fingerprint"])
-        fields = {"metadata": instances.checked_metadata(given)}
-        return self._fleet.change(record, "setMetadata", fields, calls.request_id(request))
+        record = self._record(request)
+        given = await body(request)
+        request_id = calls.request_id(request)
+        earlier = self._operations.repeated(record.project, request_id)
+        if earlier:
+            return earlier
+        fingerprint = record.resource["metadata"]["fingerprint"]
+        calls.check_fingerprint(given.get("fingerprint"), fingerprint)
+        fields = {"metadata": instances.check_metadata(given)}
+        return self._fleet.change(record, "setMetadata", fields, request_id)
 
     def _guest_attributes(self, request: web.Request) -> Answer:
         record = self._record(request)
         policies.check_guest_attributes(self._project, record.project)
-        query, key = request.query.get("queryPath", ""), request.query.get("variableKey", "")
-        namespace, _, wanted = (query or key).partition("/")
-        items = [
-            {"namespace": space, "key": name, "value": value}
-            for space, values in record.guest_attributes.items() if space == namespace or not namespace
-            for name, value in values.items() if name == wanted or not wanted
-        ]  # fmt: skip
-        if not items or record.attributes().get("enable-guest-attributes", "").upper() != "TRUE":
-            why = f"The resource '{query or key}' of type 'Guest Attribute' was not found."
+        query = request.query.get("queryPath", "")
+        variable = request.query.get("variableKey", "")
+        # Either one is NAMESPACE/KEY. Without a key, all of the namespace match.
+        namespace, _, key = (query or variable).partition("/")
+        items: list[dict[str, str]] = []
+        for space, values in record.guest_attributes.items():
+            if namespace and space != namespace:
+                continue
+            for name, value in values.items():
+                if not key or name == key:
+                    items.append({"namespace": space, "key": name, "value": value})
+        enabled = record.attributes().get("enable-guest-attributes", "").upper() == "TRUE"
+        if not items or not enabled:
+            why = f"The resource '{query or variable}' of type 'Guest Attribute' was not found."
             raise wire.ApiError(404, "notFound", why)
         answer: dict[str, Any] = {
-            "kind": "compute#guestAttributes", "selfLink": f"{record.resource['selfLink']}/getGuestAttributes"
-        }  # fmt: skip
-        if key:
-            return {**answer, "variableKey": key, "variableValue": items[0]["value"]}
+            "kind": "compute#guestAttributes",
+            "selfLink": f"{record.resource['selfLink']}/getGuestAttributes",
+        }
+        if variable:
+            return {**answer, "variableKey": variable, "variableValue": items[0]["value"]}
         return {**answer, "queryPath": query, "queryValue": {"items": items}}
 
     def _serial_port(self, request: web.Request) -> Answer:
@@ -225,36 +292,49 @@ class Api:
         start = int(request.query.get("start", 0))
         text, end = self._fleet.serial_output(record, start)
         return {
-            "kind": "compute#serialPortOutput", "selfLink": f"{record.resource['selfLink']}/serialPort",
-            "contents": text, "start": str(start), "next": str(end),
-        }  # fmt: skip
+            "kind": "compute#serialPortOutput",
+            "selfLink": f"{record.resource['selfLink']}/serialPort",
+            "contents": text,
+            "start": str(start),
+            "next": str(end),
+        }
 
     def _list_instances(self, request: web.Request) -> Answer:
-        project, zone = request.match_info["project"], request.match_info["zone"]
+        project = calls.project(request)
+        zone = request.match_info["zone"]
         tables.zone(project, zone)
-        found = [each.resource for each in self._fleet.records(project) if each.zone == zone]
-        return lists.page(request, "compute#instanceList", found, wire.link(project, "zones", zone, "instances"))
+        found = [vm.resource for vm in self._fleet.records(project) if vm.zone == zone]
+        link = wire.link(project, "zones", zone, "instances")
+        return lists.page(request, "compute#instanceList", found, link)
 
     def _aggregate_instances(self, request: web.Request) -> Answer:
-        project = request.match_info["project"]
-        found = [(f"zones/{each.zone}", each.resource) for each in self._fleet.records(project)]
-        own = wire.link(project, "aggregated", "instances")
-        return lists.aggregated(request, "compute#instanceAggregatedList", "instances", found, calls.all_zones(), own)
+        project = calls.project(request)
+        found = [(f"zones/{vm.zone}", vm.resource) for vm in self._fleet.records(project)]
+        link = wire.link(project, "aggregated", "instances")
+        kind = "compute#instanceAggregatedList"
+        return lists.aggregated(request, kind, "instances", found, calls.all_zones(), link)
 
-    # Operations.
+    # -------------------- operations
+
+    def _get_operation(self, request: web.Request) -> Answer:
+        return self._operations.get(*_operation(request))
+
+    def _wait_for_operation(self, request: web.Request) -> Awaitable[Answer]:
+        return self._operations.wait(*_operation(request))
 
     def _list_operations(self, request: web.Request) -> Answer:
         project, scope, _ = _operation(request)
-        found = [each for _, each in self._operations.select(project, scope)]
-        own = wire.link(project, scope, "operations")
-        return lists.page(request, "compute#operationList", found, own)
+        found = [operation for _, operation in self._operations.select(project, scope)]
+        link = wire.link(project, scope, "operations")
+        return lists.page(request, "compute#operationList", found, link)
 
     def _aggregate_operations(self, request: web.Request) -> Answer:
-        project = request.match_info["project"]
-        own = wire.link(project, "aggregated", "operations")
+        project = calls.project(request)
         found = self._operations.select(project)
         scopes = ["global", *calls.all_regions(), *calls.all_zones()]
-        return lists.aggregated(request, "compute#operationAggregatedList", "operations", found, scopes, own)
+        link = wire.link(project, "aggregated", "operations")
+        kind = "compute#operationAggregatedList"
+        return lists.aggregated(request, kind, "operations", found, scopes, link)
 
     def _delete_operation(self, request: web.Request) -> Answer:
         self._operations.delete(*_operation(request))
@@ -262,5 +342,40 @@ class Api:
 
 
 def _operation(request: web.Request) -> tuple[str, str, str]:
+    """Return project, scope and name of the operation in the request's path."""
     parts = request.match_info
     return parts["project"], calls.scope(request), parts.get("operation", "")
+
+
+# -------------------- batches
+
+
+def _add_batches(application: web.Application) -> None:
+    """Register `/batch/compute/v1`: many requests in one, served simultaneously."""
+
+    async def answer(request: web.Request) -> web.Response:
+        # Only a request that has not been read can be cloned.
+        blank = request.clone()
+        content_type = request.headers.get("Content-Type", "")
+        parts = batches.split(content_type, await request.read(), _MOST_CALLS)
+        answers = await asyncio.gather(*(_answer_part(application, blank, part) for part in parts))
+        kind, joined = batches.join(answers)
+        return web.Response(body=joined, headers={"Content-Type": kind})
+
+    application.router.add_post("/batch/compute/v1", answer)
+
+
+async def _answer_part(
+    application: web.Application, blank: web.Request, part: batches.Part
+) -> batches.Answer:
+    content_type = part.headers.get("Content-Type", "application/json")
+    headers = CIMultiDict({"Host": blank.host, "Content-Type": content_type})
+    url = URL(part.target, encoded=True)
+    inner = blank.clone(method=part.method, rel_url=url, headers=headers)
+    # aiohttp has no public way to serve a request that did not come alone over a connection.
+    inner._read_bytes = part.body
+    response = await application._handle(inner)
+    text = b""
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
+        text = response.body
+    return batches.Answer(part.identity, response.status, text)

@@ -1,7 +1,8 @@
-"""Named resources of one kind (firewall rules, disks, ...): what they all have in common.
+"""Named resources of one kind (firewall rules, disks, ...): what all kinds have in common.
 
-Each kind is a subclass that says what a new one looks like and what stands against deleting one; listing, paging,
-finding, operations, request ids, patching and survival are the same for all and live here.
+Each kind is a subclass that defines what a new resource looks like and what prevents its deletion.
+Listing, paging, lookup, operations, request ids, changes and storage are the same for all kinds and
+are here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..rest.operations import Operations
 from ..rest.store import Store
 
 Resource = dict[str, Any]
+"""The JSON of a resource. The emulator's own fields start with `_` and are never shown."""
 _PATTERNS = {
     "zones": f"{calls.BASE}/zones/{{zone}}",
     "regions": f"{calls.BASE}/regions/{{region}}",
@@ -28,171 +30,227 @@ _PATTERNS = {
 class Resources:
     """All resources of a kind, in all projects.
 
-    What a resource's fields that begin with `_` hold is the emulator's own affair and never shown.
+    Attributes
+    ----------
+    kind
+        The name in the resources, such as `compute#firewall`.
+    collection
+        The name in URLs, such as `firewalls`.
+    scopes
+        The places of the kind: `global`, `regions`, `zones`.
+    noun
+        The name in messages, such as `firewall`.
+    mutable
+        The fields that PATCH and PUT may change.
+    replaceable
+        Whether PUT is supported besides PATCH.
+    labels
+        Whether they have labels that can be set.
     """
 
     kind = ""
-    """As the resources call it: `compute#firewall`."""
     collection = ""
-    """As URLs call it: `firewalls`."""
     scopes: tuple[str, ...] = ("global",)
-    """Where there are some: `global`, `regions`, `zones`."""
     noun = ""
-    """As messages call one: `firewall`."""
     mutable: frozenset[str] = frozenset()
-    """The fields that PATCH and PUT may change."""
     replaceable = False
-    """Whether PUT is known besides PATCH."""
     labels = False
-    """Whether they carry labels that can be set."""
 
     def __init__(self, state: Path, operations: Operations) -> None:
         self.operations = operations
         self._store = Store(state / self.collection)
-        self._known: dict[tuple[str, str, str], Resource] = {}
-        self._settled: set[str] = set()
+        # By project, scope and name.
+        self._resources: dict[tuple[str, str, str], Resource] = {}
+        # Projects that have their initial resources. Clients may have deleted these since.
+        self._initialized: set[str] = set()
         for entry in self._store:
-            if entry["resource"] is None:
-                self._settled.add(entry["project"])
+            resource = entry["resource"]
+            if resource is None:
+                self._initialized.add(entry["project"])
             else:
-                self._known[entry["project"], entry["scope"], entry["resource"]["name"]] = entry["resource"]
+                key = (entry["project"], entry["scope"], resource["name"])
+                self._resources[key] = resource
 
-    # What a kind is.
+    # -------------------- what a kind defines
 
-    def standing(self, project: str, scope: str) -> Iterable[Resource]:
-        """Those that are always there and that nobody can change."""
+    def permanent(self, project: str, scope: str) -> Iterable[Resource]:
+        """Return the resources that always exist and that clients cannot change."""
         return ()
 
-    def first(self, project: str) -> Iterable[tuple[str, dict[str, Any]]]:
-        """Those that a project begins with, as scope and body; they can be changed and deleted."""
+    def initial(self, project: str) -> Iterable[tuple[str, dict[str, Any]]]:
+        """Return the resources that a project starts with, as scope and body.
+
+        Clients can change them.
+        """
         return ()
 
     def new(self, project: str, scope: str, body: dict[str, Any]) -> Resource:
-        """The fields of a new one (name, id and the like excepted). ApiError if `body` is not a legal one."""
+        """Return the fields of a new resource, except name, id and the like.
+
+        Raises
+        ------
+        ApiError
+            If `body` is not legal.
+        """
         raise NotImplementedError
 
     def changed(self, project: str, scope: str, resource: Resource) -> Resource:
-        """The resource as it is after a PATCH or PUT, checked like a new one."""
+        """Return the resource after a PATCH or PUT, checked like a new one."""
         return {**resource, **self.new(project, scope, resource)}
 
     def users(self, project: str, resource: Resource) -> list[str]:
-        """The URLs of what uses it and so keeps it from being deleted."""
+        """Return the URLs of resources that use it and so prevent its deletion."""
         return []
 
-    def shown(self, project: str, resource: Resource) -> Resource:
-        """The resource as clients see it."""
+    def public(self, project: str, resource: Resource) -> Resource:
+        """Return the resource as clients see it."""
         return {name: value for name, value in resource.items() if not name.startswith("_")}
 
-    def forgotten(self, project: str, scope: str, resource: Resource) -> None:
-        """It has been deleted; what belongs to it can go."""
+    def on_removed(self, project: str, scope: str, resource: Resource) -> None:
+        """Clean up after a deleted resource."""
 
-    # What there is.
+    def on_inserted(
+        self, project: str, scope: str, resource: Resource, request: str | None
+    ) -> dict[str, Any]:
+        """Return the operation of an insert."""
+        return self.finish_operation(project, scope, "insert", resource, request)
+
+    # -------------------- lookup
 
     def everywhere(self, project: str) -> Iterator[tuple[str, Resource]]:
-        """All of a project, each with its scope, as the emulator knows them."""
-        self._begin(project)
-        for (owner, scope, _), resource in list(self._known.items()):
+        """Yield the stored resources of a project, each after its scope."""
+        self._initialize(project)
+        # A copy, since callers may change resources while they iterate.
+        for (owner, scope, _), resource in list(self._resources.items()):
             if owner == project:
                 yield scope, resource
 
     def within(self, project: str, scope: str) -> list[Resource]:
-        """All of a scope, as the emulator knows them."""
-        own = [resource for where, resource in self.everywhere(project) if where == scope]
-        return [*self.standing(project, scope), *own]
+        """Return all resources of a scope, permanent ones included."""
+        found = list(self.permanent(project, scope))
+        found += [resource for where, resource in self.everywhere(project) if where == scope]
+        return found
 
     def find(self, project: str, scope: str, name: str) -> Resource:
-        """One of them, by name or id. ApiError 404 where there is none."""
-        for each in self.within(project, scope):
-            if name in (each["name"], each["id"]):
-                return each
+        """Return one resource by name or id. Raises ApiError 404 if it does not exist."""
+        for resource in self.within(project, scope):
+            if name in (resource["name"], resource["id"]):
+                return resource
         raise wire.not_found(self.path(project, scope, name))
 
     def path(self, project: str, scope: str, name: str) -> str:
-        """`projects/...` of the one called `name`."""
+        """Return `projects/...` of the resource called `name`."""
         return f"projects/{project}/{scope}/{self.collection}/{name}"
 
-    def place_of(self, url: str, project: str, scope: str) -> tuple[str, str, str]:
-        """Project, scope and name that a full or partial URL means where `project` and `scope` go without saying."""
-        parts = wire.path_of(url).split("/")
-        if parts[0] == "projects" and len(parts) > 2:
-            project, parts = parts[1], parts[2:]
-        if parts[0] in ("zones", "regions") and len(parts) > 2:
-            scope = "/".join(parts[:2])
-        return project, scope, parts[-1]
+    def resolve(self, url: object, field: str, project: str, scope: str) -> Resource:
+        """Return the resource that a field of a request refers to.
 
-    def referred(self, url: object, field: str, project: str, scope: str) -> Resource:
-        """The one that a field of a request refers to. ApiError 400 where it refers to none."""
+        Parameters
+        ----------
+        url
+            The value of the field: a full or partial URL, or a name.
+        field
+            The name of the field, for the error.
+        project, scope
+            What partial URLs leave out.
+
+        Raises
+        ------
+        ApiError
+            400 if there is no such resource.
+        """
         if not url or not isinstance(url, str):
             raise wire.required(field)
+        parts = wire.path_of(url).split("/")
+        if parts[0] == "projects" and len(parts) > 2:
+            project = parts[1]
+            parts = parts[2:]
+        if parts[0] in ("zones", "regions") and len(parts) > 2:
+            scope = "/".join(parts[:2])
         try:
-            return self.find(*self.place_of(url, project, scope))
+            return self.find(project, scope, parts[-1])
         except wire.ApiError:
             why = f"The referenced {self.noun} resource cannot be found."
             raise wire.invalid(field, url, why) from None
 
-    # What changes.
+    # -------------------- changes
 
     def add(self, project: str, scope: str, body: dict[str, Any]) -> Resource:
-        """A new one. ApiError if there is one of that name, or `body` is not legal."""
+        """Create and store a resource.
+
+        Raises
+        ------
+        ApiError
+            If there is one of that name, or `body` is not legal.
+        """
         name = wire.check_name(body.get("name"))
-        if any(each["name"] == name for each in self.within(project, scope)):
-            raise wire.ApiError(
-                409, "alreadyExists", f"The resource '{self.path(project, scope, name)}' already exists"
-            )
+        if any(resource["name"] == name for resource in self.within(project, scope)):
+            path = self.path(project, scope, name)
+            raise wire.ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
         resource: Resource = {
-            "kind": self.kind, "id": wire.fresh_id(), "creationTimestamp": wire.now(), "name": name,
-            "selfLink": wire.link(project, scope, self.collection, name), **self.new(project, scope, body),
-        }  # fmt: skip
+            "kind": self.kind,
+            "id": wire.fresh_id(),
+            "creationTimestamp": wire.now(),
+            "name": name,
+            "selfLink": wire.link(project, scope, self.collection, name),
+            **self.new(project, scope, body),
+        }
         place, _, where = scope.partition("/")
         if where:
+            # `zone` or `region`.
             resource[place.removesuffix("s")] = wire.link(project, scope)
         if self.labels:
-            resource |= instances.labelled(body.get("labels") or {})
+            resource |= instances.label_fields(body.get("labels") or {})
         if body.get("description"):
             resource["description"] = str(body["description"])
-        self.keep(project, scope, resource)
+        self.save(project, scope, resource)
         return resource
 
-    def keep(self, project: str, scope: str, resource: Resource) -> None:
-        """Write down what a resource is now."""
+    def save(self, project: str, scope: str, resource: Resource) -> None:
+        """Store the present state of a resource."""
         entry = {"project": project, "scope": scope, "resource": resource}
         self._store.put(resource["id"], entry)
-        self._known[project, scope, resource["name"]] = resource
+        self._resources[project, scope, resource["name"]] = resource
 
     def remove(self, project: str, scope: str, resource: Resource) -> None:
-        """Forget it, and what belongs to it."""
-        self._known.pop((project, scope, resource["name"]), None)
+        """Delete a resource, and what belongs to it."""
+        self._resources.pop((project, scope, resource["name"]), None)
         self._store.drop(resource["id"])
-        self.forgotten(project, scope, resource)
+        self.on_removed(project, scope, resource)
 
-    def done(
+    def start_operation(
         self, project: str, scope: str, kind: str, resource: Resource, request: str | None = None
     ) -> dict[str, Any]:
-        """A DONE operation of type `kind` on a resource."""
-        return self.operations.finish(self.begun(project, scope, kind, resource, request))
+        """Create a RUNNING operation of type `kind` on a resource."""
+        link = resource["selfLink"]
+        return self.operations.start(project, scope, kind, link, resource["id"], request=request)
 
-    def begun(
+    def finish_operation(
         self, project: str, scope: str, kind: str, resource: Resource, request: str | None = None
     ) -> dict[str, Any]:
-        """A RUNNING operation of type `kind` on a resource."""
-        return self.operations.start(project, scope, kind, resource["selfLink"], resource["id"], request=request)
+        """Create a DONE operation of type `kind` on a resource."""
+        operation = self.start_operation(project, scope, kind, resource, request)
+        return self.operations.finish(operation)
 
-    def _begin(self, project: str) -> None:
-        """Give a project that is new here what projects begin with."""
-        if project in self._settled or type(self).first is Resources.first:
+    def _initialize(self, project: str) -> None:
+        """Create the initial resources of a new project."""
+        if project in self._initialized or type(self).initial is Resources.initial:
             return
-        self._settled.add(project)
-        for scope, body in self.first(project):
+        # First, since `add` comes here again.
+        self._initialized.add(project)
+        for scope, body in self.initial(project):
             self.add(project, scope, body)
-        self._store.put(f"first-{project}", {"project": project, "scope": "", "resource": None})
+        entry = {"project": project, "scope": "", "resource": None}
+        self._store.put(f"first-{project}", entry)
 
-    # Requests.
+    # -------------------- requests
 
     def routes(self) -> list[calls.Route]:
-        """What clients can ask for."""
+        """Return the routes."""
         routes: list[calls.Route] = []
         for scope in self.scopes:
-            every, single = f"{_PATTERNS[scope]}/{self.collection}", f"{_PATTERNS[scope]}/{self.collection}/{{name}}"
+            every = f"{_PATTERNS[scope]}/{self.collection}"
+            single = f"{every}/{{name}}"
             routes += [
                 ("GET", every, self._list),
                 ("POST", every, self._insert),
@@ -206,98 +264,143 @@ class Resources:
             if self.labels:
                 routes.append(("POST", f"{single}/setLabels", self._set_labels))
         if self.scopes != ("global",):
-            routes.append(("GET", f"{calls.BASE}/aggregated/{self.collection}", self._aggregate))
+            aggregated = f"{calls.BASE}/aggregated/{self.collection}"
+            routes.append(("GET", aggregated, self._aggregate))
         return routes
 
-    def asked(self, request: web.Request) -> tuple[str, str, Resource]:
-        """Project, scope and the resource that a request is about. ApiError 404 where there is none."""
-        project, scope = calls.project(request), calls.scope(request)
+    def requested(self, request: web.Request) -> tuple[str, str, Resource]:
+        """Return project, scope and the resource of a request.
+
+        Raises ApiError 404 if it does not exist.
+        """
+        project = calls.project(request)
+        scope = calls.scope(request)
         return project, scope, self.find(project, scope, request.match_info["name"])
 
-    def own(self, request: web.Request) -> tuple[str, str, Resource]:
-        """The same for a request that changes it. ApiError 403 for those that nobody can change."""
-        project, scope, resource = self.asked(request)
-        if (project, scope, resource["name"]) not in self._known:
+    def changeable(self, request: web.Request) -> tuple[str, str, Resource]:
+        """Return project, scope and the resource of a request that changes it.
+
+        Raises
+        ------
+        ApiError
+            404 if it does not exist, 403 if clients cannot change it.
+        """
+        project, scope, resource = self.requested(request)
+        if (project, scope, resource["name"]) not in self._resources:
             path = self.path(project, scope, resource["name"])
             raise wire.ApiError(403, "forbidden", f"Permission to change '{path}' is denied")
         return project, scope, resource
 
     def repeated(self, request: web.Request) -> calls.Answer:
-        """The operation that this very request started before, if any."""
+        """Return the operation that the same request started earlier; None if there is none."""
         return self.operations.repeated(calls.project(request), calls.request_id(request))
 
     def _list(self, request: web.Request) -> calls.Answer:
-        project, scope = calls.project(request), calls.scope(request)
-        found = [self.shown(project, each) for each in self.within(project, scope)]
-        return lists.page(request, f"{self.kind}List", found, wire.link(project, scope, self.collection))
+        project = calls.project(request)
+        scope = calls.scope(request)
+        found = [self.public(project, resource) for resource in self.within(project, scope)]
+        link = wire.link(project, scope, self.collection)
+        return lists.page(request, f"{self.kind}List", found, link)
 
     def _aggregate(self, request: web.Request) -> calls.Answer:
         project = calls.project(request)
-        scopes = [
-            *(calls.all_zones() if "zones" in self.scopes else ()),
-            *(calls.all_regions() if "regions" in self.scopes else ()),
-            *(("global",) if "global" in self.scopes else ()),
+        scopes: list[str] = []
+        if "zones" in self.scopes:
+            scopes += calls.all_zones()
+        if "regions" in self.scopes:
+            scopes += calls.all_regions()
+        if "global" in self.scopes:
+            scopes.append("global")
+        found = [
+            (scope, self.public(project, resource))
+            for scope in scopes
+            for resource in self.within(project, scope)
         ]
-        found = [(scope, self.shown(project, each)) for scope in scopes for each in self.within(project, scope)]
-        own = wire.link(project, "aggregated", self.collection)
-        return lists.aggregated(request, f"{self.kind}AggregatedList", self.collection, found, scopes, own)
+        kind = f"{self.kind}AggregatedList"
+        link = wire.link(project, "aggregated", self.collection)
+        return lists.aggregated(request, kind, self.collection, found, scopes, link)
 
     def _get(self, request: web.Request) -> calls.Answer:
-        project, _, resource = self.asked(request)
-        return self.shown(project, resource)
+        project, _, resource = self.requested(request)
+        return self.public(project, resource)
 
     async def _insert(self, request: web.Request) -> calls.Answer:
-        project, scope, body = calls.project(request), calls.scope(request), await calls.body(request)
-        if known := self.repeated(request):
-            return known
+        project = calls.project(request)
+        scope = calls.scope(request)
+        body = await calls.body(request)
+        earlier = self.repeated(request)
+        if earlier:
+            return earlier
+        # Clients must not set the emulator's own fields.
         given = {name: value for name, value in body.items() if not name.startswith("_")}
-        resource = self.add(project, scope, {**given, "_query": dict(request.query)})
-        return self.inserted(project, scope, resource, calls.request_id(request))
-
-    def inserted(self, project: str, scope: str, resource: Resource, request: str | None) -> dict[str, Any]:
-        """The operation of an insert."""
-        return self.done(project, scope, "insert", resource, request)
+        given["_query"] = dict(request.query)
+        resource = self.add(project, scope, given)
+        return self.on_inserted(project, scope, resource, calls.request_id(request))
 
     def _delete(self, request: web.Request) -> calls.Answer:
-        if known := self.repeated(request):
-            return known
-        project, scope, resource = self.own(request)
-        if users := self.users(project, resource):
+        # Before the lookup: a repeated request finds no resource.
+        earlier = self.repeated(request)
+        if earlier:
+            return earlier
+        project, scope, resource = self.changeable(request)
+        users = self.users(project, resource)
+        if users:
             raise in_use(self.noun, resource["selfLink"], users[0])
-        operation = self.done(project, scope, "delete", resource, calls.request_id(request))
+        request_id = calls.request_id(request)
+        operation = self.finish_operation(project, scope, "delete", resource, request_id)
         self.remove(project, scope, resource)
         return operation
 
     async def _patch(self, request: web.Request) -> calls.Answer:
         body = await calls.body(request)
-        if known := self.repeated(request):
-            return known
-        project, scope, resource = self.own(request)
+        earlier = self.repeated(request)
+        if earlier:
+            return earlier
+        project, scope, resource = self.changeable(request)
         if "fingerprint" in resource:
             calls.check_fingerprint(body.get("fingerprint"), resource["fingerprint"], self.noun)
         given = {name: value for name, value in body.items() if name in self.mutable}
         if request.method == "PATCH":
-            wanted = {**resource, **given}
+            kind = "patch"
+            changed = {**resource, **given}
         else:
-            wanted = {name: value for name, value in resource.items() if name not in self.mutable} | given
-        # What is null, or empty in a replacement, is no more.
-        wanted = {name: value for name, value in wanted.items() if value is not None}
-        self.keep(project, scope, self.changed(project, scope, wanted))
-        kind = "patch" if request.method == "PATCH" else "update"
-        return self.done(project, scope, kind, resource, calls.request_id(request))
+            # PUT also removes the fields that the request leaves out.
+            kind = "update"
+            fixed = {name: resource[name] for name in resource if name not in self.mutable}
+            changed = {**fixed, **given}
+        # Null removes a field.
+        changed = {name: value for name, value in changed.items() if value is not None}
+        self.save(project, scope, self.changed(project, scope, changed))
+        request_id = calls.request_id(request)
+        return self.finish_operation(project, scope, kind, resource, request_id)
 
     async def _set_labels(self, request: web.Request) -> calls.Answer:
         body = await calls.body(request)
-        if known := self.repeated(request):
-            return known
-        project, scope, resource = self.own(request)
-        calls.check_fingerprint(body.get("labelFingerprint"), resource["labelFingerprint"], "label")
-        fields = instances.labelled(body.get("labels") or {})
-        self.keep(project, scope, {**{k: v for k, v in resource.items() if k != "labels"}, **fields})
-        return self.done(project, scope, "setLabels", resource, calls.request_id(request))
+        earlier = self.repeated(request)
+        if earlier:
+            return earlier
+        project, scope, resource = self.changeable(request)
+        fingerprint = resource["labelFingerprint"]
+        calls.check_fingerprint(body.get("labelFingerprint"), fingerprint, "label")
+        changed = {name: value for name, value in resource.items() if name != "labels"}
+        changed |= instances.label_fields(body.get("labels") or {})
+        self.save(project, scope, changed)
+        request_id = calls.request_id(request)
+        return self.finish_operation(project, scope, "setLabels", resource, request_id)
 
 
 def in_use(noun: str, link: str, user: str) -> wire.ApiError:
-    """400 for a resource that something else needs."""
-    message = f"The {noun} resource '{wire.path_of(link)}' is already being used by '{wire.path_of(user)}'"
+    """Return the 400 for a resource that another one uses.
+
+    Parameters
+    ----------
+    noun
+        The name of its kind.
+    link, user
+        The URLs of the resource and of the one that uses it.
+    """
+    message = (
+        f"The {noun} resource '{wire.path_of(link)}' is already being used by "
+        f"'{wire.path_of(user)}'"
+    )
     return wire.ApiError(400, "resourceInUseByAnotherResource", message)

@@ -1,12 +1,13 @@
-"""Which VMs give how much where a provider wants some of its CPU back. Pure.
+"""Policies that divide reclaimed CPU among VMs. Pure.
 
-The policies of a server in the papers on deflation (EuroSys'19, HPDC'20): R vCPUs are to come from VMs of size M_i,
-each of which keeps m_i at least.
+They are the server-level policies of the papers on deflation (EuroSys'19, HPDC'20). R vCPUs are
+reclaimed from VMs of size M_i, each of which keeps at least m_i.
 
 - `proportional`: x_i = R (M_i - m_i) / sum_j (M_j - m_j)
-- `priority`: the same with m_i = max(m_i, pi_i M_i), pi_i the VM's priority from 0 (low) to 1
-- `deterministic`: in ascending order of priority, VM after VM gives what `priority` would let it give at most, until R
-  is met; the last of them gives what is still missing
+- `priority`: the same with m_i = max(m_i, pi_i M_i), where pi_i is the VM's priority from 0 (low)
+  to 1
+- `deterministic`: VMs give in ascending order of priority, each as much as `priority` allows, until
+  R is reached; the last VM gives the remainder
 """
 
 from __future__ import annotations
@@ -19,7 +20,19 @@ from transient_magics.errors import DeclarationError
 
 @dataclass(frozen=True)
 class Deflatable:
-    """A VM of `size` vCPUs that keeps `least` of them in any case; the higher its `priority` (0 to 1), the more."""
+    """A VM that can shrink.
+
+    Attributes
+    ----------
+    name
+        The VM's name.
+    size
+        Its vCPUs.
+    least
+        vCPUs that it keeps in any case.
+    priority
+        From 0 to 1. VMs of higher priority keep more.
+    """
 
     name: str
     size: float
@@ -28,25 +41,43 @@ class Deflatable:
 
     @property
     def kept(self) -> float:
-        """What it keeps at least by its priority."""
+        """The vCPUs that it keeps under policies that respect priorities."""
         return max(self.least, self.priority * self.size)
 
 
-def proportional(wanted: float, vms: Sequence[Deflatable]) -> dict[str, float]:
-    """What each VM gives, in vCPUs."""
-    return _in_proportion(wanted, {vm.name: vm.size - vm.least for vm in vms})
+def proportional(vcpus: float, vms: Sequence[Deflatable]) -> dict[str, float]:
+    """Divide `vcpus` in proportion to what each VM can give.
+
+    Returns
+    -------
+    dict
+        The vCPUs that each VM gives, by name.
+    """
+    return _in_proportion(vcpus, {vm.name: vm.size - vm.least for vm in vms})
 
 
-def by_priority(wanted: float, vms: Sequence[Deflatable]) -> dict[str, float]:
-    """The same with what each keeps by its priority."""
-    return _in_proportion(wanted, {vm.name: vm.size - vm.kept for vm in vms})
+def by_priority(vcpus: float, vms: Sequence[Deflatable]) -> dict[str, float]:
+    """Divide `vcpus` in proportion to what each VM can give by its priority.
+
+    Returns
+    -------
+    dict
+        The vCPUs that each VM gives, by name.
+    """
+    return _in_proportion(vcpus, {vm.name: vm.size - vm.kept for vm in vms})
 
 
-def deterministic(wanted: float, vms: Sequence[Deflatable]) -> dict[str, float]:
-    """VM after VM gives all that it can, those of low priority first."""
+def deterministic(vcpus: float, vms: Sequence[Deflatable]) -> dict[str, float]:
+    """Reclaim `vcpus` from VMs of low priority first, as much as each can give.
+
+    Returns
+    -------
+    dict
+        The vCPUs that each VM gives, by name.
+    """
     given = {vm.name: 0.0 for vm in vms}
     for vm in sorted(vms, key=lambda vm: vm.priority):
-        given[vm.name] = min(vm.size - vm.kept, wanted - sum(given.values()))
+        given[vm.name] = min(vm.size - vm.kept, vcpus - sum(given.values()))
     return given
 
 
@@ -55,17 +86,47 @@ POLICIES: Mapping[str, Callable[[float, Sequence[Deflatable]], dict[str, float]]
     "priority": by_priority,
     "deterministic": deterministic,
 }
+"""The policies by name."""
 
 
-def reclaim(wanted: float, vms: Sequence[Deflatable], policy: str) -> dict[str, float]:
-    """What each VM gives by a policy, in vCPUs. DeclarationError where all of them together have not as much."""
-    most = sum(vm.size - (vm.least if policy == "proportional" else vm.kept) for vm in vms)
-    if wanted > most + 1e-9:
-        what = f"{wanted:g} vCPUs cannot be reclaimed by {policy}: {len(vms)} VMs can give {max(most, 0.0):.3g} at most"
-        raise DeclarationError(what, fix="Reclaim less, or revoke a VM.")
-    return POLICIES[policy](wanted, vms)
+def reclaim(vcpus: float, vms: Sequence[Deflatable], policy: str) -> dict[str, float]:
+    """Divide reclaimed vCPUs by a policy.
+
+    Parameters
+    ----------
+    vcpus
+        vCPUs to reclaim in total.
+    vms
+        The VMs that may give some.
+    policy
+        A key of `POLICIES`.
+
+    Returns
+    -------
+    dict
+        The vCPUs that each VM gives, by name.
+
+    Raises
+    ------
+    DeclarationError
+        If the VMs together cannot give as much.
+    """
+    if policy == "proportional":
+        most = sum(vm.size - vm.least for vm in vms)
+    else:
+        most = sum(vm.size - vm.kept for vm in vms)
+    # The tolerance covers the rounding of the sum.
+    if vcpus > most + 1e-9:
+        raise DeclarationError(
+            f"{vcpus:g} vCPUs cannot be reclaimed by {policy}: "
+            f"{len(vms)} VMs can give {max(most, 0.0):.3g} at most",
+            fix="Reclaim less, or revoke a VM.",
+        )
+    return POLICIES[policy](vcpus, vms)
 
 
-def _in_proportion(wanted: float, room: Mapping[str, float]) -> dict[str, float]:
-    whole = sum(room.values())
-    return {name: min(wanted * each / whole, each) if whole > 0 else 0.0 for name, each in room.items()}
+def _in_proportion(vcpus: float, available: Mapping[str, float]) -> dict[str, float]:
+    total = sum(available.values())
+    if total <= 0:
+        return dict.fromkeys(available, 0.0)
+    return {name: min(vcpus * amount / total, amount) for name, amount in available.items()}

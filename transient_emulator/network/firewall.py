@@ -1,9 +1,10 @@
-"""What firewall rules mean for the connections between emulated VMs, and seeing to it.
+"""Firewall rules of the API, translated for the packet filter between VMs and enforced there.
 
-As on Compute Engine: of the rules of a VM's network that are about it, the one with the lowest number counts, a denying
-one before an allowing one of the same number; what no rule allows is denied. Connections over TCP are judged, coming
-in; EGRESS rules and other protocols are not. What comes from outside of the VMs' network (SSH through the relay) is not
-judged either: nothing but this user's own programs can come from there.
+As on Compute Engine, the rule with the lowest priority number decides among the rules of a VM's
+network that apply to it. A denying rule precedes an allowing one of the same number. Connections
+that no rule allows are denied. Only incoming TCP connections are filtered; EGRESS rules and other
+protocols have no effect. Connections from outside of the VMs' network (SSH through the relay) are
+not filtered either: only this user's own programs can open them.
 """
 
 from __future__ import annotations
@@ -18,59 +19,96 @@ from . import packet_filter
 from .packet_filter import Rule
 
 _LOG = logging.getLogger(__name__)
+# Rules name a protocol by its name, by its number, or all protocols together.
 _TCP = ("tcp", "6", "all")
 
 
 class Firewall:
-    """Keeps the packet filter as rules and VMs say. `stir` makes it look again."""
+    """The packet filter, kept up to date with rules and VMs.
+
+    Parameters
+    ----------
+    vms
+        Returns all VMs.
+    rules
+        Returns the firewall rules of a project.
+    own_network
+        Whether VMs have a network of their own. Without one there is nothing to filter.
+    """
 
     def __init__(
-        self, vms: Callable[[], Iterable[Record]], rules: Callable[[str], Iterable[dict[str, Any]]], own_network: bool
+        self,
+        vms: Callable[[], Iterable[Record]],
+        rules: Callable[[str], Iterable[dict[str, Any]]],
+        own_network: bool,
     ) -> None:
-        """`rules` are those of a project; without `own_network` there is nothing to be kept."""
-        self._vms, self._rules, self._own_network = vms, rules, own_network
-        self._stirred = asyncio.Event()
-        self._stirred.set()
+        self._vms = vms
+        self._rules = rules
+        self._own_network = own_network
+        self._changed = asyncio.Event()
+        # The first pass runs without a change: VMs may have outlived an earlier emulator.
+        self._changed.set()
 
-    def stir(self) -> None:
-        """A VM or a rule has come, gone or changed."""
-        self._stirred.set()
+    def wake(self) -> None:
+        """Start a pass: a VM or a rule was added, removed or changed."""
+        self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until it is known that this machine's kernel has no such packet filter."""
+        """Enforce the rules until cancelled.
+
+        Ends early if the kernel turns out to have no packet filter for bridges.
+        """
         enforced: list[Rule] | None = None
         while self._own_network:
-            await self._stirred.wait()
-            self._stirred.clear()
+            await self._changed.wait()
+            self._changed.clear()
             vms = list(self._vms())
-            projects = dict.fromkeys(each.project for each in vms)
-            wanted = [rule for project in projects for rule in meaning(vms, project, self._rules(project))]
-            if wanted == enforced:
+            projects = dict.fromkeys(vm.project for vm in vms)
+            rules: list[Rule] = []
+            for project in projects:
+                rules += translate(vms, project, self._rules(project))
+            if rules == enforced:
                 continue
             try:
-                await asyncio.to_thread(packet_filter.enforce, wanted)
+                await asyncio.to_thread(packet_filter.enforce, rules)
             except OSError as error:
                 _LOG.warning("firewall rules have no effect between VMs: %s", error)
                 return
-            enforced = wanted
+            enforced = rules
 
 
-def meaning(vms: Iterable[Record], project: str, rules: Iterable[dict[str, Any]]) -> list[Rule]:
-    """The rules of a project as they are for its VMs now, in the order in which they count."""
-    own = [vm for vm in vms if vm.project == project]
-    found: list[Rule] = []
+def translate(vms: Iterable[Record], project: str, rules: Iterable[dict[str, Any]]) -> list[Rule]:
+    """Translate the rules of a project for the VMs that it has now.
+
+    Parameters
+    ----------
+    vms
+        All VMs of the emulator.
+    project
+        The project whose VMs and rules count.
+    rules
+        Firewall resources of the API.
+
+    Returns
+    -------
+    list
+        Rules for the packet filter, the deciding one first.
+    """
+    project_vms = [vm for vm in vms if vm.project == project]
+    translated: list[Rule] = []
     for rule in sorted(rules, key=lambda rule: (rule["priority"], "denied" not in rule)):
         if rule["disabled"] or rule["direction"] != "INGRESS":
             continue
-        here = [vm for vm in own if _network(vm) == rule["network"]]
-        targets = frozenset(vm.address for vm in here if _is_target(vm, rule))
-        ranges = (each for each in rule.get("sourceRanges", ()) if ":" not in each)  # VMs have no IPv6 here
-        sources = {*ranges, *(vm.address for vm in here if _is_source(vm, rule))}
+        network_vms = [vm for vm in project_vms if _network(vm) == rule["network"]]
+        targets = frozenset(vm.address for vm in network_vms if _is_target(vm, rule))
+        # Emulated VMs have no IPv6 addresses.
+        sources = {block for block in rule.get("sourceRanges", ()) if ":" not in block}
+        sources.update(vm.address for vm in network_vms if _is_source(vm, rule))
         for traffic in rule.get("denied") or rule.get("allowed") or ():
             if traffic["IPProtocol"].lower() in _TCP:
-                ports = tuple(_span(each) for each in traffic.get("ports", ()))
-                found.append(Rule("allowed" in rule, targets, frozenset(sources), ports))
-    return found
+                ports = tuple(_port_range(text) for text in traffic.get("ports", ()))
+                translated.append(Rule("allowed" in rule, targets, frozenset(sources), ports))
+    return translated
 
 
 def _network(vm: Record) -> str:
@@ -78,19 +116,25 @@ def _network(vm: Record) -> str:
 
 
 def _is_target(vm: Record, rule: dict[str, Any]) -> bool:
-    tags, accounts = rule.get("targetTags"), rule.get("targetServiceAccounts")
-    return not (tags or accounts) or _has(vm, tags, accounts)
+    tags = rule.get("targetTags")
+    accounts = rule.get("targetServiceAccounts")
+    if not tags and not accounts:
+        # A rule without targets applies to all VMs of its network.
+        return True
+    return _has_any(vm, tags, accounts)
 
 
 def _is_source(vm: Record, rule: dict[str, Any]) -> bool:
-    return _has(vm, rule.get("sourceTags"), rule.get("sourceServiceAccounts"))
+    return _has_any(vm, rule.get("sourceTags"), rule.get("sourceServiceAccounts"))
 
 
-def _has(vm: Record, tags: list[str] | None, accounts: list[str] | None) -> bool:
-    own = {each["email"] for each in vm.resource["serviceAccounts"]}
-    return not own.isdisjoint(accounts or ()) or not set(vm.resource["tags"].get("items", ())).isdisjoint(tags or ())
+def _has_any(vm: Record, tags: list[str] | None, accounts: list[str] | None) -> bool:
+    """Return whether the VM has one of the tags or of the service accounts."""
+    vm_accounts = {account["email"] for account in vm.resource["serviceAccounts"]}
+    vm_tags = set(vm.resource["tags"].get("items", ()))
+    return not vm_accounts.isdisjoint(accounts or ()) or not vm_tags.isdisjoint(tags or ())
 
 
-def _span(ports: str) -> tuple[int, int]:
+def _port_range(ports: str) -> tuple[int, int]:
     first, _, last = ports.partition("-")
     return int(first), int(last or first)

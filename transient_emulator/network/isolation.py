@@ -1,9 +1,10 @@
-"""Linux namespaces: how the emulator gets into one of its own, and how it reaches into those of its VMs.
+"""Linux namespaces: entering one for the emulator, and reaching into those of its VMs.
 
-The process that opened the listening socket on the host's loopback executes itself again inside an unprivileged user
-and network namespace (`enter`), where it may make bridges and further namespaces; the socket stays on the host's side.
-A small holder process keeps that namespace alive, so that an emulator that was killed finds its network again. Nothing
-here needs any privilege. Where the system does not allow it, VMs are plain processes (`Isolation.NONE`).
+The process that opened the listening socket on the host's loopback executes itself again inside an
+unprivileged user and network namespace (`enter`), where it may create bridges and further
+namespaces. The socket stays on the host's side. A small holder process keeps that namespace alive,
+so that the successor of a killed emulator finds the network again. No privilege is needed. Where
+the system does not allow namespaces, VMs are plain processes (`Isolation.NONE`).
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ from typing import NoReturn, TypeVar
 Result = TypeVar("Result")
 
 VARIABLE = "TRANSIENT_MAGICS_EMULATOR_ISOLATION"
+"""The environment variable that asks for less isolation: `network` or `off`."""
+# linux/sched.h: CLONE_NEWNET.
 _NEW_NETWORK = 0x40000000
 _TRY_SECONDS = 10
 
 
 class Isolation(enum.Enum):
-    """How VMs are separated: FULL has namespaces for network, processes, mounts and names, NETWORK only the first, NONE
-    none of them."""
+    """The degrees to which VMs are separated.
+
+    FULL has namespaces for network, processes, mounts and host names, NETWORK only for the network,
+    NONE has none.
+    """
 
     FULL = "full"
     NETWORK = "network"
@@ -38,25 +44,43 @@ class Isolation(enum.Enum):
 
 
 def available() -> Isolation:
-    """What this system allows, found out by trying; the variable can ask for less (`network`, `off`)."""
-    asked = os.environ.get(VARIABLE, "").lower()
-    if asked in ("off", "none", "0"):
+    """Return the isolation that this system allows, found by trying.
+
+    The environment variable `VARIABLE` can ask for less.
+    """
+    requested = os.environ.get(VARIABLE, "").lower()
+    if requested in ("off", "none", "0"):
         return Isolation.NONE
     if not sys.platform.startswith("linux") or not all(map(shutil.which, ("unshare", "nsenter"))):
         return Isolation.NONE
-    if asked != "network" and _works("unshare", "-Urn", "unshare", "-npmu", "--fork", "--mount-proc", "true"):
+    # The outer unshare is what the emulator needs, the inner one what each VM needs within it.
+    if requested != "network" and _works(
+        "unshare", "-Urn", "unshare", "-npmu", "--fork", "--mount-proc", "true"
+    ):
         return Isolation.FULL
-    return Isolation.NETWORK if _works("unshare", "-Urn", "unshare", "-n", "true") else Isolation.NONE
+    if _works("unshare", "-Urn", "unshare", "-n", "true"):
+        return Isolation.NETWORK
+    return Isolation.NONE
 
 
 def _works(*command: str) -> bool:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(command, capture_output=True, timeout=_TRY_SECONDS, check=False).returncode == 0
-    return False
+    try:
+        result = subprocess.run(command, capture_output=True, timeout=_TRY_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return result.returncode == 0
 
 
 def enter(arguments: Sequence[str], holder: int | None) -> NoReturn:
-    """Become `python -m transient_emulator ARGUMENTS` inside the namespaces of `holder`, or inside new ones."""
+    """Replace this process by `python -m transient_emulator ARGUMENTS` inside namespaces.
+
+    Parameters
+    ----------
+    arguments
+        The command line of the new program.
+    holder
+        The process whose namespaces to join; None creates new ones.
+    """
     if holder is None:
         prefix = ["unshare", "-U", "-r", "-n", "--"]
     else:
@@ -65,19 +89,35 @@ def enter(arguments: Sequence[str], holder: int | None) -> NoReturn:
     os.execvp(command[0], command)
 
 
-def hold() -> int:
+def start_holder() -> int:
     """Start the process that keeps the present namespaces alive, and return its id."""
+    # A namespace lives as long as a process is in it. `sleep` is small, and lasts 68 years.
     holder = subprocess.Popen(
-        ["sleep", "2147483647"], start_new_session=True, cwd="/", env={"PATH": os.defpath},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        ["sleep", "2147483647"],
+        start_new_session=True,
+        cwd="/",
+        env={"PATH": os.defpath},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     return holder.pid
 
 
 def within_network(process: int, action: Callable[[], Result]) -> Result:
-    """Run `action` in the network namespace of `process`, and return what it returns.
+    """Run `action` in the network namespace of `process`, and return its result.
 
-    A namespace belongs to a thread; the thread that enters it is made for this one action and never used again.
+    Parameters
+    ----------
+    process
+        A process in the namespace.
+    action
+        What to run. Its exceptions are raised here.
+
+    Raises
+    ------
+    OSError
+        If the namespace cannot be entered.
     """
     results: list[Result] = []
     failures: list[BaseException] = []
@@ -93,9 +133,11 @@ def within_network(process: int, action: Callable[[], Result]) -> Result:
             finally:
                 os.close(descriptor)
             results.append(action())
-        except BaseException as error:  # noqa: BLE001 - handed to the caller below, whatever it is
+        except BaseException as error:  # noqa: BLE001 - the caller below raises it again
             failures.append(error)
 
+    # A namespace belongs to a thread. The thread that enters it serves this one action and is never
+    # reused, so no other code runs in the wrong network.
     thread = threading.Thread(target=enter_and_act, name="vm-network")
     thread.start()
     thread.join()
@@ -104,54 +146,62 @@ def within_network(process: int, action: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def started(process: int) -> str:
-    """What tells this process from a later one with the same id; empty if there is none (or it is dead already)."""
+def start_stamp(process: int) -> str:
+    """Return what tells a process from a later one with the same id; empty if it is dead."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        if fields[0] in "ZX":
-            return ""
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
+    # The fields after the program's name, which may itself contain spaces and parentheses.
+    fields = text.rpartition(")")[2].split()
+    if fields[0] in "ZX":  # zombie or dead
+        return ""
+    # Field 19 is the start time in clock ticks since boot, so the boot's id belongs to it.
     return f"{fields[19]}@{boot}"
 
 
-def alive(process: int, start: str) -> bool:
-    """Whether the process that was `started` then still lives."""
-    return bool(start) and started(process) == start
+def alive(process: int, stamp: str) -> bool:
+    """Return whether the process with this `start_stamp` is still alive."""
+    return bool(stamp) and start_stamp(process) == stamp
 
 
-def marked(variable: str, value: str) -> list[int]:
-    """The processes of this user that carry this environment variable."""
-    wanted = f"{variable}={value}".encode()
+def processes_with(variable: str, value: str) -> list[int]:
+    """Return the ids of this user's processes whose environment has `variable` with this value."""
+    entry_of_environment = f"{variable}={value}".encode()
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
+        # Processes may end while this loop runs, and other users' environments are unreadable.
         with contextlib.suppress(OSError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if entry_of_environment in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
 
 
-def beside(process: int) -> list[int]:
-    """The processes that are in the same namespace of processes, this one among them; none where it is gone."""
+def processes_beside(process: int) -> list[int]:
+    """Return the ids of all processes in the PID namespace of `process`; none if it is gone."""
+    try:
+        namespace = os.readlink(f"/proc/{process}/ns/pid")
+    except OSError:
+        return []
     found: list[int] = []
-    with contextlib.suppress(OSError):
-        wanted = os.readlink(f"/proc/{process}/ns/pid")
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if os.readlink(entry / "ns" / "pid") == wanted:
-                    found.append(int(entry.name))
+    for entry in Path("/proc").glob("[0-9]*"):
+        # Processes may end while this loop runs, and other users' namespaces are unreadable.
+        with contextlib.suppress(OSError):
+            if os.readlink(entry / "ns" / "pid") == namespace:
+                found.append(int(entry.name))
     return found
 
 
-def end(process: int) -> None:
-    """SIGKILL. No error if it is gone."""
+def kill(process: int) -> None:
+    """Send SIGKILL. Does nothing if the process is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
 
 
-def let_go(holder: int) -> None:
-    """End what `hold` started, here or in an earlier emulator."""
-    end(holder)
+def end_holder(holder: int) -> None:
+    """End the process that `start_holder` started, here or in an earlier emulator."""
+    kill(holder)
+    # The child of an earlier emulator cannot be waited for.
     with contextlib.suppress(ChildProcessError):
         os.waitpid(holder, 0)

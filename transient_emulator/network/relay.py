@@ -1,6 +1,7 @@
-"""The way into the VM network from the host: a Unix socket that only its owner can open.
+"""The way from the host into the VM network: a Unix socket that only its owner can open.
 
-A client sends `CONNECT 10.128.0.5 22`, reads `OK` (or `ERROR` and a sentence), and from then on talks to that port.
+A client sends `CONNECT 10.128.0.5 22` and reads `OK`, or `ERROR` with a sentence. After `OK`, the
+connection leads to that port.
 """
 
 from __future__ import annotations
@@ -13,26 +14,31 @@ from pathlib import Path
 from transient_magics.files import private_sockets
 
 Reach = Callable[[str, int], tuple[str, int] | None]
+"""Maps an address and a port of a VM to the address and port that this process can connect to."""
 _CONNECT_SECONDS = 10.0
 _CHUNK = 1 << 16
 
 
 class Relay:
-    """Serves the socket at `path`; `reach` turns an address and port of a VM into where they really are."""
+    """The server of the socket at `path`.
+
+    `reach` returns None for addresses without a running VM.
+    """
 
     def __init__(self, path: Path, reach: Reach) -> None:
-        self._path, self._reach = path, reach
+        self._path = path
+        self._reach = reach
         self._server: asyncio.Server | None = None
         self._connections: dict[str, set[asyncio.Task[None]]] = {}
 
     async def start(self) -> None:
-        """Serve; a socket that a dead emulator left is replaced."""
+        """Start to serve, and replace a socket that a dead emulator left."""
         self._path.unlink(missing_ok=True)
         with private_sockets():
             self._server = await asyncio.start_unix_server(self._serve, self._path, backlog=512)
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop to serve, and drop all connections."""
         if self._server:
             self._server.close()
         self._path.unlink(missing_ok=True)
@@ -40,7 +46,7 @@ class Relay:
             self.drop(address)
 
     def drop(self, address: str) -> None:
-        """Break off all connections to a VM that is no more: from there, nobody would."""
+        """Drop all connections to a VM that is gone and can no longer close them."""
         for task in self._connections.pop(address, ()):
             task.cancel()
 
@@ -50,9 +56,10 @@ class Relay:
                 case ["CONNECT", address, port] if port.isdigit():
                     await self._connect(reader, writer, address, int(port))
                 case _:
-                    writer.write(b"ERROR say CONNECT, an address and a port\n")
+                    writer.write(b"ERROR expected CONNECT, an address and a port\n")
         except (ConnectionError, ValueError):
-            pass  # One side is gone (or never spoke our language): there is nobody to tell.
+            # One side is gone, or sent a line that is too long: there is no client to answer.
+            pass
         except asyncio.CancelledError:
             writer.transport.abort()
         finally:
@@ -67,7 +74,8 @@ class Relay:
             return
         task = asyncio.current_task()
         assert task
-        # Kept here, because the event loop alone would let a connection that rests be collected.
+        # The task is kept here. The event loop has only weak references, so an idle connection
+        # could be collected.
         connections = self._connections.setdefault(address, set())
         connections.add(task)
         try:
@@ -84,15 +92,18 @@ class Relay:
 
 
 async def _splice(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-    far_reader: asyncio.StreamReader, far_writer: asyncio.StreamWriter,
-) -> None:  # fmt: skip
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    far_reader: asyncio.StreamReader,
+    far_writer: asyncio.StreamWriter,
+) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_pump(reader, far_writer))
             group.create_task(_pump(far_reader, writer))
     except* OSError:
-        pass  # Either side broke off; both are closed below and by the caller.
+        # Either side broke the connection. Both are closed, below and by the caller.
+        pass
     finally:
         far_writer.close()
 
@@ -101,5 +112,6 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
     while data := await source.read(_CHUNK):
         target.write(data)
         await target.drain()
+    # Only this direction has ended. The other side may still send.
     with contextlib.suppress(OSError):
         target.write_eof()

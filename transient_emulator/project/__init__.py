@@ -1,6 +1,8 @@
-"""What a Google project may lack, as the emulator plays it: APIs, roles, quotas, a way out; and policies that are on.
+"""The shortcomings of a new Google project, as the emulator plays them.
 
-An emulated project lacks nothing until it is told to (`transient emulator --fresh-project`, `transient emulator
-project`): then each request that a new project of a strict organization would refuse is refused, in Google's own words,
-until the step that mends it is taken.
+They are missing APIs, roles, quotas and Cloud NAT, and active policies.
+
+An emulated project lacks nothing until a user asks for it (`transient emulator --fresh-project`,
+`transient emulator project`). Then each request that a new project of a strict organization would
+refuse is refused, in Google's own words, until the user takes the step that permits it.
 """

@@ -1,7 +1,7 @@
-"""The project over HTTP: what it lacks at `/emulator/v1/project`, and what services beside Compute Engine tell.
+"""The project over HTTP: `/emulator/v1/project`, and services beside Compute Engine.
 
-Cloud Resource Manager v1, IAM v1, Organization Policy v2 and Service Usage v1 are served as far as clients ask before
-they make VMs, at the paths that they have at hosts of their own.
+Cloud Resource Manager v1, IAM v1, Organization Policy v2 and Service Usage v1 are served as far as
+clients use them before they create VMs, at the paths that they have at hosts of their own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from . import permissions, policies, state
 from .state import Project
 
 PATH = "/emulator/v1/project"
+# Cloud Resource Manager's limit of one testIamPermissions.
 _MOST_PERMISSIONS = 100
 
 
 class ProjectApi:
-    """The routes, to be added to an application."""
+    """The routes of the project."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
@@ -33,62 +34,77 @@ class ProjectApi:
         router.add_get(PATH, answering(lambda request: self._project.to_json()))
         router.add_patch(PATH, answering(self._patch))
         router.add_post("/v1/projects/{project:[^/:]+}:{verb:[A-Za-z]+}", self._resource_manager)
-        account = "/v1/projects/{project:[^/:]+}/serviceAccounts/{account:[^/:]+}:testIamPermissions"
+        project = "/v1/projects/{project:[^/:]+}"
+        account = f"{project}/serviceAccounts/{{account:[^/:]+}}:testIamPermissions"
         router.add_post(account, self._service_account)
         policy = "/v2/projects/{project:[^/:]+}/policies/{constraint:[^/:]+}:getEffectivePolicy"
         router.add_get(policy, self._policy)
-        router.add_get("/v1/projects/{project:[^/:]+}/services/{service}", self._service)
+        router.add_get(f"{project}/services/{{service}}", self._service)
 
     async def _patch(self, request: web.Request) -> dict[str, Any]:
-        given = await body(request)
+        change = await body(request)
         try:
-            self._project.change(given)
+            self._project.change(change)
         except DeclarationError as error:
             raise wire.ApiError(400, "invalid", str(error), told(error)) from None
         return self._project.to_json()
 
     async def _resource_manager(self, request: web.Request) -> web.Response:
         name = request.match_info["project"]
-        if refusal := permissions.charge(self._project, request, state.RESOURCE_MANAGER, name):
+        refusal = permissions.charge(self._project, request, state.RESOURCE_MANAGER, name)
+        if refusal:
             return refusal
-        given = await body(request)
+        content = await body(request)
         match request.match_info["verb"]:
             case "testIamPermissions":
-                return self._tested(given)
+                return self._test(content)
             case "getEffectiveOrgPolicy":
                 if permissions.refused(self._project, ["orgpolicy.policy.get"]):
-                    return _json(permissions.denied(403, "The caller does not have permission"), 403)
-                return _json(policies.effective(self._project, str(given.get("constraint", ""))))
+                    return _no_permission()
+                constraint = str(content.get("constraint", ""))
+                return _json(policies.effective(self._project, constraint))
         return _json(permissions.denied(404, "Method not found."), 404)
 
     async def _service_account(self, request: web.Request) -> web.Response:
-        if refusal := permissions.charge(self._project, request, state.IAM, request.match_info["project"]):
+        name = request.match_info["project"]
+        refusal = permissions.charge(self._project, request, state.IAM, name)
+        if refusal:
             return refusal
-        return self._tested(await body(request))
+        return self._test(await body(request))
 
     async def _policy(self, request: web.Request) -> web.Response:
         name = request.match_info["project"]
-        if refusal := permissions.charge(self._project, request, state.ORGANIZATION_POLICY, name):
+        refusal = permissions.charge(self._project, request, state.ORGANIZATION_POLICY, name)
+        if refusal:
             return refusal
         if permissions.refused(self._project, ["orgpolicy.policy.get"]):
-            return _json(permissions.denied(403, "The caller does not have permission"), 403)
+            return _no_permission()
         return _json(policies.evaluated(self._project, name, request.match_info["constraint"]))
 
-    def _tested(self, given: dict[str, Any]) -> web.Response:
-        asked = given.get("permissions") or []
-        if len(asked) > _MOST_PERMISSIONS:
-            why = f"There were {len(asked)} permissions, but {_MOST_PERMISSIONS} at most are allowed."
+    def _test(self, content: dict[str, Any]) -> web.Response:
+        """Answer testIamPermissions: the permissions of the request that the caller has."""
+        requested = content.get("permissions") or []
+        if len(requested) > _MOST_PERMISSIONS:
+            why = (
+                f"There were {len(requested)} permissions, "
+                f"but {_MOST_PERMISSIONS} at most are allowed."
+            )
             return _json(permissions.denied(400, why), 400)
-        lacking = permissions.refused(self._project, asked)
-        granted = [each for each in asked if each not in lacking]
+        lacking = permissions.refused(self._project, requested)
+        granted = [permission for permission in requested if permission not in lacking]
+        # Google leaves out an empty list.
         return _json({"permissions": granted} if granted else {})
 
     async def _service(self, request: web.Request) -> web.Response:
-        project, service = request.match_info["project"], request.match_info["service"]
-        known = self._project.lacks(service)
-        name = f"projects/{wire.fixed_id('projects', project)}/services/{service}"
-        parent = f"projects/{wire.fixed_id('projects', project)}"
-        return _json({"name": name, "parent": parent, "state": "DISABLED" if known else "ENABLED"})
+        service = request.match_info["service"]
+        parent = f"projects/{wire.fixed_id('projects', request.match_info['project'])}"
+        status = "DISABLED" if self._project.lacks(service) else "ENABLED"
+        name = f"{parent}/services/{service}"
+        return _json({"name": name, "parent": parent, "state": status})
+
+
+def _no_permission() -> web.Response:
+    return _json(permissions.denied(403, "The caller does not have permission"), 403)
 
 
 def _json(content: dict[str, Any], status: int = 200) -> web.Response:

@@ -1,4 +1,4 @@
-"""What organization policies that are on refuse, in the words in which Compute Engine says it."""
+"""The refusals of active organization policies, in Compute Engine's words."""
 
 from __future__ import annotations
 
@@ -11,100 +11,149 @@ from .state import MANAGED, POLICIES, Project
 
 _PAGE = "https://cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints"
 _SEE = f"See {_PAGE} for more information."
+# The names of list constraints end so. All others are boolean.
+_LISTS = ("Access", "Projects", "Locations", "Services", "Seconds", "Restrictions")
 
 
 def check_instance(state: Project, project: str, zone: str, body: dict[str, Any]) -> None:
-    """ApiError 412 where a policy forbids this VM."""
+    """Check a new VM against all policies.
+
+    Parameters
+    ----------
+    state
+        The policies that are active.
+    project, zone, body
+        The request of the insert.
+
+    Raises
+    ------
+    ApiError
+        412 if a policy forbids the VM.
+    """
     name = f"projects/{project}/zones/{zone}/instances/{body.get('name')}"
-    metadata = {item["key"]: item.get("value") for item in (body.get("metadata") or {}).get("items") or ()}
+    items = (body.get("metadata") or {}).get("items") or ()
+    metadata = {item["key"]: item.get("value") for item in items}
     number = wire.fixed_id("projects", project)
     if state.lacks("gcp.resourceLocations") and not _in_europe(catalog.region(zone)):
         raise _violated(
-            f"Location ZONE:{zone} violates constraint constraints/gcp.resourceLocations on the resource {name}."
+            f"Location ZONE:{zone} violates constraint constraints/gcp.resourceLocations "
+            f"on the resource {name}."
         )
-    if state.lacks("compute.requireOsLogin") and str(metadata.get("enable-oslogin", "TRUE")).upper() != "TRUE":
-        raise _violated(f"Constraint constraints/compute.requireOsLogin violated for project {number}. {_SEE}")
-    outside = any(each.get("accessConfigs") for each in body.get("networkInterfaces") or ())
-    if state.lacks("compute.vmExternalIpAccess") and outside:
+    if state.lacks("compute.requireOsLogin") and not _has_os_login(metadata):
         raise _violated(
-            f"Constraint constraints/compute.vmExternalIpAccess violated for project {number}. Add instance {name} to "
-            "the constraint to use external IP with it."
+            f"Constraint constraints/compute.requireOsLogin violated for project {number}. {_SEE}"
         )
-    violated = _managed(state, metadata, outside)
+    interfaces = body.get("networkInterfaces") or ()
+    external = any(interface.get("accessConfigs") for interface in interfaces)
+    if state.lacks("compute.vmExternalIpAccess") and external:
+        raise _violated(
+            f"Constraint constraints/compute.vmExternalIpAccess violated for project {number}. "
+            f"Add instance {name} to the constraint to use external IP with it."
+        )
+    violated = _managed(state, metadata, external)
     if violated:
-        told = ", ".join(f'"constraints/{name}": "{wording.POLICY_ENFORCED}"' for name in violated)
-        raise _violated(f"Operation denied by org policy on resource '{name}': [{told}].")
+        reasons = [
+            f'"constraints/{constraint}": "{wording.POLICY_ENFORCED}"' for constraint in violated
+        ]
+        raise _violated(
+            f"Operation denied by org policy on resource '{name}': [{', '.join(reasons)}]."
+        )
     shielded = (body.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
     if state.lacks("compute.requireShieldedVm") and not shielded:
         raise _violated(
-            f"Constraint constraints/compute.requireShieldedVm violated for project projects/{project}. Secure Boot is "
-            f"not enabled in the 'shielded_instance_config' field. {_SEE}"
+            "Constraint constraints/compute.requireShieldedVm violated for project "
+            f"projects/{project}. Secure Boot is not enabled in the 'shielded_instance_config' "
+            f"field. {_SEE}"
         )
     if state.lacks("compute.trustedImageProjects"):
-        trusted = POLICIES["compute.trustedImageProjects"]["listPolicy"]["allowedValues"]
-        for disk in body.get("disks") or ():
-            image = wire.path_of((disk.get("initializeParams") or {}).get("sourceImage") or "")
-            owner = image.split("/")[1] if image.startswith("projects/") else project
-            if image and f"projects/{owner}" not in trusted:
-                raise _violated(
-                    f"Constraint constraints/compute.trustedImageProjects violated for project {number}. Use of images "
-                    f"from project {owner} is prohibited."
-                )
+        _check_images(project, number, body)
 
 
-def _managed(state: Project, metadata: dict[str, Any], outside: bool) -> list[str]:
-    """The managed constraints that a VM violates; those about metadata look at its keys when it is made."""
-    os_login = str(metadata.get("enable-oslogin", "TRUE")).upper() == "TRUE"
+def _has_os_login(metadata: dict[str, Any]) -> bool:
+    """Return whether a VM uses OS Login, unless its metadata turns that off."""
+    return str(metadata.get("enable-oslogin", "TRUE")).upper() == "TRUE"
+
+
+def _check_images(project: str, number: str, body: dict[str, Any]) -> None:
+    trusted = POLICIES["compute.trustedImageProjects"]["listPolicy"]["allowedValues"]
+    for disk in body.get("disks") or ():
+        image = wire.path_of((disk.get("initializeParams") or {}).get("sourceImage") or "")
+        if not image:
+            continue
+        owner = image.split("/")[1] if image.startswith("projects/") else project
+        if f"projects/{owner}" not in trusted:
+            raise _violated(
+                "Constraint constraints/compute.trustedImageProjects violated for project "
+                f"{number}. Use of images from project {owner} is prohibited."
+            )
+
+
+def _managed(state: Project, metadata: dict[str, Any], external: bool) -> list[str]:
+    """Return the managed constraints that a new VM violates.
+
+    Those about metadata check its keys.
+    """
     guest_attributes = str(metadata.get("enable-guest-attributes", "FALSE")).upper() == "TRUE"
-    violates = dict(zip(MANAGED, (not os_login, outside, guest_attributes), strict=True))
+    violations = (not _has_os_login(metadata), external, guest_attributes)
+    violates = dict(zip(MANAGED, violations, strict=True))
     return [name for name, violated in violates.items() if violated and state.lacks(name)]
 
 
 def check_guest_attributes(state: Project, project: str) -> None:
-    """ApiError 412 where a policy forbids to read them."""
+    """Raise ApiError 412 if a policy forbids reading guest attributes."""
     if state.lacks("compute.disableGuestAttributesAccess"):
         number = wire.fixed_id("projects", project)
-        raise _violated(f"Constraint constraints/compute.disableGuestAttributesAccess violated for project {number}.")
+        raise _violated(
+            "Constraint constraints/compute.disableGuestAttributesAccess violated for project "
+            f"{number}."
+        )
 
 
 def check_bucket(state: Project, location: str) -> None:
-    """ApiError 412 where a policy forbids a bucket there."""
+    """Raise ApiError 412 if a policy forbids a bucket in this location."""
     if state.lacks("gcp.resourceLocations") and not _in_europe(location.lower()):
         raise _violated(f"'{location}' violates constraint 'constraints/gcp.resourceLocations'")
 
 
 def effective(state: Project, constraint: str) -> dict[str, Any]:
-    """The effective policy of `constraints/...`, as Cloud Resource Manager describes it."""
+    """Return the effective policy of `constraints/...`, as Cloud Resource Manager describes it."""
     name = constraint.removeprefix("constraints/")
-    default = {"listPolicy": {"allValues": "ALLOW"}} if name.endswith(_LISTS) else {"booleanPolicy": {}}
-    return {"constraint": f"constraints/{name}", **(POLICIES[name] if state.lacks(name) else default)}
+    if state.lacks(name):
+        policy = POLICIES[name]
+    elif name.endswith(_LISTS):
+        policy = {"listPolicy": {"allValues": "ALLOW"}}
+    else:
+        policy = {"booleanPolicy": {}}
+    return {"constraint": f"constraints/{name}", **policy}
 
 
 def evaluated(state: Project, project: str, constraint: str) -> dict[str, Any]:
-    """The effective policy of a constraint, as the Organization Policy API v2 describes it."""
+    """Return a constraint's effective policy, as the Organization Policy API v2 describes it."""
     if constraint in MANAGED:
         rule: dict[str, Any] = {"enforce": state.lacks(constraint)}
     else:
-        old = effective(state, constraint)
-        rule = _rule(old["listPolicy"]) if "listPolicy" in old else {"enforce": bool(old["booleanPolicy"])}
+        policy = effective(state, constraint)
+        if "listPolicy" in policy:
+            rule = _rule(policy["listPolicy"])
+        else:
+            rule = {"enforce": bool(policy["booleanPolicy"])}
     name = f"projects/{wire.fixed_id('projects', project)}/policies/{constraint}"
     return {"name": name, "spec": {"rules": [rule]}}
 
 
 def _rule(listed: dict[str, Any]) -> dict[str, Any]:
-    """A rule of v2 for a list policy of v1."""
+    """Return the rule of v2 for a list policy of v1."""
     match listed.get("allValues"):
         case "ALLOW":
             return {"allowAll": True}
         case "DENY":
             return {"denyAll": True}
-    return {"values": {key: listed[key] for key in ("allowedValues", "deniedValues") if key in listed}}
-
-
-_LISTS = ("Access", "Projects", "Locations", "Services", "Seconds", "Restrictions")
+    fields = ("allowedValues", "deniedValues")
+    return {"values": {field: listed[field] for field in fields if field in listed}}
 
 
 def _in_europe(region: str) -> bool:
+    # The emulated policy allows `in:europe-locations`.
     return region.startswith("europe-")
 
 

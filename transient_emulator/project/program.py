@@ -1,4 +1,4 @@
-"""`transient emulator project`: what the project of a running emulator lacks, and steps taken or taken back."""
+"""`transient emulator project`: show and change what the project of a running emulator lacks."""
 
 from __future__ import annotations
 
@@ -14,53 +14,110 @@ from transient_magics import places
 from transient_magics.errors import DeclarationError, UnreachableError, heard
 
 from ..settings import find
-from .state import CHARGES, CUSTOM_ROLES, MANAGED, NETWORK, POLICIES, QUOTAS, ROLES, SERVICES, STEPS
+from .state import (
+    CHARGES,
+    CUSTOM_ROLES,
+    MANAGED,
+    NETWORK,
+    POLICIES,
+    QUOTAS,
+    ROLES,
+    SERVICES,
+    STEPS,
+)
 
 _PATH = "/emulator/v1/project"
 _VERBS = ("show", "fresh", "whole", "mend", "lack", "role")
+_VERBS_WITH_STEPS = ("mend", "lack", "role")
 _GROUPS = {
     "accounts": CHARGES,
     "APIs that are not enabled": SERVICES,
-    "roles that nobody has": ROLES,
-    "organization policies that are on": (*POLICIES, *MANAGED),
+    "roles that no user has": ROLES,
+    "organization policies that are active": (*POLICIES, *MANAGED),
     "quotas of a new project": QUOTAS,
     "network": NETWORK,
 }
+# The name of a role that ends the limit to a custom role.
 _EVERY_RIGHT = "all"
 _ANSWER_SECONDS = 10.0
 
 
 def run(argv: list[str]) -> int:
-    """Parse the command line, ask the emulator, print what its project lacks. Raises TransientError."""
+    """Parse the command line, ask the emulator and print what its project lacks.
+
+    Returns
+    -------
+    int
+        The exit code, 0.
+
+    Raises
+    ------
+    TransientError
+        If the command line is invalid or no emulator answers.
+    """
     options = _parser().parse_args(argv)
-    if bool(options.steps) != (options.verb in ("mend", "lack", "role")):
-        raise DeclarationError(f"{options.verb} takes {'steps' if not options.steps else 'no steps'}", fix="See -h.")
-    if options.verb == "role" and len(options.steps) > 1:
-        raise DeclarationError("role takes one name", fix="See -h.")
-    change = {"fresh": True} if options.verb == "fresh" else {"whole": True} if options.verb == "whole" else None
-    if options.verb == "role":
-        (name,) = options.steps
-        change = {"role": "" if name == _EVERY_RIGHT else name}
-    elif options.steps:
-        change = {options.verb: options.steps}
+    change = _change(options)
     state = (options.state or places.emulator()).absolute()
     answer = ask(find(state).get("url", ""), change)
-    lines = told(answer["lacks"])
-    if role := answer["role"]:
+    lines = describe(answer["lacks"])
+    role = answer["role"]
+    if role:
         lines.append(f"Users have the permissions of {role} alone.")
     print("\n".join(lines))
     return 0
 
 
-def ask(url: str, change: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What the project of the emulator at `url` lacks, after `change` if there is one.
+def _change(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the change that the command line asks for; None to show the state."""
+    takes_steps = options.verb in _VERBS_WITH_STEPS
+    if takes_steps and not options.steps:
+        raise DeclarationError(f"{options.verb} takes steps", fix="See -h.")
+    if options.steps and not takes_steps:
+        raise DeclarationError(f"{options.verb} takes no steps", fix="See -h.")
+    match options.verb:
+        case "fresh" | "whole":
+            return {options.verb: True}
+        case "role":
+            if len(options.steps) > 1:
+                raise DeclarationError("role takes one name", fix="See -h.")
+            name = options.steps[0]
+            return {"role": "" if name == _EVERY_RIGHT else name}
+        case "mend" | "lack":
+            return {options.verb: options.steps}
+    return None
 
-    Raises DeclarationError for a change that cannot be meant, UnreachableError where no emulator answers.
+
+def ask(url: str, change: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Ask an emulator what its project lacks, and change that first.
+
+    Parameters
+    ----------
+    url
+        The emulator's URL.
+    change
+        The change to make (see `Project.change`); None makes none.
+
+    Returns
+    -------
+    dict
+        The state of the project (see `Project.to_json`).
+
+    Raises
+    ------
+    DeclarationError
+        If the change is invalid.
+    UnreachableError
+        If no emulator answers.
     """
     place = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(
+        place.hostname or "", place.port, timeout=_ANSWER_SECONDS
+    )
     try:
-        connection.request("PATCH" if change else "GET", _PATH, json.dumps(change) if change else None)
+        if change:
+            connection.request("PATCH", _PATH, json.dumps(change))
+        else:
+            connection.request("GET", _PATH)
         answer = connection.getresponse()
         content = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -69,38 +126,50 @@ def ask(url: str, change: dict[str, Any] | None = None) -> dict[str, Any]:
     finally:
         connection.close()
     if answer.status != 200:
-        said = content["error"]
-        raise heard(said.get("parts", {"error": said["message"]}), DeclarationError)
+        refusal = content["error"]
+        raise heard(refusal.get("parts", {"error": refusal["message"]}), DeclarationError)
     return content
 
 
-def told(lacks: list[str]) -> list[str]:
-    """What is lacking, a line for each kind of steps."""
+def describe(lacks: list[str]) -> list[str]:
+    """Return what a project lacks in words, one line for each kind of step."""
     if not lacks:
         return ["The emulated project lacks nothing."]
     lines = ["The emulated project is like a new one of a strict organization. It lacks:"]
     for title, steps in _GROUPS.items():
-        if found := [step for step in steps if step in lacks]:
+        found = [step for step in steps if step in lacks]
+        if found:
             lines.append(f"  {title}: {', '.join(found)}")
-    return [*lines, "`transient emulator project mend STEP` takes a step."]
+    lines.append("`transient emulator project mend STEP` takes a step.")
+    return lines
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="transient emulator project",
-        description="What the project of a running emulator lacks, as a new Google project does; mend it step by step.",
+        description="Show what the project of a running emulator lacks, as a new Google project "
+        "does, and change it step by step.",
         epilog=f"Steps: {', '.join(STEPS)}.",
     )
     parser.add_argument(
-        "verb", nargs="?", choices=_VERBS, default="show",
-        help="fresh: lack everything; whole: lack nothing; mend STEP...: take steps; lack STEP...: take them back; "
+        "verb",
+        nargs="?",
+        choices=_VERBS,
+        default="show",
+        help="fresh: lack everything; whole: lack nothing; mend STEP...: take steps; "
+        "lack STEP...: take them back; "
         "role NAME: limit users to a custom role of docs/accounts.md "
         f"({', '.join(CUSTOM_ROLES)}; {_EVERY_RIGHT}: no limit)",
-    )  # fmt: skip
-    parser.add_argument(
-        "steps", nargs="*", metavar="STEP", help="what Google calls it: an API, a role, a policy, a quota"
     )
-    parser.add_argument("--state", type=Path, help="the emulator's directory (default: this user's own)")
+    parser.add_argument(
+        "steps",
+        nargs="*",
+        metavar="STEP",
+        help="Google's name of it: an API, a role, a policy, a quota",
+    )
+    parser.add_argument(
+        "--state", type=Path, help="the emulator's directory (default: this user's own)"
+    )
     return parser
 
 

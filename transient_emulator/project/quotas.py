@@ -1,4 +1,4 @@
-"""The quotas of a new project: their limits where they are told, and the VMs that they refuse."""
+"""The quotas of a new project: their limits, and the VMs that exceed them."""
 
 from __future__ import annotations
 
@@ -9,53 +9,97 @@ from typing import Any
 from ..rest import tables, wire
 from .state import QUOTAS, Project
 
+_Use = Counter[tuple[str, str]]
+"""The use of quotas, by metric and region (empty: all regions)."""
 
-def limited(state: Project, resource: dict[str, Any], instances: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """A region's or the project's resource with its limits, and what VMs use of them, while quotas are lacking."""
+
+def limited(
+    state: Project, resource: dict[str, Any], instances: Iterable[dict[str, Any]]
+) -> dict[str, Any]:
+    """Set the limits and the usage in the resource of a region or of the project.
+
+    Parameters
+    ----------
+    state
+        What the project lacks.
+    resource
+        The resource, which is changed if the project lacks quotas.
+    instances
+        The VMs of the project.
+    """
     if not state.lacking(QUOTAS):
         return resource
-    place = resource["name"] if resource["kind"] == "compute#region" else ""
-    used = Counter[tuple[str, str]]()
-    for each in instances:
-        if each["status"] != "TERMINATED":
-            used.update(_use(state, each))
+    region = resource["name"] if resource["kind"] == "compute#region" else ""
+    used = _use_of_all(state, instances)
     for quota in resource["quotas"]:
-        if (metric := quota["metric"]) in QUOTAS:
-            quota["usage"] = float(used[metric, place])
-            quota["limit"] = QUOTAS[metric] if state.lacks(metric) else quota["limit"]
+        metric = quota["metric"]
+        if metric not in QUOTAS:
+            continue
+        quota["usage"] = float(used[metric, region])
+        if state.lacks(metric):
+            quota["limit"] = QUOTAS[metric]
     return resource
 
 
-def over(state: Project, instance: dict[str, Any], present: Iterable[dict[str, Any]]) -> tuple[str, float, str] | None:
-    """Metric, limit and region (empty: all) of the first quota that a VM goes beyond, beside those `present`."""
+def over(
+    state: Project, instance: dict[str, Any], present: Iterable[dict[str, Any]]
+) -> tuple[str, float, str] | None:
+    """Return the first quota that a new VM exceeds.
+
+    Parameters
+    ----------
+    state
+        What the project lacks.
+    instance
+        The new VM.
+    present
+        The VMs that exist.
+
+    Returns
+    -------
+    tuple or None
+        Metric, limit and region (empty: all regions); None if the VM exceeds none.
+    """
     lacking = state.lacking(QUOTAS)
     if not lacking:
         return None
-    region = wire.last(instance["zone"]).rpartition("-")[0]
-    others = [each for each in present if each["status"] != "TERMINATED"]
-    asked, used = _use(state, instance), Counter[tuple[str, str]]()
-    for each in others:
-        used.update(_use(state, each))
-    for (metric, place), count in asked.items():
-        if metric in lacking and place in ("", region) and count + used[metric, place] > QUOTAS[metric]:
-            return metric, QUOTAS[metric], place
+    needed = _use(state, instance)
+    used = _use_of_all(state, present)
+    for (metric, region), count in needed.items():
+        if metric in lacking and count + used[metric, region] > QUOTAS[metric]:
+            return metric, QUOTAS[metric], region
     return None
 
 
-def _use(state: Project, instance: dict[str, Any]) -> Counter[tuple[str, str]]:
-    """By metric and region (empty: all), what a VM takes. Spot takes ordinary quotas where it has none of its own."""
-    zone, machine = wire.last(instance["zone"]), wire.last(instance["machineType"])
-    region, spot = zone.rpartition("-")[0], instance["scheduling"]["preemptible"]
+def _use_of_all(state: Project, instances: Iterable[dict[str, Any]]) -> _Use:
+    used = _Use()
+    for vm in instances:
+        if vm["status"] != "TERMINATED":
+            used.update(_use(state, vm))
+    return used
 
-    def own(metric: str, preemptible: str) -> str:
-        return preemptible if spot and not state.lacks(preemptible) else metric
 
-    cores = tables.machine_type("any", zone, machine)["guestCpus"]
-    found = Counter({("CPUS_ALL_REGIONS", ""): cores})
-    found[own(tables.cpu_metric(machine), "PREEMPTIBLE_CPUS"), region] += cores
-    for card in instance.get("guestAccelerators", ()):
-        metric = tables.gpu_metric(wire.last(card["acceleratorType"]))
-        found["GPUS_ALL_REGIONS", ""] += card["acceleratorCount"]
-        found[own(metric, f"PREEMPTIBLE_{metric}"), region] += card["acceleratorCount"]
-    found["IN_USE_ADDRESSES", region] += sum(bool(each.get("accessConfigs")) for each in instance["networkInterfaces"])
-    return found
+def _use(state: Project, instance: dict[str, Any]) -> _Use:
+    """Return what a VM uses."""
+    zone = wire.last(instance["zone"])
+    region = zone.rpartition("-")[0]
+    machine = wire.last(instance["machineType"])
+    spot = instance["scheduling"]["preemptible"]
+
+    def metric_for(metric: str, preemptible: str) -> str:
+        # Spot VMs use ordinary quotas where the project has no preemptible quota.
+        if spot and not state.lacks(preemptible):
+            return preemptible
+        return metric
+
+    vcpus = tables.machine_type("any", zone, machine)["guestCpus"]
+    used = _Use({("CPUS_ALL_REGIONS", ""): vcpus})
+    used[metric_for(tables.cpu_metric(machine), "PREEMPTIBLE_CPUS"), region] += vcpus
+    for gpu in instance.get("guestAccelerators", ()):
+        metric = tables.gpu_metric(wire.last(gpu["acceleratorType"]))
+        count = gpu["acceleratorCount"]
+        used["GPUS_ALL_REGIONS", ""] += count
+        used[metric_for(metric, f"PREEMPTIBLE_{metric}"), region] += count
+    for interface in instance["networkInterfaces"]:
+        used["IN_USE_ADDRESSES", region] += bool(interface.get("accessConfigs"))
+    return used

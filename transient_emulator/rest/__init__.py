@@ -1,3 +1,3 @@
-"""Compute Engine's API, whatever it is about: calls, JSON, lists and filters, operations, what is kept on disk."""
+"""The forms of Compute Engine's API: calls, JSON, lists, filters, operations, and state on disk."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many calls in one request: multipart/mixed, each part an HTTP request or response of its own."""
+"""Batches: multipart/mixed requests whose parts are HTTP requests or responses of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from . import wire
 
 @dataclass(frozen=True)
 class Part:
-    """One call: what its answer is to be marked with, method, path with query, headers, body."""
+    """One call of a batch.
+
+    Attributes
+    ----------
+    identity
+        The client's Content-ID, which marks the answer.
+    method, target, headers, body
+        The HTTP request. `target` is the path with its query.
+    """
 
     identity: str
     method: str
@@ -27,16 +35,33 @@ class Part:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one call is answered: status and JSON text (empty: none)."""
+    """The answer to one call: `text` is JSON, or empty for an answer without a body."""
 
     identity: str
     status: int
     text: bytes
 
 
-def parts(content_type: str, body: bytes, most: int) -> list[Part]:
-    """The calls of a batch. ApiError 400 where it is none, or has too many."""
-    message = BytesParser().parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + body)
+def split(content_type: str, body: bytes, most: int) -> list[Part]:
+    """Split a batch into its calls.
+
+    Parameters
+    ----------
+    content_type
+        The header of the request, which names the boundary.
+    body
+        The body of the request.
+    most
+        Calls that are allowed.
+
+    Raises
+    ------
+    ApiError
+        400 if it is not a batch, or has too many calls.
+    """
+    # The parser of mail understands multipart bodies. It needs the header in front.
+    head = b"Content-Type: " + content_type.encode() + b"\r\n\r\n"
+    message = BytesParser().parsebytes(head + body)
     if not message.is_multipart():
         raise wire.ApiError(400, "badRequest", "The batch is not multipart/mixed.")
     found = list(_parts(message.get_payload()))
@@ -46,26 +71,31 @@ def parts(content_type: str, body: bytes, most: int) -> list[Part]:
 
 
 def _parts(messages: Any) -> Iterator[Part]:
-    for each in messages:
-        head, _, body = each.get_payload(decode=True).replace(b"\r\n", b"\n").partition(b"\n\n")
+    for message in messages:
+        content = message.get_payload(decode=True).replace(b"\r\n", b"\n")
+        head, _, body = content.partition(b"\n\n")
         line, _, headers = head.decode().partition("\n")
         words = line.split()
         if len(words) < 2:
-            raise wire.ApiError(400, "badRequest", "A part of the batch is no request.")
+            raise wire.ApiError(400, "badRequest", "A part of the batch is not a request.")
+        # Clients write whole URLs. The host is this emulator in any case.
         target = urlsplit(words[1])._replace(scheme="", netloc="").geturl()
-        identity = str(each.get("Content-ID", "")).strip("<>")
+        identity = str(message.get("Content-ID", "")).strip("<>")
         yield Part(identity, words[0], target, HeaderParser().parsestr(headers), body)
 
 
-def together(answers: list[Answer]) -> tuple[str, bytes]:
-    """Content type and body of the answer to a batch."""
+def join(answers: list[Answer]) -> tuple[str, bytes]:
+    """Return the content type and the body of the answer to a batch."""
     boundary = f"batch_{secrets.token_hex(16)}"
     body = bytearray()
-    for each in answers:
-        mark = f"Content-ID: <response-{each.identity}>\r\n" if each.identity else ""
-        kind = "Content-Type: application/json; charset=UTF-8\r\n" if each.text else ""
-        body += f"--{boundary}\r\nContent-Type: application/http\r\n{mark}\r\n".encode()
-        body += f"HTTP/1.1 {each.status} {HTTPStatus(each.status).phrase}\r\n{kind}".encode()
-        body += f"Content-Length: {len(each.text)}\r\n\r\n".encode() + each.text + b"\r\n"
+    for answer in answers:
+        head = f"--{boundary}\r\nContent-Type: application/http\r\n"
+        if answer.identity:
+            head += f"Content-ID: <response-{answer.identity}>\r\n"
+        head += f"\r\nHTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
+        if answer.text:
+            head += "Content-Type: application/json; charset=UTF-8\r\n"
+        head += f"Content-Length: {len(answer.text)}\r\n\r\n"
+        body += head.encode() + answer.text + b"\r\n"
     body += f"--{boundary}--\r\n".encode()
     return f"multipart/mixed; boundary={boundary}", bytes(body)

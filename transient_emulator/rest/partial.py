@@ -1,6 +1,7 @@
 """Partial responses: the `fields` parameter of Google's APIs, as a function on JSON.
 
-`items(name,labels/run),nextPageToken` keeps what it names; `*` stands for every member; lists are looked into.
+`items(name,labels/run),nextPageToken` keeps the fields that it names. `*` stands for every field. A
+selection applies to each member of a list.
 """
 
 from __future__ import annotations
@@ -11,24 +12,30 @@ from typing import Any
 from . import wire
 
 Mask = dict[str, "Mask"]
+"""A tree of field names; an empty mask selects everything below."""
 _TOKEN = re.compile(r"\s*([(),/]|[^\s(),/]+)")
 
 
 def parse(text: str) -> Mask:
-    """What `text` selects: a tree of names, empty where all below is wanted. ApiError 400 where it is no selection."""
-    tokens = _TOKEN.findall(text)
-    mask, rest = _list(tokens)
+    """Return the mask that `text` describes.
+
+    Raises
+    ------
+    ApiError
+        400 if the text is not a selection.
+    """
+    mask, rest = _list(_TOKEN.findall(text))
     if rest or not mask:
         raise wire.invalid("fields", text, "Invalid field selection.")
     return mask
 
 
 def select(content: Any, mask: Mask) -> Any:
-    """The part of `content` that `mask` names."""
+    """Return the part of `content` that `mask` selects."""
     if not mask:
         return content
     if isinstance(content, list):
-        return [select(each, mask) for each in content]
+        return [select(member, mask) for member in content]
     if not isinstance(content, dict):
         return content
     found: dict[str, Any] = {}
@@ -40,9 +47,11 @@ def select(content: Any, mask: Mask) -> Any:
 
 
 def _list(tokens: list[str]) -> tuple[Mask, list[str]]:
+    """Parse `path (, path)*`; return the mask and the remaining tokens."""
     mask: Mask = {}
     while True:
         name, below, tokens = _path(tokens)
+        # `labels/a,labels/b` selects both.
         if name in mask and mask[name] and below:
             mask[name].update(below)
         else:
@@ -53,9 +62,14 @@ def _list(tokens: list[str]) -> tuple[Mask, list[str]]:
 
 
 def _path(tokens: list[str]) -> tuple[str, Mask, list[str]]:
+    """Parse `name`, `name/path` or `name(list)`.
+
+    Returns the name, the mask below it, and the remaining tokens.
+    """
     if not tokens or tokens[0] in "(),/":
         raise wire.invalid("fields", "".join(tokens), "Invalid field selection.")
-    name, tokens = tokens[0], tokens[1:]
+    name = tokens[0]
+    tokens = tokens[1:]
     if tokens[:1] == ["/"]:
         inner, below, tokens = _path(tokens[1:])
         return name, {inner: below}, tokens

@@ -1,6 +1,7 @@
-"""What must survive the emulator's own death: one small JSON file per VM and per operation, replaced atomically.
+"""State that survives the emulator's death: one small JSON file per VM and per operation.
 
-A caller writes before it answers, so whatever a client was told is still true after a kill -9.
+Files are replaced atomically. A caller writes before it answers, so every answer that a client
+received is still true after a kill -9.
 """
 
 from __future__ import annotations
@@ -20,18 +21,23 @@ _LOG = logging.getLogger(__name__)
 
 
 class Store:
-    """A folder of JSON files, one per key."""
+    """A folder of JSON files, one per key.
+
+    Iterating yields the values in the order of their keys.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         places.private(directory)
 
     def put(self, key: str, value: dict[str, Any]) -> None:
-        """Write `value` in place of what was there."""
+        """Store `value`, replacing an earlier value of the key."""
+        # Not durable: the value has to survive a kill, not a power failure, which ends the VMs as
+        # well.
         write_atomically(self._directory / f"{key}.json", json.dumps(value), durable=False)
 
     def drop(self, key: str) -> None:
-        """Forget `key`. No error if it is unknown."""
+        """Delete `key`. Does nothing if it is unknown."""
         (self._directory / f"{key}.json").unlink(missing_ok=True)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -39,8 +45,9 @@ class Store:
             try:
                 value = json.loads(path.read_text(encoding="utf-8"))
             except ValueError:
-                # Left by a machine that lost its power: better without it than never to start again.
-                _LOG.error("%s cannot be read and is forgotten", path)
+                # A power failure may leave such a file. Losing one entry is better than an emulator
+                # that never starts again.
+                _LOG.error("cannot read %s: the entry is dropped", path)
                 path.unlink()
             else:
                 yield value
@@ -48,11 +55,12 @@ class Store:
 
 def remove_folder(folder: Path) -> None:
     """Remove a VM's folder, even if its programs took the permissions from parts of it."""
+    # A program that was killed a moment ago may still finish a file while the folder is being
+    # removed.
     for _attempt in range(10):
-        # A program that was killed a moment ago may still have finished a file.
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
         for place, _folders, _files in os.walk(folder):
             os.chmod(place, 0o700)
-    _LOG.error("the folder %s cannot be removed", folder)
+    _LOG.error("cannot remove the folder %s", folder)

@@ -1,4 +1,7 @@
-"""The way Compute Engine writes things: URLs, times, ids, fingerprints, durations, errors. Pure functions."""
+"""The notation of Compute Engine: URLs, times, ids, fingerprints, durations, errors.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -14,44 +17,69 @@ from typing import Any
 ROOT = "https://www.googleapis.com/compute/v1/"
 USER = "emulated-user@emulated-project.iam.gserviceaccount.com"
 SYSTEM = "system@google.com"
+"""The account of operations that Compute Engine itself starts, such as preemptions."""
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+# Google reports these reasons in a domain of their own.
+_USAGE_REASONS = ("quotaExceeded", "rateLimitExceeded")
 
 
 class ApiError(Exception):
-    """A refusal in the form of the API: HTTP status, `reason` (`notFound`, `invalid`, ...), a message."""
+    """A refusal in the form of the API.
 
-    def __init__(self, status: int, reason: str, message: str, parts: Mapping[str, str] | None = None) -> None:
-        """`parts`: those of our own error, which the emulator's own clients make again."""
-        self.status, self.reason, self.message, self._parts = status, reason, message, parts
+    Parameters
+    ----------
+    status
+        The HTTP status.
+    reason
+        Google's name of the reason, such as `notFound` or `invalid`.
+    message
+        A sentence.
+    parts
+        The parts of an error of the product, which the emulator's own clients rebuild.
+    """
+
+    def __init__(
+        self, status: int, reason: str, message: str, parts: Mapping[str, str] | None = None
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self._parts = parts
         super().__init__(status, reason, message)
 
     def body(self) -> dict[str, Any]:
-        """The JSON that the client receives."""
-        domain = "usageLimits" if self.reason in ("quotaExceeded", "rateLimitExceeded") else "global"
+        """Return the JSON that the client receives."""
+        domain = "usageLimits" if self.reason in _USAGE_REASONS else "global"
         detail = {"message": self.message, "domain": domain, "reason": self.reason}
-        own = {"parts": dict(self._parts)} if self._parts else {}
-        return {"error": {"code": self.status, "message": self.message, "errors": [detail], **own}}
+        error: dict[str, Any] = {
+            "code": self.status,
+            "message": self.message,
+            "errors": [detail],
+        }
+        if self._parts:
+            error["parts"] = dict(self._parts)
+        return {"error": error}
 
 
 def not_found(path: str) -> ApiError:
-    """404 for the resource at `path` (below the root)."""
+    """Return the 404 for the resource at `path` (below the root)."""
     return ApiError(404, "notFound", f"The resource '{path}' was not found")
 
 
 def invalid(field: str, value: object, why: str) -> ApiError:
-    """400 for a field of a request."""
+    """Return the 400 for the value of a field."""
     return ApiError(400, "invalid", f"Invalid value for field '{field}': '{value}'. {why}")
 
 
 def required(field: str) -> ApiError:
-    """400 for a field that is missing."""
+    """Return the 400 for a missing field."""
     return ApiError(400, "required", f"Required field '{field}' not specified")
 
 
 def check_name(name: object, field: str = "resource.name") -> str:
-    """The name, if it is a legal one."""
+    """Return the name if it is legal. Raises ApiError 400 otherwise."""
     if not name:
         raise required(field)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -61,44 +89,55 @@ def check_name(name: object, field: str = "resource.name") -> str:
 
 
 def check_request_id(value: str | None) -> str | None:
-    """The request's identity, if it is a UUID other than zero."""
-    if value and (not _UUID.fullmatch(value) or not value.strip("0-")):
+    """Return a request id if it is a UUID other than zero; None if it is missing.
+
+    Raises ApiError 400.
+    """
+    if not value:
+        return None
+    if not _UUID.fullmatch(value) or not value.strip("0-"):
         raise invalid("requestId", value, "Must be a valid UUID.")
-    return value or None
+    return value
 
 
 def link(*path: str) -> str:
-    """The canonical URL of projects/`path`/..."""
+    """Return the canonical URL of projects/`path`/..."""
     return ROOT + "projects/" + "/".join(path)
 
 
 def path_of(url: str) -> str:
-    """`projects/...` of a full or partial URL."""
+    """Return the part `projects/...` of a full or partial URL."""
     position = url.find("projects/")
-    return url[position:] if position >= 0 else url.lstrip("/")
+    if position < 0:
+        return url.lstrip("/")
+    return url[position:]
 
 
 def last(url: str) -> str:
-    """The last part of a full or partial URL, or of a bare name."""
+    """Return the last part of a full or partial URL, or of a bare name."""
     return url.rstrip("/").rpartition("/")[2]
 
 
 def now(moment: float | None = None) -> str:
-    """A moment (default: the present) as the API writes it."""
-    return datetime.fromtimestamp(time.time() if moment is None else moment, UTC).isoformat(timespec="milliseconds")
+    """Return a moment (seconds since 1970; default: the present) as the API writes it."""
+    if moment is None:
+        moment = time.time()
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
 
 
 def moment(text: str, field: str) -> float:
-    """Seconds since 1970 of a time in a request."""
+    """Return the seconds since 1970 of a time in a request. Raises ApiError 400 for the field."""
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         raise invalid(field, text, "Must be a date and time as in RFC 3339.") from None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+    if not parsed.tzinfo:
+        parsed = parsed.replace(tzinfo=UTC)
+    return parsed.timestamp()
 
 
 def seconds(duration: object, field: str) -> float:
-    """Seconds of a Duration in a request."""
+    """Return the seconds of a Duration in a request. Raises ApiError 400 for the field."""
     try:
         if not isinstance(duration, dict):
             raise TypeError
@@ -108,12 +147,13 @@ def seconds(duration: object, field: str) -> float:
 
 
 def fingerprint(value: object) -> str:
-    """A short URL-safe base64 digest that changes with `value`."""
-    return base64.urlsafe_b64encode(hashlib.sha256(repr(value).encode()).digest()[:12]).decode()
+    """Return a short URL-safe base64 digest that changes with `value`."""
+    digest = hashlib.sha256(repr(value).encode()).digest()
+    return base64.urlsafe_b64encode(digest[:12]).decode()
 
 
 def fixed_id(*parts: str) -> str:
-    """The id of a resource that always exists: the same for the same parts."""
+    """Return the id of a resource that always exists: the same for the same parts."""
     return str(1_000_000_000 + zlib.crc32("/".join(parts).encode()))
 
 
@@ -121,7 +161,8 @@ _latest = 0
 
 
 def fresh_id() -> str:
-    """An id never given before."""
+    """Return a new id. Later ids are larger."""
     global _latest
+    # The clock alone may return the same nanosecond twice, or step back.
     _latest = max(_latest + 1, time.time_ns())
     return str(_latest)

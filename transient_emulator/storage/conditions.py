@@ -1,4 +1,4 @@
-"""Preconditions: on which generation of an object (or metageneration of anything) a request insists."""
+"""Preconditions: the generation or metageneration that a request requires."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..rest import wire
 
 
 class NotModified(Exception):
-    """What was to be read only if it had changed has not changed."""
+    """The outcome of a conditional read of something that has not changed."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The generation 0 means that there is no object."""
+    """The preconditions of a request. The generation 0 means that there is no object."""
 
     generation: int | None = None
     not_generation: int | None = None
@@ -23,26 +23,68 @@ class Conditions:
     not_metageneration: int | None = None
 
     @classmethod
-    def of(cls, query: Mapping[str, str], prefix: str = "if") -> Conditions:
-        """Those in a request's parameters; `prefix` is `if`, or `ifSource` for the source of a copy."""
+    def from_query(cls, query: Mapping[str, str], prefix: str = "if") -> Conditions:
+        """Return the preconditions in a request's parameters.
+
+        Parameters
+        ----------
+        query
+            The parameters.
+        prefix
+            `if`, or `ifSource` for the source of a copy.
+
+        Raises
+        ------
+        ApiError
+            400 if one is not a number.
+        """
         return cls(
-            number(query, f"{prefix}GenerationMatch"), number(query, f"{prefix}GenerationNotMatch"),
-            number(query, f"{prefix}MetagenerationMatch"), number(query, f"{prefix}MetagenerationNotMatch"),
-        )  # fmt: skip
+            number(query, f"{prefix}GenerationMatch"),
+            number(query, f"{prefix}GenerationNotMatch"),
+            number(query, f"{prefix}MetagenerationMatch"),
+            number(query, f"{prefix}MetagenerationNotMatch"),
+        )
 
     def check(self, present: Mapping[str, Any] | None, *, reading: bool = False) -> None:
-        """ApiError 412 unless they hold for what is there now. For reads, NotModified where that says it better."""
-        generation = int(present.get("generation", 0)) if present else 0
-        metageneration = int(present["metageneration"]) if present else 0
-        if self.generation not in (None, generation) or self.metageneration not in (None, metageneration):
+        """Check the preconditions against the present state.
+
+        Parameters
+        ----------
+        present
+            The bucket or object; None if it does not exist.
+        reading
+            Whether the request only reads.
+
+        Raises
+        ------
+        ApiError
+            412 if a precondition does not hold.
+        NotModified
+            In its place for reads, where the state is still the excluded one.
+        """
+        generation = 0
+        metageneration = 0
+        if present:
+            generation = int(present.get("generation", 0))
+            metageneration = int(present["metageneration"])
+        if self.generation not in (None, generation):
             raise failed()
-        if generation == self.not_generation or (present and metageneration == self.not_metageneration):
+        if self.metageneration not in (None, metageneration):
+            raise failed()
+        excluded = generation == self.not_generation or (
+            present and metageneration == self.not_metageneration
+        )
+        if excluded:
             raise NotModified if reading else failed()
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:
-    """A parameter that is a number. ApiError 400 where it is none."""
+    """Return a numeric parameter; None if it is missing.
+
+    Raises ApiError 400 if it is not a number.
+    """
     text = query.get(name)
+    # 0 is a value: it asks that no object exists.
     if text is None or text == "":
         return None
     if not text.lstrip("-").isdigit():
@@ -51,5 +93,6 @@ def number(query: Mapping[str, str], name: str) -> int | None:
 
 
 def failed() -> wire.ApiError:
-    """412 for a precondition that does not hold."""
-    return wire.ApiError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
+    """Return the 412 for a precondition that does not hold."""
+    message = "At least one of the pre-conditions you specified did not hold."
+    return wire.ApiError(412, "conditionNotMet", message)

@@ -1,4 +1,4 @@
-"""The checksums of contents, as Cloud Storage writes them: CRC-32C (big-endian) and MD5, both in base64."""
+"""Checksums in Cloud Storage's form: CRC-32C (big-endian) and MD5, both in base64."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import google_crc32c
 
-CHUNK = 1 << 20  # bytes; one part of contents that is read, summed and written at a time
+CHUNK = 1 << 20
+"""Bytes of contents that are read, summed and written at a time."""
 
 
 class Digest:
-    """Checksums of what it has been fed with, and how many bytes that was."""
+    """The checksums and the size of data that arrives in pieces."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -20,7 +21,7 @@ class Digest:
         self._md5 = hashlib.md5(usedforsecurity=False)
 
     def update(self, data: bytes) -> None:
-        """Feed it."""
+        """Add data."""
         self.size += len(data)
         self._crc32c.update(data)
         self._md5.update(data)
@@ -37,12 +38,12 @@ class Digest:
 
     @property
     def md5_hex(self) -> str:
-        """The MD5 in hexadecimal, as the XML API's entity tags have it."""
+        """The MD5 in hexadecimal, as in the XML API's entity tags."""
         return self._md5.hexdigest()
 
 
 def of_file(path: Path) -> Digest:
-    """The checksums of a file."""
+    """Return the checksums of a file."""
     digest = Digest()
     with path.open("rb") as file:
         while part := file.read(CHUNK):

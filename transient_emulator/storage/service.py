@@ -1,6 +1,6 @@
-"""The JSON API as far as it carries no contents: buckets, lists, metadata, deletion, copies, composition.
+"""The JSON API without contents: buckets, lists, metadata, deletion, copies, composition.
 
-A request comes as a `Call`, whether alone or inside of a batch.
+A request is a `Call`, whether it came alone or inside of a batch.
 """
 
 from __future__ import annotations
@@ -8,26 +8,42 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..rest import partial, wire
-from . import globs, rights
+from . import rights
 from .conditions import Conditions, NotModified, number
 from .digests import CHUNK, Digest
-from .shelf import OBJECT_FIELDS, Resource, Shelf, shown
+from .shelf import OBJECT_FIELDS, Resource, Shelf, public
 
 Reply = tuple[int, dict[str, Any] | None]
 """Status and JSON."""
+# Cloud Storage's limits of a page and of a composition.
 _MOST_ITEMS = 1000
 _MOST_SOURCES = 32
 
 
 @dataclass(frozen=True)
 class Call:
-    """A request: method, decoded parts of its path below /storage/v1, parameters, JSON, where we were reached."""
+    """A request.
+
+    Attributes
+    ----------
+    method
+        The HTTP method.
+    path
+        The decoded parts of its path below /storage/v1.
+    query
+        Its parameters.
+    body
+        Its JSON.
+    base
+        The URL at which the client reached this emulator.
+    """
 
     method: str
     path: list[str]
@@ -37,181 +53,256 @@ class Call:
 
 
 class Service:
-    """Answers calls."""
+    """The JSON API.
+
+    Parameters
+    ----------
+    shelf
+        The buckets.
+    check_location
+        Raises ApiError for the location of a new bucket that a policy forbids.
+    """
 
     def __init__(self, shelf: Shelf, check_location: Callable[[str], None]) -> None:
-        """`check_location` raises ApiError for the location of a new bucket that no policy allows."""
-        self._shelf, self._check_location = shelf, check_location
+        self._shelf = shelf
+        self._check_location = check_location
 
     async def answer(self, call: Call) -> Reply:
-        """ApiError where it is refused."""
-        mask = partial.parse(call.query["fields"]) if call.query.get("fields") else {}
+        """Answer a call. Raises ApiError if it is refused."""
+        selection = call.query.get("fields")
+        mask = partial.parse(selection) if selection else {}
+        _demand_of_bucket(call.method, call.path)
         try:
-            content = await self._answer(call)
+            if call.path[2:3] == ["o"]:
+                content = await self._answer_for_object(call)
+            else:
+                content = self._answer_for_bucket(call)
         except NotModified:
             return 304, None
-        return (204, None) if content is None else (200, partial.select(content, mask))
+        if content is None:
+            return 204, None
+        return 200, partial.select(content, mask)
 
-    async def _answer(self, call: Call) -> dict[str, Any] | None:
-        shelf, query, base = self._shelf, call.query, call.base
-        _demand_of_bucket(call.method, call.path)
+    def _answer_for_bucket(self, call: Call) -> dict[str, Any] | None:
+        shelf = self._shelf
+        query = call.query
         match call.method, call.path:
             case "GET", ["b"]:
                 return self._list_buckets(call)
             case "POST", ["b"]:
                 self._check_location(str(call.body.get("location") or "US"))
-                return shown(shelf.make_bucket(_required(query, "project"), call.body), base)
+                created = shelf.make_bucket(_required(query, "project"), call.body)
+                return public(created, call.base)
             case "GET", ["b", bucket]:
                 found = shelf.bucket(bucket).resource
-                Conditions.of(query).check({**found, "generation": 0}, reading=True)
-                return shown(found, base)
+                # Conditions on a generation are about objects.
+                Conditions.from_query(query).check({**found, "generation": 0}, reading=True)
+                return public(found, call.base)
             case ("PATCH" | "PUT") as method, ["b", bucket]:
-                conditions = Conditions.of(query)
-                return shown(shelf.change_bucket(bucket, call.body, conditions, method == "PUT"), base)
+                conditions = Conditions.from_query(query)
+                changed = shelf.change_bucket(bucket, call.body, conditions, method == "PUT")
+                return public(changed, call.base)
             case "DELETE", ["b", bucket]:
-                return shelf.delete_bucket(bucket, Conditions.of(query))
+                return shelf.delete_bucket(bucket, Conditions.from_query(query))
             case "GET", ["b", bucket, "storageLayout"]:
                 found = shelf.bucket(bucket).resource
-                return {"kind": "storage#storageLayout", "bucket": bucket,
-                        "location": found["location"], "locationType": found["locationType"]}  # fmt: skip
+                return {
+                    "kind": "storage#storageLayout",
+                    "bucket": bucket,
+                    "location": found["location"],
+                    "locationType": found["locationType"],
+                }
             case "GET", ["b", bucket, ("folders" | "managedFolders") as kind]:
+                # The bucket has none, but must exist.
                 shelf.bucket(bucket)
                 return {"kind": f"storage#{kind}"}
             case "GET", ["b", bucket, "iam"]:
                 return _policy(shelf.bucket(bucket).resource)
             case "GET", ["b", bucket, "iam", "testPermissions"]:
                 shelf.bucket(bucket)
-                asked = [value for key, value in query.items() if key == "permissions"]
-                granted = [each for each in asked if rights.grants(each, bucket)]
+                requested = [value for name, value in query.items() if name == "permissions"]
+                granted = [name for name in requested if rights.grants(name, bucket)]
                 return {"kind": "storage#testIamPermissionsResponse", "permissions": granted}
+        raise wire.ApiError(404, "notFound", "Not Found")
+
+    async def _answer_for_object(self, call: Call) -> dict[str, Any] | None:
+        shelf = self._shelf
+        query = call.query
+        match call.method, call.path:
             case "GET", ["b", bucket, "o"]:
                 return self._list_objects(bucket, call)
             case "GET", ["b", bucket, "o", name]:
                 found = shelf.find(bucket, name, number(query, "generation"))
-                Conditions.of(query).check(found, reading=True)
-                return shown(found, base)
+                Conditions.from_query(query).check(found, reading=True)
+                return public(found, call.base)
             case ("PATCH" | "PUT") as method, ["b", bucket, "o", name]:
+                generation = number(query, "generation")
+                conditions = Conditions.from_query(query)
                 changed = await shelf.change(
-                    bucket, name, number(query, "generation"), call.body, Conditions.of(query), replace=method == "PUT"
+                    bucket, name, generation, call.body, conditions, replace=method == "PUT"
                 )
-                return shown(changed, base)
+                return public(changed, call.base)
             case "DELETE", ["b", bucket, "o", name]:
-                return await shelf.delete(bucket, name, number(query, "generation"), Conditions.of(query))
+                generation = number(query, "generation")
+                return await shelf.delete(bucket, name, generation, Conditions.from_query(query))
             case "POST", ["b", bucket, "o", name, "compose"]:
-                return shown(await self._compose(bucket, name, call), base)
+                return public(await self._compose(bucket, name, call), call.base)
             case "POST", ["b", bucket, "o", name, "copyTo", "b", other, "o", target]:
-                return shown(await self._copy(bucket, name, other, target, call), base)
+                copied = await self._copy(bucket, name, other, target, call)
+                return public(copied, call.base)
             case "POST", ["b", bucket, "o", name, "rewriteTo", "b", other, "o", target]:
                 copied = await self._copy(bucket, name, other, target, call)
-                size = copied["size"]
-                return {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size,
-                        "done": True, "resource": shown(copied, base)}  # fmt: skip
+                # Google may need several requests for one copy. Here the first completes it.
+                return {
+                    "kind": "storage#rewriteResponse",
+                    "totalBytesRewritten": copied["size"],
+                    "objectSize": copied["size"],
+                    "done": True,
+                    "resource": public(copied, call.base),
+                }
             case "POST", ["b", bucket, "o", name, "moveTo", "o", target]:
                 moved = await self._copy(bucket, name, bucket, target, call)
                 source = shelf.find(bucket, name)
                 if name != target:
                     await shelf.delete(bucket, name, int(source["generation"]), Conditions())
-                return shown(moved, base)
+                return public(moved, call.base)
         raise wire.ApiError(404, "notFound", "Not Found")
 
-    # Lists.
+    # -------------------- lists
 
     def _list_buckets(self, call: Call) -> dict[str, Any]:
-        prefix, after = call.query.get("prefix", ""), _decoded(call.query.get("pageToken", ""))
-        found = [each for each in self._shelf.buckets(_required(call.query, "project"))
-                 if each["name"].startswith(prefix) and each["name"] > after]  # fmt: skip
-        most = _most(call.query)
+        prefix = call.query.get("prefix", "")
+        after = _decode(call.query.get("pageToken", ""))
+        found = [
+            bucket
+            for bucket in self._shelf.buckets(_required(call.query, "project"))
+            if bucket["name"].startswith(prefix) and bucket["name"] > after
+        ]
+        most = _page_size(call.query)
         answer: dict[str, Any] = {"kind": "storage#buckets"}
-        if found[:most]:
-            answer["items"] = [shown(each, call.base) for each in found[:most]]
-        return answer | ({"nextPageToken": _encoded(found[most - 1]["name"])} if len(found) > most else {})
+        if found:
+            answer["items"] = [public(bucket, call.base) for bucket in found[:most]]
+        if len(found) > most:
+            answer["nextPageToken"] = _encode(found[most - 1]["name"])
+        return answer
 
     def _list_objects(self, bucket: str, call: Call) -> dict[str, Any]:
         query = call.query
-        prefix, delimiter, after = query.get("prefix", ""), query.get("delimiter", ""), query.get("pageToken", "")
-        last, end = _decoded(after), query.get("endOffset", "")
-        matches = globs.matcher(query["matchGlob"]) if query.get("matchGlob") else None
-        most, trailing = _most(query), query.get("includeTrailingDelimiter", "").lower() == "true"
+        prefix = query.get("prefix", "")
+        delimiter = query.get("delimiter", "")
+        end = query.get("endOffset", "")
+        token = query.get("pageToken", "")
+        # The last name of the page before.
+        last = _decode(token)
+        glob = query.get("matchGlob")
+        matches = _glob(glob) if glob else None
+        trailing = query.get("includeTrailingDelimiter", "").lower() == "true"
+        most = _page_size(query)
         objects = self._shelf.bucket(bucket).objects
         items: list[Resource] = []
         prefixes: list[str] = []
-        token = ""
+        next_token = ""
         seen = ""
-        for name in self._shelf.names(bucket, max(query.get("startOffset", ""), last), prefix):
+        start = max(query.get("startOffset", ""), last)
+        for name in self._shelf.names(bucket, start, prefix):
             if end and name >= end:
                 break
-            if (after and name <= last) or (matches and not matches(name)):
+            if token and name <= last:
                 continue
-            cut = name.find(delimiter, len(prefix)) if delimiter else -1
-            group = name[: cut + len(delimiter)] if cut >= 0 else ""
-            known = group and (group in prefixes[-1:] or (after and last.startswith(group)))
-            alone = not group or (trailing and name == group)
-            if known and not alone:
+            if matches and not matches(name):
+                continue
+            # All names with the same beginning up to the delimiter are one prefix, like a folder.
+            folder = _folder(name, prefix, delimiter)
+            listed_before = folder in prefixes[-1:] or bool(token and last.startswith(folder))
+            is_new_folder = bool(folder) and not listed_before
+            is_item = not folder or (trailing and name == folder)
+            if not is_new_folder and not is_item:
                 continue
             if len(items) + len(prefixes) >= most:
-                token = _encoded(seen)
+                next_token = _encode(seen)
                 break
-            if group and not known:
-                prefixes.append(group)
-            if alone:
-                items.append(shown(objects[name], call.base))
+            if is_new_folder:
+                prefixes.append(folder)
+            if is_item:
+                items.append(public(objects[name], call.base))
             seen = name
         answer: dict[str, Any] = {"kind": "storage#objects"}
-        answer |= {"items": items} if items else {}
-        answer |= {"prefixes": prefixes} if prefixes else {}
-        return answer | ({"nextPageToken": token} if token else {})
+        if items:
+            answer["items"] = items
+        if prefixes:
+            answer["prefixes"] = prefixes
+        if next_token:
+            answer["nextPageToken"] = next_token
+        return answer
 
-    # Objects made of others.
+    # -------------------- objects made from others
 
     async def _copy(self, bucket: str, name: str, other: str, target: str, call: Call) -> Resource:
+        """Copy an object to the object `target` of the bucket `other`."""
         source = self._shelf.find(bucket, name, number(call.query, "sourceGeneration"))
-        Conditions.of(call.query, "ifSource").check(source)
-        conditions = Conditions.of(call.query)
+        Conditions.from_query(call.query, "ifSource").check(source)
+        conditions = Conditions.from_query(call.query)
         self._shelf.check(other, target, conditions)
-        # Without new metadata, that of the source goes along.
-        given = call.body if OBJECT_FIELDS & call.body.keys() else source
+        # Without new metadata, the copy has that of the source.
+        fields = call.body if OBJECT_FIELDS & call.body.keys() else source
         contents = await asyncio.to_thread(self._shelf.duplicate, source)
-        digest, count = _Known(source), source.get("componentCount", 0)
+        digest = _StoredDigest(source)
+        components = source.get("componentCount", 0)
         try:
-            return await self._shelf.put(other, target, given, contents, digest, conditions, components=count)
+            return await self._shelf.put(
+                other, target, fields, contents, digest, conditions, components=components
+            )
         finally:
             contents.unlink(missing_ok=True)
 
     async def _compose(self, bucket: str, name: str, call: Call) -> Resource:
-        asked = call.body.get("sourceObjects") or []
-        if not 1 <= len(asked) <= _MOST_SOURCES:
-            why = f"The number of source components provided ({len(asked)}) must be between 1 and {_MOST_SOURCES}."
+        """Concatenate objects into one."""
+        requested = call.body.get("sourceObjects") or []
+        if not 1 <= len(requested) <= _MOST_SOURCES:
+            why = (
+                f"The number of source components provided ({len(requested)}) must be between 1 "
+                f"and {_MOST_SOURCES}."
+            )
             raise wire.ApiError(400, "invalid", why)
         sources: list[Resource] = []
-        for each in asked:
-            generation = int(each["generation"]) if each.get("generation") else None
-            source = self._shelf.find(bucket, each["name"], generation)
-            wanted = (each.get("objectPreconditions") or {}).get("ifGenerationMatch")
-            Conditions(generation=None if wanted is None else int(wanted)).check(source)
+        for entry in requested:
+            generation = int(entry["generation"]) if entry.get("generation") else None
+            source = self._shelf.find(bucket, entry["name"], generation)
+            match = (entry.get("objectPreconditions") or {}).get("ifGenerationMatch")
+            Conditions(generation=None if match is None else int(match)).check(source)
             sources.append(source)
-        conditions = Conditions.of(call.query)
+        conditions = Conditions.from_query(call.query)
         self._shelf.check(bucket, name, conditions)
+        fields = {
+            "contentType": sources[0].get("contentType"),
+            **(call.body.get("destination") or {}),
+        }
+        components = sum(source.get("componentCount", 1) for source in sources)
+        paths = [self._shelf.contents(source) for source in sources]
         scratch = self._shelf.scratch()
-        fields = {"contentType": sources[0].get("contentType"), **(call.body.get("destination") or {})}
-        count = sum(each.get("componentCount", 1) for each in sources)
         try:
-            digest = await asyncio.to_thread(concatenated, [self._shelf.contents(each) for each in sources], scratch)
-            made = await self._shelf.put(bucket, name, fields, scratch, digest, conditions, components=count)
+            digest = await asyncio.to_thread(concatenate, paths, scratch)
+            created = await self._shelf.put(
+                bucket, name, fields, scratch, digest, conditions, components=components
+            )
         finally:
             scratch.unlink(missing_ok=True)
         if call.body.get("deleteSourceObjects"):
-            for each in {each["name"]: each for each in sources}.values():
-                if each["name"] != name:
-                    await self._shelf.delete(bucket, each["name"], int(each["generation"]), Conditions())
-        return made
+            # An object may be a source several times, and the result may replace a source.
+            generations = {source["name"]: int(source["generation"]) for source in sources}
+            generations.pop(name, None)
+            for source_name, generation in generations.items():
+                await self._shelf.delete(bucket, source_name, generation, Conditions())
+        return created
 
 
-class _Known(Digest):
-    """The checksums that an object has already."""
+class _StoredDigest(Digest):
+    """The checksums of an existing object, which need not be computed again."""
 
     def __init__(self, resource: Resource) -> None:
         super().__init__()
-        self.size, self._resource = int(resource["size"]), resource
+        self.size = int(resource["size"])
+        self._resource = resource
 
     @property
     def crc32c(self) -> str:
@@ -222,8 +313,14 @@ class _Known(Digest):
         return self._resource["md5Hash"]
 
 
-def concatenated(sources: list[Path], target: Path) -> Digest:
-    """Write all `sources` into `target`, one after the other, and have it on the disk. Returns its checksums."""
+def concatenate(sources: list[Path], target: Path) -> Digest:
+    """Write all `sources` into the new file `target`, one after the other, and sync it to the disk.
+
+    Returns
+    -------
+    Digest
+        Its checksums.
+    """
     digest = Digest()
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -238,19 +335,29 @@ def concatenated(sources: list[Path], target: Path) -> Digest:
 
 
 def _demand_of_bucket(method: str, path: list[str]) -> None:
-    """What is done to buckets themselves needs rights on them; the shelf asks for those on objects."""
-    if path[2:3] != ["o"] and path[2:] != ["iam", "testPermissions"]:
-        verb = {"GET": "list" if len(path) == 1 else "get", "POST": "create", "DELETE": "delete"}.get(method, "update")
-        rights.demand(f"storage.buckets.{verb}", "".join(path[1:2]))
+    """Check the rights for what is done to buckets themselves.
+
+    The shelf checks those for objects.
+    """
+    if path[2:3] == ["o"] or path[2:] == ["iam", "testPermissions"]:
+        return
+    verbs = {"POST": "create", "DELETE": "delete", "GET": "list" if len(path) == 1 else "get"}
+    rights.demand(f"storage.buckets.{verbs.get(method, 'update')}", "".join(path[1:2]))
 
 
 def _policy(bucket: Resource) -> dict[str, Any]:
-    roles = ("legacyBucketOwner", "legacyBucketReader")
+    """Return the IAM policy that Cloud Storage gives to a new bucket."""
     members = [f"projectEditor:{bucket['_project']}", f"projectOwner:{bucket['_project']}"]
     return {
-        "kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket['name']}", "version": 1, "etag": "CAE=",
-        "bindings": [{"role": f"roles/storage.{role}", "members": members} for role in roles],
-    }  # fmt: skip
+        "kind": "storage#policy",
+        "resourceId": f"projects/_/buckets/{bucket['name']}",
+        "version": 1,
+        "etag": "CAE=",
+        "bindings": [
+            {"role": "roles/storage.legacyBucketOwner", "members": members},
+            {"role": "roles/storage.legacyBucketReader", "members": members},
+        ],
+    }
 
 
 def _required(query: Mapping[str, str], name: str) -> str:
@@ -259,19 +366,71 @@ def _required(query: Mapping[str, str], name: str) -> str:
     return query[name]
 
 
-def _most(query: Mapping[str, str]) -> int:
-    most = number(query, "maxResults")
-    if most is not None and most < 0:
-        raise wire.ApiError(400, "invalid", f"Invalid value for parameter 'maxResults': '{most}'.")
-    return min(most or _MOST_ITEMS, _MOST_ITEMS)
+def _page_size(query: Mapping[str, str]) -> int:
+    size = number(query, "maxResults")
+    if size is not None and size < 0:
+        why = f"Invalid value for parameter 'maxResults': '{size}'."
+        raise wire.ApiError(400, "invalid", why)
+    return min(size or _MOST_ITEMS, _MOST_ITEMS)
 
 
-def _encoded(name: str) -> str:
+def _folder(name: str, prefix: str, delimiter: str) -> str:
+    """Return the beginning of a name up to the first delimiter after the prefix; '' without one."""
+    if not delimiter:
+        return ""
+    cut = name.find(delimiter, len(prefix))
+    if cut < 0:
+        return ""
+    return name[: cut + len(delimiter)]
+
+
+def _encode(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
-def _decoded(token: str) -> str:
+def _decode(token: str) -> str:
     try:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError:
         raise wire.ApiError(400, "invalid", f"Invalid page token: '{token}'.") from None
+
+
+# -------------------- matchGlob
+
+_GLOB_TOKEN = re.compile(r"\*\*|\*|\?|\[!?[^]]+\]|\{|\}|,|.", re.DOTALL)
+
+
+def _glob(pattern: str) -> Callable[[str], bool]:
+    """Return the test whether a name matches `pattern`. Raises ApiError 400 for an invalid pattern.
+
+    `*` stops at a slash and `**` does not. `{a,b}` matches either.
+    """
+    depth = 0
+    parts: list[str] = []
+    for token in _GLOB_TOKEN.findall(pattern):
+        if token == "**":
+            parts.append(".*")
+        elif token == "*":
+            parts.append("[^/]*")
+        elif token == "?":
+            parts.append("[^/]")
+        elif len(token) > 1:
+            # A set of characters. `!` excludes them, as `^` does in a regular expression.
+            characters = token[1:-1].lstrip("!").replace("\\", "\\\\")
+            excluded = "^" if token[1] == "!" else ""
+            parts.append(f"[{excluded}{characters}]")
+        elif token == "{":
+            depth += 1
+            parts.append("(?:")
+        elif token == "}" and depth:
+            depth -= 1
+            parts.append(")")
+        elif token == "," and depth:
+            parts.append("|")
+        else:
+            parts.append(re.escape(token))
+    try:
+        compiled = re.compile("".join(parts), re.DOTALL)
+    except re.error:
+        raise wire.ApiError(400, "invalid", f"Invalid glob: '{pattern}'.") from None
+    return lambda name: compiled.fullmatch(name) is not None

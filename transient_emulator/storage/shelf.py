@@ -1,12 +1,13 @@
-"""What is stored: buckets and objects, in memory for looking up and as files for good.
+"""The stored buckets and objects: in memory for lookups, and in files.
 
     buckets/NAME.json             a bucket
-    objects/NAME/DIGEST.json      an object: its resource and which file holds its contents
+    objects/NAME/DIGEST.json      an object: its resource, and the file that holds its contents
     contents/ID                   contents; never changed once an object names them
-    scratch/ID                    contents on their way in
+    scratch/ID                    incoming contents
 
-An object exists from the moment on in which its JSON file gets its name; before that, its contents are on the disk.
-What a dead emulator left unfinished is named by nothing and swept away. All changes of a bucket go one after the other.
+An object exists from the moment at which its JSON file gets its name. Its contents are on the disk
+before. Nothing names what a dead emulator left unfinished, so it is deleted. All changes of a
+bucket run one after the other.
 """
 
 from __future__ import annotations
@@ -38,24 +39,68 @@ from .conditions import Conditions
 from .digests import Digest
 
 Resource = dict[str, Any]
+"""The JSON of a bucket or object. The emulator's own fields start with `_` and are never shown."""
 _LOG = logging.getLogger(__name__)
 _BUCKET_NAME = re.compile(r"[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
-_LONGEST_NAME = 1024  # bytes of UTF-8
-_BUCKET_FIELDS = frozenset({
-    "autoclass", "billing", "cors", "customPlacementConfig", "defaultEventBasedHold", "encryption",
-    "hierarchicalNamespace", "iamConfiguration", "labels", "lifecycle", "logging", "retentionPolicy", "rpo",
-    "softDeletePolicy", "storageClass", "versioning", "website",
-})  # fmt: skip
-OBJECT_FIELDS = frozenset({
-    "cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "contexts", "customTime",
-    "eventBasedHold", "metadata", "storageClass", "temporaryHold",
-})  # fmt: skip
-"""What clients say of an object."""
+# Bytes of UTF-8.
+_LONGEST_NAME = 1024
+_DAY = 86_400
+_MULTI_REGIONS = ("US", "EU", "ASIA")
+# The fields of a bucket and of an object that clients may set.
+_BUCKET_FIELDS = frozenset(
+    {
+        "autoclass",
+        "billing",
+        "cors",
+        "customPlacementConfig",
+        "defaultEventBasedHold",
+        "encryption",
+        "hierarchicalNamespace",
+        "iamConfiguration",
+        "labels",
+        "lifecycle",
+        "logging",
+        "retentionPolicy",
+        "rpo",
+        "softDeletePolicy",
+        "storageClass",
+        "versioning",
+        "website",
+    }
+)
+OBJECT_FIELDS = frozenset(
+    {
+        "cacheControl",
+        "contentDisposition",
+        "contentEncoding",
+        "contentLanguage",
+        "contentType",
+        "contexts",
+        "customTime",
+        "eventBasedHold",
+        "metadata",
+        "storageClass",
+        "temporaryHold",
+    }
+)
+"""The fields of an object that clients may set."""
 
 
 @dataclass
 class Bucket:
-    """A bucket with its objects by name, and the names in order."""
+    """A bucket.
+
+    Attributes
+    ----------
+    resource
+        Its JSON.
+    objects
+        Its objects by name.
+    names
+        The names of its objects, sorted.
+    lock
+        Held during each change of an object.
+    """
 
     resource: Resource
     objects: dict[str, Resource] = field(default_factory=dict)
@@ -64,86 +109,138 @@ class Bucket:
 
 
 class Shelf:
-    """All buckets. An object's field `_contents` is the name of its file."""
+    """All buckets, with their files in `folder`.
+
+    An object's field `_contents` is the name of its file.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._buckets_folder, self._objects_folder = folder / "buckets", folder / "objects"
-        self._contents, self._scratch = folder / "contents", folder / "scratch"
-        for each in (self._buckets_folder, self._objects_folder, self._contents, self._scratch):
-            places.private(each)
+        self._buckets_folder = folder / "buckets"
+        self._objects_folder = folder / "objects"
+        self._contents = folder / "contents"
+        self._scratch = folder / "scratch"
+        places.private(self._buckets_folder)
+        places.private(self._objects_folder)
+        places.private(self._contents)
+        places.private(self._scratch)
         self._buckets: dict[str, Bucket] = {}
-        self._latest = 0
+        self._latest_generation = 0
         self._load()
 
-    # Buckets.
+    # -------------------- buckets
 
     def bucket(self, name: str) -> Bucket:
-        """ApiError 404 where there is none."""
+        """Return a bucket. Raises ApiError 404 if it does not exist."""
         try:
             return self._buckets[name]
         except KeyError:
-            raise wire.ApiError(404, "notFound", "The specified bucket does not exist.") from None
+            why = "The specified bucket does not exist."
+            raise wire.ApiError(404, "notFound", why) from None
 
     def buckets(self, project: str) -> list[Resource]:
-        """Those of a project, in order of their names."""
-        found = [each.resource for each in self._buckets.values() if each.resource["_project"] == project]
-        return sorted(found, key=lambda each: each["name"])
+        """Return the buckets of a project, sorted by name."""
+        found = [
+            bucket.resource
+            for bucket in self._buckets.values()
+            if bucket.resource["_project"] == project
+        ]
+        return sorted(found, key=lambda resource: resource["name"])
 
     def make_bucket(self, project: str, body: Mapping[str, Any]) -> Resource:
-        """A new, empty bucket. ApiError 409 if there is one of that name, of any project."""
+        """Create an empty bucket.
+
+        Raises
+        ------
+        ApiError
+            400 for an illegal name or field, 409 if any project has a bucket of that name.
+        """
         name = body.get("name")
         if not isinstance(name, str) or not _BUCKET_NAME.fullmatch(name):
             raise wire.ApiError(400, "invalid", f"Invalid bucket name: '{name}'")
         if name in self._buckets:
-            why = "Your previous request to create the named bucket succeeded and you already own it."
+            why = (
+                "Your previous request to create the named bucket succeeded and you already own it."
+            )
             raise wire.ApiError(409, "conflict", why)
-        location, now = str(body.get("location") or "US").upper(), _now()
+        location = str(body.get("location") or "US").upper()
+        now = _now()
         resource: Resource = {
-            "kind": "storage#bucket", "id": name, "name": name, "_project": project,
+            "kind": "storage#bucket",
+            "id": name,
+            "name": name,
+            "_project": project,
             "selfLink": f"https://www.googleapis.com/storage/v1/b/{name}",
-            "projectNumber": wire.fixed_id("projects", project), "location": location,
-            "locationType": "multi-region" if location in ("US", "EU", "ASIA") else "region",
-            "storageClass": "STANDARD", "timeCreated": now, "updated": now, "generation": str(self._next()),
-            "metageneration": "1", "rpo": "DEFAULT",
+            "projectNumber": wire.fixed_id("projects", project),
+            "location": location,
+            "locationType": "multi-region" if location in _MULTI_REGIONS else "region",
+            "storageClass": "STANDARD",
+            "timeCreated": now,
+            "updated": now,
+            "generation": str(self._next_generation()),
+            "metageneration": "1",
+            "rpo": "DEFAULT",
             "iamConfiguration": {
-                "bucketPolicyOnly": {"enabled": False}, "uniformBucketLevelAccess": {"enabled": False},
+                "bucketPolicyOnly": {"enabled": False},
+                "uniformBucketLevelAccess": {"enabled": False},
                 "publicAccessPrevention": "inherited",
             },
             "softDeletePolicy": {"retentionDurationSeconds": "604800", "effectiveTime": now},
-        }  # fmt: skip
-        resource = _settled(resource, body, now)
+        }
+        resource = _with_settings(resource, body, now)
         resource["etag"] = _etag(resource)
         (self._objects_folder / name).mkdir(exist_ok=True, mode=0o700)
         write_atomically(self._buckets_folder / f"{name}.json", json.dumps(resource))
         self._buckets[name] = Bucket(resource)
         return resource
 
-    def change_bucket(self, name: str, body: Mapping[str, Any], conditions: Conditions, replace: bool) -> Resource:
-        """New settings of a bucket: merged into the old ones, or instead of them."""
+    def change_bucket(
+        self, name: str, body: Mapping[str, Any], conditions: Conditions, replace: bool
+    ) -> Resource:
+        """Change the settings of a bucket.
+
+        Parameters
+        ----------
+        name
+            The bucket.
+        body
+            The new settings.
+        conditions
+            The preconditions.
+        replace
+            Whether settings that `body` leaves out are removed.
+
+        Raises
+        ------
+        ApiError
+            400, 404 or 412.
+        """
         bucket = self.bucket(name)
         conditions.check(bucket.resource)
         before = bucket.resource
         if replace:
-            before = {key: value for key, value in before.items() if key not in ("labels", "lifecycle", "cors")}
-        resource = _touched(_settled(before, body, _now()))
+            removed = ("labels", "lifecycle", "cors")
+            before = {key: value for key, value in before.items() if key not in removed}
+        resource = _changed(_with_settings(before, body, _now()))
         write_atomically(self._buckets_folder / f"{name}.json", json.dumps(resource))
         bucket.resource = resource
         return resource
 
     def delete_bucket(self, name: str, conditions: Conditions) -> None:
-        """ApiError 409 unless it is empty."""
+        """Delete a bucket. Raises ApiError 409 unless it is empty."""
         bucket = self.bucket(name)
         conditions.check(bucket.resource)
+        # A locked bucket is about to get an object.
         if bucket.objects or bucket.lock.locked():
-            raise wire.ApiError(409, "conflict", "The bucket you tried to delete is not empty.")
+            why = "The bucket you tried to delete is not empty."
+            raise wire.ApiError(409, "conflict", why)
         (self._buckets_folder / f"{name}.json").unlink()
         del self._buckets[name]
         shutil.rmtree(self._objects_folder / name, ignore_errors=True)
 
-    # Objects.
+    # -------------------- objects
 
     def find(self, bucket: str, name: str, generation: int | None = None) -> Resource:
-        """An object. ApiError 404 where there is none (of that generation)."""
+        """Return an object. Raises ApiError 404 if it does not exist (in that generation)."""
         rights.demand("storage.objects.get", bucket, name)
         return self._find(bucket, name, generation)
 
@@ -155,7 +252,7 @@ class Shelf:
         return found
 
     def names(self, bucket: str, start: str, prefix: str) -> Iterator[str]:
-        """The names that begin with `prefix`, from `start` on, in order."""
+        """Yield the names that begin with `prefix`, from `start` on, sorted."""
         rights.demand("storage.objects.list", bucket, prefix=prefix)
         names = self.bucket(bucket).names
         for index in range(bisect.bisect_left(names, max(start, prefix)), len(names)):
@@ -164,59 +261,131 @@ class Shelf:
             yield names[index]
 
     def contents(self, resource: Resource) -> Path:
-        """The file with an object's contents."""
+        """Return the file with an object's contents."""
         return self._contents / resource["_contents"]
 
     def scratch(self) -> Path:
-        """A new file for contents on their way in."""
+        """Return the path of a new file for incoming contents."""
         return self._scratch / secrets.token_hex(16)
 
     def check(self, bucket: str, name: str, conditions: Conditions) -> None:
-        """ApiError where a write would be refused as things are. To replace an object is to delete one as well."""
+        """Raise ApiError if a write would be refused in the present state."""
         rights.demand("storage.objects.create", bucket, name)
         objects = self.bucket(bucket).objects
         if name in objects:
+            # Replacing an object also requires the right to delete it.
             rights.demand("storage.objects.delete", bucket, name)
-        if not name or len(name.encode()) > _LONGEST_NAME or {"\r", "\n"} & set(name) or name in (".", ".."):
+        too_long = len(name.encode()) > _LONGEST_NAME
+        if not name or too_long or {"\r", "\n"} & set(name) or name in (".", ".."):
             raise wire.ApiError(400, "invalid", f"Invalid object name: '{name}'")
         conditions.check(objects.get(name))
 
     async def put(
-        self, bucket: str, name: str, fields: Mapping[str, Any], contents: Path, digest: Digest, conditions: Conditions,
-        *, components: int = 0,
-    ) -> Resource:  # fmt: skip
-        """Make the file `contents`, which is on the disk already, the object of that name.
+        self,
+        bucket: str,
+        name: str,
+        fields: Mapping[str, Any],
+        contents: Path,
+        digest: Digest,
+        conditions: Conditions,
+        *,
+        components: int = 0,
+    ) -> Resource:
+        """Create or replace an object.
 
-        `components` counts the objects (or parts) that it was composed of; such objects have no MD5.
+        Parameters
+        ----------
+        bucket, name
+            The object.
+        fields
+            Its metadata, of which `OBJECT_FIELDS` count.
+        contents
+            A scratch file that is on the disk already. It is moved.
+        digest
+            The checksums of the contents.
+        conditions
+            The preconditions.
+        components
+            The number of objects or parts that it was composed of. Such objects have no MD5.
+
+        Raises
+        ------
+        ApiError
+            If the write is refused.
         """
         place = self.bucket(bucket)
         async with place.lock:
             if self._buckets.get(bucket) is not place:
+                # The bucket was deleted while this write waited for the lock.
                 self.bucket(bucket)
             self.check(bucket, name, conditions)
-            before, now, generation = place.objects.get(name), _now(), self._next()
-            given = {key: value for key, value in fields.items() if key in OBJECT_FIELDS and value is not None}
+            before = place.objects.get(name)
+            now = _now()
+            generation = self._next_generation()
+            given = {
+                key: value
+                for key, value in fields.items()
+                if key in OBJECT_FIELDS and value is not None
+            }
             resource: Resource = {
-                "kind": "storage#object", "id": f"{bucket}/{name}/{generation}", "name": name, "bucket": bucket,
-                "generation": str(generation), "metageneration": "1", "size": str(digest.size),
-                "storageClass": "STANDARD", "crc32c": digest.crc32c, "timeCreated": now, "updated": now,
-                "timeStorageClassUpdated": now, "timeFinalized": now, "_contents": contents.name, **given,
-            }  # fmt: skip
-            resource |= {"componentCount": components} if components else {"md5Hash": digest.md5}
+                "kind": "storage#object",
+                "id": f"{bucket}/{name}/{generation}",
+                "name": name,
+                "bucket": bucket,
+                "generation": str(generation),
+                "metageneration": "1",
+                "size": str(digest.size),
+                "storageClass": "STANDARD",
+                "crc32c": digest.crc32c,
+                "timeCreated": now,
+                "updated": now,
+                "timeStorageClassUpdated": now,
+                "timeFinalized": now,
+                "_contents": contents.name,
+                **given,
+            }
+            if components:
+                resource["componentCount"] = components
+            else:
+                resource["md5Hash"] = digest.md5
             resource["etag"] = _etag(resource)
             await asyncio.to_thread(self._commit, resource, contents)
             if before is None:
                 bisect.insort(place.names, name)
             place.objects[name] = resource
             if before is not None:
+                # Last: until here, a dead emulator leaves the earlier object.
                 self.contents(before).unlink(missing_ok=True)
         return resource
 
     async def change(
-        self, bucket: str, name: str, generation: int | None, body: Mapping[str, Any], conditions: Conditions,
-        *, replace: bool,
-    ) -> Resource:  # fmt: skip
-        """New metadata of an object: merged into the old, or instead of it."""
+        self,
+        bucket: str,
+        name: str,
+        generation: int | None,
+        body: Mapping[str, Any],
+        conditions: Conditions,
+        *,
+        replace: bool,
+    ) -> Resource:
+        """Change the metadata of an object.
+
+        Parameters
+        ----------
+        bucket, name, generation
+            The object; None for any generation.
+        body
+            The new metadata.
+        conditions
+            The preconditions.
+        replace
+            Whether metadata that `body` leaves out is removed.
+
+        Raises
+        ------
+        ApiError
+            If the change is refused.
+        """
         rights.demand("storage.objects.update", bucket, name)
         place = self.bucket(bucket)
         async with place.lock:
@@ -224,21 +393,29 @@ class Shelf:
             conditions.check(before)
             given = {key: value for key, value in body.items() if key in OBJECT_FIELDS}
             if replace:
-                before = {key: value for key, value in before.items() if key not in OBJECT_FIELDS - {"storageClass"}}
-            resource = _touched(_merged(before, given))
-            await asyncio.to_thread(write_atomically, self._entry(resource), json.dumps(resource))
+                # Every object has a storage class.
+                removed = OBJECT_FIELDS - {"storageClass"}
+                before = {key: value for key, value in before.items() if key not in removed}
+            resource = _changed(_merge(before, given))
+            text = json.dumps(resource)
+            await asyncio.to_thread(write_atomically, self._entry(resource), text)
             place.objects[name] = resource
         return resource
 
-    async def delete(self, bucket: str, name: str, generation: int | None, conditions: Conditions) -> None:
-        """ApiError 404 where there is none."""
+    async def delete(
+        self, bucket: str, name: str, generation: int | None, conditions: Conditions
+    ) -> None:
+        """Delete an object. Raises ApiError 404 if it does not exist, 403 if it is on hold."""
         rights.demand("storage.objects.delete", bucket, name)
         place = self.bucket(bucket)
         async with place.lock:
             resource = self._find(bucket, name, generation)
             conditions.check(resource)
             if resource.get("eventBasedHold") or resource.get("temporaryHold"):
-                why = f"Object '{bucket}/{name}' is under active hold and cannot be deleted, overwritten or archived."
+                why = (
+                    f"Object '{bucket}/{name}' is under active hold and cannot be deleted, "
+                    "overwritten or archived."
+                )
                 raise wire.ApiError(403, "forbidden", why)
             await asyncio.to_thread(self._entry(resource).unlink)
             del place.objects[name]
@@ -246,18 +423,20 @@ class Shelf:
             self.contents(resource).unlink(missing_ok=True)
 
     def duplicate(self, resource: Resource) -> Path:
-        """The contents of an object once more, as a scratch file."""
+        """Copy the contents of an object into a scratch file, and return that."""
         target = self.scratch()
         try:
+            # Contents never change, so a second name is as good as a copy.
             os.link(self.contents(resource), target)
         except OSError:
-            # Some file systems know no second name for a file.
+            # Some file systems have no hard links.
             shutil.copyfile(self.contents(resource), target)
         return target
 
-    # Files.
+    # -------------------- files
 
     def _entry(self, resource: Resource) -> Path:
+        # Object names may be longer than file names, and contain slashes.
         digest = hashlib.sha256(resource["name"].encode()).hexdigest()
         return self._objects_folder / resource["bucket"] / f"{digest}.json"
 
@@ -268,33 +447,40 @@ class Shelf:
     def _load(self) -> None:
         used: set[str] = set()
         for resource in _read_all(self._buckets_folder):
-            bucket = self._buckets[resource["name"]] = Bucket(resource)
-            (self._objects_folder / resource["name"]).mkdir(exist_ok=True, mode=0o700)
-            for each in _read_all(self._objects_folder / resource["name"]):
-                if self.contents(each).exists():
-                    bucket.objects[each["name"]] = each
-                    used.add(each["_contents"])
-                    self._latest = max(self._latest, int(each["generation"]))
+            bucket = Bucket(resource)
+            self._buckets[resource["name"]] = bucket
+            folder = self._objects_folder / resource["name"]
+            folder.mkdir(exist_ok=True, mode=0o700)
+            for stored in _read_all(folder):
+                if self.contents(stored).exists():
+                    bucket.objects[stored["name"]] = stored
+                    used.add(stored["_contents"])
+                    generation = int(stored["generation"])
+                    self._latest_generation = max(self._latest_generation, generation)
             bucket.names = sorted(bucket.objects)
-        for folder in (self._contents, self._scratch):
-            for path in folder.iterdir():
-                if folder is self._scratch or path.name not in used:
-                    path.unlink(missing_ok=True)
+        for path in self._contents.iterdir():
+            if path.name not in used:
+                path.unlink(missing_ok=True)
+        for path in self._scratch.iterdir():
+            path.unlink(missing_ok=True)
 
-    def _next(self) -> int:
-        """A generation: microseconds since 1970, but always more than any before."""
-        self._latest = max(self._latest + 1, time.time_ns() // 1000)
-        return self._latest
+    def _next_generation(self) -> int:
+        """Return a new generation: microseconds since 1970, but always larger than any before."""
+        microseconds = time.time_ns() // 1000
+        self._latest_generation = max(self._latest_generation + 1, microseconds)
+        return self._latest_generation
 
 
-def shown(resource: Resource, base: str) -> Resource:
-    """A bucket or object as a client sees it who reaches us at the URL `base`."""
+def public(resource: Resource, base: str) -> Resource:
+    """Return a bucket or object as a client at the URL `base` sees it."""
     visible = {key: value for key, value in resource.items() if not key.startswith("_")}
     if resource["kind"] != "storage#object":
         return visible
     path = f"storage/v1/b/{resource['bucket']}/o/{quote(resource['name'], safe='~')}"
-    media = f"{base}/download/{path}?generation={resource['generation']}&alt=media"
-    return visible | {"selfLink": f"https://www.googleapis.com/{path}", "mediaLink": media}
+    visible["selfLink"] = f"https://www.googleapis.com/{path}"
+    generation = resource["generation"]
+    visible["mediaLink"] = f"{base}/download/{path}?generation={generation}&alt=media"
+    return visible
 
 
 def _read_all(folder: Path) -> Iterable[Resource]:
@@ -302,49 +488,61 @@ def _read_all(folder: Path) -> Iterable[Resource]:
         try:
             yield json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            # Left by a machine that lost its power: better without it than never to start again.
-            _LOG.error("%s cannot be read and is forgotten", path)
+            # A power failure may leave such a file. Losing one entry is better than an emulator
+            # that never starts again.
+            _LOG.error("cannot read %s: the entry is dropped", path)
             path.unlink()
 
 
-def _settled(old: Resource, body: Mapping[str, Any], now: str) -> Resource:
-    """A bucket with what a client may set of it. ApiError 400 for a soft delete that cannot be."""
+def _with_settings(bucket: Resource, body: Mapping[str, Any], now: str) -> Resource:
+    """Return a bucket with a client's settings.
+
+    Raises ApiError 400 for an invalid soft delete policy.
+    """
     new = {key: value for key, value in body.items() if key in _BUCKET_FIELDS}
     if "softDeletePolicy" in new:
-        asked = (new["softDeletePolicy"] or {}).get("retentionDurationSeconds") or 0
+        requested = (new["softDeletePolicy"] or {}).get("retentionDurationSeconds") or 0
         try:
-            seconds = int(asked)
+            seconds = int(requested)
         except (TypeError, ValueError):
             seconds = -1
-        if seconds and not 7 * 86400 <= seconds <= 90 * 86400:
-            raise wire.ApiError(400, "invalid", "The soft delete retention is 0, or from 604800 to 7776000 seconds.")
-        new["softDeletePolicy"] = {"retentionDurationSeconds": str(seconds), "effectiveTime": now}
-    return _merged(old, new)
+        if seconds and not 7 * _DAY <= seconds <= 90 * _DAY:
+            why = "The soft delete retention is 0, or from 604800 to 7776000 seconds."
+            raise wire.ApiError(400, "invalid", why)
+        new["softDeletePolicy"] = {
+            "retentionDurationSeconds": str(seconds),
+            "effectiveTime": now,
+        }
+    return _merge(bucket, new)
 
 
-def _merged(old: Resource, new: Mapping[str, Any]) -> Resource:
-    """JSON merge patch: null removes, objects are merged."""
+def _merge(old: Resource, new: Mapping[str, Any]) -> Resource:
+    """Apply a JSON merge patch (RFC 7396): null removes, objects are merged."""
     merged = dict(old)
     for key, value in new.items():
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merged(merged[key], value)
-        elif isinstance(value, dict):
-            merged[key] = {name: each for name, each in value.items() if each is not None}
-        else:
+        elif not isinstance(value, dict):
             merged[key] = value
+        elif isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value)
+        else:
+            merged[key] = {name: inner for name, inner in value.items() if inner is not None}
     return merged
 
 
-def _touched(resource: Resource) -> Resource:
-    """The resource with the marks of a change of its metadata."""
-    resource = resource | {"metageneration": str(int(resource["metageneration"]) + 1), "updated": _now()}
-    return resource | {"etag": _etag(resource)}
+def _changed(resource: Resource) -> Resource:
+    """Return the resource with the marks of a change of its metadata."""
+    changed = dict(resource)
+    changed["metageneration"] = str(int(resource["metageneration"]) + 1)
+    changed["updated"] = _now()
+    changed["etag"] = _etag(changed)
+    return changed
 
 
 def _etag(resource: Resource) -> str:
-    return base64.b64encode(f"{resource['generation']}/{resource['metageneration']}".encode()).decode()
+    text = f"{resource['generation']}/{resource['metageneration']}"
+    return base64.b64encode(text.encode()).decode()
 
 
 def _now() -> str:

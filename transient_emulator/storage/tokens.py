@@ -1,7 +1,8 @@
-"""The Security Token Service, as far as it bounds the rights of an access token: tokens for some objects only.
+"""The Security Token Service, as far as it limits an access token to some objects.
 
-A token carries its boundary and its end, signed with a key of this emulator's: it outlives the emulator's process, and
-nobody can make one but by asking. Google's are opaque; so are these to whoever holds them.
+A token contains its boundary and its expiry, signed with a key of this emulator. It therefore
+outlives the emulator's process, and no client can forge one. Google's tokens are opaque to their
+holders, and so are these.
 """
 
 from __future__ import annotations
@@ -24,14 +25,23 @@ from transient_magics.files import write_atomically
 from . import rights
 
 PATH = "/v1/token"
-_PREFIX = "ya29.dr."  # as Google's begin, but nobody should rely on it
+# Google's tokens begin so. No client should rely on it.
+_PREFIX = "ya29.dr."
 _GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 _LIFETIME = 3600.0
 
 
 class Tokens:
-    """Gives and knows tokens; `folder` keeps the key that they are signed with. `lifetime` is in seconds."""
+    """The tokens of this emulator.
+
+    Parameters
+    ----------
+    folder
+        The folder of the key that signs tokens.
+    lifetime
+        Seconds until a new token expires.
+    """
 
     def __init__(self, folder: Path, lifetime: float = _LIFETIME) -> None:
         self._lifetime = lifetime
@@ -41,45 +51,63 @@ class Tokens:
         self._key = path.read_bytes()
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Exchange a token whose rights are those of `request` for one that has fewer."""
+        """Exchange a token with the rights of `request` for one with fewer rights."""
         if request.method != "POST":
             return web.Response(status=404)
         try:
-            given = {name: str(value) for name, value in (await request.post()).items()}
-            return web.json_response(self.exchange(given))
+            fields = {name: str(value) for name, value in (await request.post()).items()}
+            return web.json_response(self.exchange(fields))
         except (ValueError, KeyError, TypeError) as error:
             return refusal("invalid_request", f"It cannot be understood: {error}")
 
-    def exchange(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """The answer to a well-formed request; ValueError, KeyError or TypeError for any other."""
-        if given["grant_type"] != _GRANT:
+    def exchange(self, fields: Mapping[str, str]) -> dict[str, Any]:
+        """Return the answer to a request.
+
+        Parameters
+        ----------
+        fields
+            The fields of the request's form.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If the request is invalid.
+        """
+        if fields["grant_type"] != _GRANT:
             raise ValueError("grant_type")
-        if given["requested_token_type"] != _ACCESS_TOKEN or given["subject_token_type"] != _ACCESS_TOKEN:
+        kinds = {fields["requested_token_type"], fields["subject_token_type"]}
+        if kinds != {_ACCESS_TOKEN}:
             raise ValueError("only access tokens are exchanged")
-        if not given["subject_token"]:
+        if not fields["subject_token"]:
             raise ValueError("subject_token")
-        options = json.loads(unquote(given["options"]))
-        rights.boundary(options)
-        told = json.dumps({"options": options, "expires": time.time() + self._lifetime}).encode()
-        text = base64.urlsafe_b64encode(told).decode()
-        token = f"{_PREFIX}{text}.{self._sign(text)}"
+        options = json.loads(unquote(fields["options"]))
+        # An invalid boundary is refused now, not when the token is used.
+        rights.parse_boundary(options)
+        content = {"options": options, "expires": time.time() + self._lifetime}
+        text = base64.urlsafe_b64encode(json.dumps(content).encode()).decode()
         return {
-            "access_token": token, "issued_token_type": _ACCESS_TOKEN, "token_type": "Bearer",
+            "access_token": f"{_PREFIX}{text}.{self._sign(text)}",
+            "issued_token_type": _ACCESS_TOKEN,
+            "token_type": "Bearer",
             "expires_in": int(self._lifetime),
-        }  # fmt: skip
+        }
 
     def rights(self, token: str) -> rights.Rights | None:
-        """What its holder may do; None if it was not made here, or has expired."""
-        text, _, signature = token.removeprefix(_PREFIX).rpartition(".")
-        if not token.startswith(_PREFIX) or not hmac.compare_digest(signature.encode(), self._sign(text).encode()):
+        """Return the rights of a token's holder; None if it was not issued here, or has expired."""
+        if not token.startswith(_PREFIX):
             return None
-        told = json.loads(base64.urlsafe_b64decode(text))
-        return rights.Rights(rights.boundary(told["options"])) if told["expires"] > time.time() else None
+        text, _, signature = token.removeprefix(_PREFIX).rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(text).encode()):
+            return None
+        content = json.loads(base64.urlsafe_b64decode(text))
+        if content["expires"] <= time.time():
+            return None
+        return rights.Rights(rights.parse_boundary(content["options"]))
 
     def _sign(self, text: str) -> str:
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def refusal(kind: str, why: str) -> web.Response:
-    """As the service writes it."""
+    """Return a refusal in the service's form (RFC 6749, 5.2)."""
     return web.json_response({"error": kind, "error_description": why}, status=400)

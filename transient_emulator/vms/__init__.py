@@ -1,3 +1,3 @@
-"""VMs as processes of this machine: booted, reached by SSH, told their metadata, revoked, ended."""
+"""VMs as processes of this machine: boot, SSH, metadata, preemption, end."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Waiting for plain file descriptors in the event loop, and pipes on top of it.
+"""Plain file descriptors in the event loop, and pipes based on them.
 
-Pipes and terminals are read and written here without asyncio's transports: those close a descriptor at moments of their
-own choosing, and what is forwarded between a program and a client must end in an order that we choose.
+Pipes and terminals are not read and written through asyncio's transports. Those close a descriptor
+when they choose to, but the forwarding between a program and a client must end in a defined order.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ CHUNK = 1 << 16
 
 
 async def readable(descriptor: int) -> None:
-    """Until there is something to read from it, or its other end is closed."""
-    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    """Wait until there is something to read, or the other end is closed."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
     loop.add_reader(descriptor, event.set)
     try:
         await event.wait()
@@ -24,8 +25,9 @@ async def readable(descriptor: int) -> None:
 
 
 async def writable(descriptor: int) -> None:
-    """Until it takes something, or its other end is closed."""
-    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    """Wait until data can be written, or the other end is closed."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
     loop.add_writer(descriptor, event.set)
     try:
         await event.wait()
@@ -34,34 +36,44 @@ async def writable(descriptor: int) -> None:
 
 
 class Pipe:
-    """One end of a pipe or a terminal, owned: closed once, by `close` alone. One task reads or one writes."""
+    """One end of a pipe or a terminal.
+
+    It owns the descriptor, which only `close` closes. One task uses it.
+    """
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
 
     async def read(self) -> bytes:
-        """What is there, or nothing at the end."""
+        """Return what is there, or nothing at the end."""
         while True:
             try:
                 return os.read(self.descriptor, CHUNK)
             except BlockingIOError:
                 await readable(self.descriptor)
             except OSError:
-                return b""  # EIO: so a terminal says that nobody holds its other end.
+                # EIO: a terminal whose other end no process holds any more.
+                return b""
 
     async def write(self, data: bytes) -> None:
-        """All of `data`. Raises BrokenPipeError (or OSError of a terminal) if nobody reads."""
-        left = memoryview(data)
-        while left:
+        """Write all of `data`.
+
+        Raises BrokenPipeError (for a terminal: OSError) if no process reads.
+        """
+        remaining = memoryview(data)
+        while remaining:
             try:
-                left = left[os.write(self.descriptor, left) :]
+                written = os.write(self.descriptor, remaining)
+                remaining = remaining[written:]
             except BlockingIOError:
                 await writable(self.descriptor)
 
     def close(self) -> None:
-        """No error if it is closed already."""
-        descriptor, self.descriptor = self.descriptor, -1
+        """Close the descriptor. Does nothing if it is closed already."""
+        descriptor = self.descriptor
+        # The number may soon belong to another file.
+        self.descriptor = -1
         if descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(descriptor)

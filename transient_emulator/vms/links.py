@@ -1,8 +1,8 @@
-"""How fast the VMs' network is: each VM's link both ways, between regions, and what is left to one that was deflated.
+"""The rates of the VMs' network: each link both ways, between regions, and after deflation.
 
-What a VM sends is shaped at its own end of the cable (by the region of the receiver, where the weather says so), what
-it receives at the bridge's end. What takes its time between regions goes through the delay line. Only Linux's network
-namespaces allow it.
+What a VM sends is shaped at its own end of the cable, by the region of the receiver if the weather
+requires it. What it receives is shaped at the bridge's end. Packets with a latency between regions
+pass the delay line. All of it requires Linux's network namespaces.
 """
 
 from __future__ import annotations
@@ -22,43 +22,60 @@ from .machine import BRIDGE, Machine
 from .shares import share, vcpus
 
 _LOG = logging.getLogger(__name__)
+# The arguments of `Machine.shape`.
 _Shape = tuple[float | None, float | None, frozenset[str], bool]
 _UNSHAPED: _Shape = (None, None, frozenset(), False)
-_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.1, 5.0
+_FIRST_RETRY_SECONDS = 0.1
+_LAST_RETRY_SECONDS = 5.0
 
 
 class Links:
     """The control loop that keeps the links of all running VMs as the weather requires.
 
-    `stir` and `settle` start another pass. What failed in a pass is retried with a bounded backoff.
+    `wake` and `settle` start another pass. What failed in a pass is retried with a bounded backoff.
+
+    Parameters
+    ----------
+    weather
+        The weather.
+    hosts
+        Returns the running VMs by id.
+    settle_timeout
+        Seconds after which `settle` gives up.
     """
 
-    def __init__(self, weather: Weather, hosts: Callable[[], Mapping[str, Host]], settle_timeout: float = 10.0) -> None:
-        """`settle_timeout` is the number of seconds after which `settle` gives up."""
+    def __init__(
+        self,
+        weather: Weather,
+        hosts: Callable[[], Mapping[str, Host]],
+        settle_timeout: float = 10.0,
+    ) -> None:
         self._weather = weather
         self._hosts = hosts
         self._settle_timeout = settle_timeout
         self._settling = set[asyncio.Event]()
-        self._stirred = asyncio.Event()
-        self._stirred.set()  # an earlier emulator's VMs may be there, and its line is not
-        # The keys are machines, not VMs: a reset gives a VM a new machine, whose network is not shaped. The value is
-        # None after a failure, which can leave a link half shaped.
+        self._changed = asyncio.Event()
+        # The first pass runs without a change: VMs of an earlier emulator may exist, but its delay
+        # line does not.
+        self._changed.set()
+        # The keys are machines, not VMs: a reset gives a VM a new machine, whose network is not
+        # shaped. The value is None after a failure, which can leave a link half shaped.
         self._shaped: dict[Machine, _Shape | None] = {}
-        self._line = DelayLine(BRIDGE, self.stir)
-        weather.on_change(self.stir)
+        self._line = DelayLine(BRIDGE, self.wake)
+        weather.on_change(self.wake)
 
-    def stir(self) -> None:
-        """Start a pass: a VM has come or gone, or what its link may carry has changed."""
-        self._stirred.set()
+    def wake(self) -> None:
+        """Start a pass: a VM was added or removed, or the required rate of a link has changed."""
+        self._changed.set()
 
     async def settle(self) -> None:
-        """Wait until all links are as the weather requires, including that of a VM that has just come.
+        """Wait until all links are as the weather requires, including that of a new VM.
 
         After the timeout, log a warning and return.
         """
         settled = asyncio.Event()
         self._settling.add(settled)
-        self.stir()
+        self.wake()
         try:
             async with asyncio.timeout(self._settle_timeout):
                 await settled.wait()
@@ -75,8 +92,8 @@ class Links:
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(retry_after):
-                        await self._stirred.wait()
-                self._stirred.clear()
+                        await self._changed.wait()
+                self._changed.clear()
                 # Only calls of `settle` from before this pass: it can miss the VM of a later call.
                 settling = set(self._settling)
                 if await self._sync():
@@ -91,20 +108,28 @@ class Links:
             await self._line.stop()
 
     async def _sync(self) -> bool:
-        """Shape all links that are not as the weather requires. Return whether none of them failed."""
+        """Shape all links that are not as the weather requires.
+
+        Return whether none of them failed.
+        """
         link = self._weather.settings.link
         complete = True
         try:
             await self._line.keep(link.round_trip if link else None)
         except OSError as error:
-            _LOG.warning("the line between regions cannot be started, and is tried again: %s", error)
+            _LOG.warning("cannot start the line between regions, trying again: %s", error)
             complete = False
         hosts = dict(self._hosts())
         machines = {host.machine for host in hosts.values()}
-        self._shaped = {machine: shape for machine, shape in self._shaped.items() if machine in machines}
+        self._shaped = {
+            machine: shape for machine, shape in self._shaped.items() if machine in machines
+        }
         for host in hosts.values():
-            # A machine that is not on has no network to shape. The boot calls `settle` when there is one.
-            if host.machine.is_on and not await self._shape(host, self._required(host, hosts)):
+            # A machine that is not on has no network to shape. The boot calls `settle` when there
+            # is one.
+            if not host.machine.is_on:
+                continue
+            if not await self._shape(host, self._required(host, hosts)):
                 complete = False
         return complete
 
@@ -117,26 +142,30 @@ class Links:
             await asyncio.to_thread(machine.shape, *required)
         except OSError as error:
             self._shaped[machine] = None
-            _LOG.warning("the link of VM %s cannot be shaped, and is tried again: %s", host.record.name, error)
+            name = host.record.name
+            _LOG.warning("cannot shape the link of VM %s, trying again: %s", name, error)
             return False
         self._shaped[machine] = required
         return True
 
     def _required(self, host: Host, hosts: Mapping[str, Host]) -> _Shape:
+        """Return the shape that the weather and the VM's share require."""
         link = self._weather.settings.link
         part = share(host.record).network
         if link is None:
-            return _UNSHAPED if part >= 1 else (part * _usual_rate(host), None, frozenset(), False)
+            if part >= 1:
+                return _UNSHAPED
+            return part * _usual_rate(host), None, frozenset(), False
         rate = part * link.rate
         if link.far is None:
             return rate, None, frozenset(), False
-        own = catalog.region(host.record.zone)
+        region = catalog.region(host.record.zone)
         records = [other.record for other in hosts.values()]
-        far = frozenset(record.address for record in records if catalog.region(record.zone) != own)
+        far = frozenset(vm.address for vm in records if catalog.region(vm.zone) != region)
         return rate, part * link.far, far, link.round_trip is not None
 
 
 def _usual_rate(host: Host) -> float:
-    """Bits per second that the VM's machine type may send on Compute Engine, where the weather says nothing."""
+    """Return the bits per second that the VM's machine type may send on Compute Engine."""
     family = wire.last(host.record.resource["machineType"]).partition("-")[0]
     return 8 * catalog.egress(family.replace("custom", "n1"), vcpus(host.record))

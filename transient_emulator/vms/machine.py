@@ -1,8 +1,9 @@
 """One running VM: its processes, its network, its SSH and metadata sockets.
 
-`power_on` brings it to the state in which SSH answers; `adopt` takes over one that an earlier emulator left running;
-`power_off` is the hard stop: whatever ran in it is dead when it returns, and no socket, cable or namespace is left.
-A machine knows nothing of the API; it gets a `Plan` and calls `on_death` if its first process ends by itself.
+`power_on` creates it; `adopt` takes over one that an earlier emulator left running; `power_off` is
+the hard stop: everything that ran in it is dead when it returns, and no socket, cable or namespace
+is left. A machine does not know the API. It gets a `Plan`, and calls `on_death` if its first
+process ends unexpectedly.
 """
 
 from __future__ import annotations
@@ -30,29 +31,55 @@ from .names import replace_content
 
 _LOG = logging.getLogger(__name__)
 
-BRIDGE, BRIDGE_ADDRESS, PREFIX = "transient0", "10.128.0.1", 20
+BRIDGE = "transient0"
+BRIDGE_ADDRESS = "10.128.0.1"
+PREFIX = 20
 METADATA_ADDRESS = "169.254.169.254"
 MARK = "TRANSIENT_VM"
-SHELL = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"  # Compute Engine's users have bash.
+"""The environment variable that marks the processes of a VM."""
+# Compute Engine's users have bash.
+SHELL = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
 
+# The VMs of a cluster share these cores. Operations of several VMs that each use all of them wait
+# for each other: with one worker on two cores, a step takes half as long again (bench_throughput).
 OPERATION_THREADS = max(1, len(os.sched_getaffinity(0)) // 4)
-"""For one TensorFlow operation. The VMs of a cluster share these cores, and operations of several VMs that each take
-all of them wait for each other: with one worker on two cores a step takes half as long again (bench_throughput)."""
+"""Threads of one TensorFlow operation."""
 _READY_SECONDS = 30
 _DEATH_SECONDS = 10
-# The first process of a VM only has to stay, and to let the kernel reap what is orphaned: ignoring SIGCHLD does that.
-# With mounts of its own, a VM has a name and a hosts file of its own, too.
+_SSH_PORT = 22
+_METADATA_PORT = 80
+# The first process of a VM only has to stay, and to let the kernel reap orphans: ignoring SIGCHLD
+# does that. With mounts of its own, a VM has a host name and a hosts file of its own, too.
 _FIRST = """[ -z "$1" ] || { mount --bind "$2" /etc/hosts && hostname "$1"; } || echo nameless
 echo ready; exec >/dev/null
 env --ignore-signal=CHLD true 2>/dev/null && exec env --ignore-signal=CHLD sleep 2147483647
 exec sleep 2147483647"""
+# The namespaces of a VM's first process.
+_NAMESPACES = {
+    Isolation.FULL: ["unshare", "-n", "-p", "-m", "-u", "--fork", "--mount-proc", "--"],
+    Isolation.NETWORK: ["unshare", "-n", "--"],
+    Isolation.NONE: [],
+}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What sets one VM apart: its identity, number, address, folder (home, bin, tmp below it) and short home path.
+    """The properties that distinguish one VM.
 
-    With `has_gpu` its programs find the GPUs of this machine, if it has any. `zygotes` is the folder of their sockets.
+    Attributes
+    ----------
+    identity, name, number, address
+        See `Record`.
+    directory
+        Its folder, with `home`, `bin` and `tmp`.
+    home
+        A short path to its home directory.
+    user
+        The name of its user.
+    has_gpu
+        Whether its programs find the GPUs of this machine, if it has any.
+    zygotes
+        The folder of the sockets of zygotes; None without zygotes.
     """
 
     identity: str
@@ -68,36 +95,63 @@ class Plan:
 
 @dataclass(frozen=True)
 class Command:
-    """A program that runs in a VM; `group` is the process group (as the host sees it) that signals go to."""
+    """A program that runs in a VM.
+
+    `group` is the process group, as the host sees it, that gets signals.
+    """
 
     process: asyncio.subprocess.Process
     group: int
 
     def signal(self, number: int) -> None:
-        """Send a signal to the program and its children. No error if they are gone."""
+        """Send a signal to the program and its children. Does nothing if they are gone."""
         try:
             os.killpg(self.group, number)
         except ProcessLookupError:
-            # It is gone, or so young that it has not made its group yet.
+            # It is gone, or so young that its group does not exist yet.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.group, number)
 
 
 def hardware_address(address: str) -> str:
-    """As on Compute Engine it follows from the IPv4 address, so a neighbour's memory stays true."""
+    """Return the hardware address for an IPv4 address.
+
+    It follows from it, as on Compute Engine, so neighbour tables stay true when an address gets
+    another VM.
+    """
     return "42:01:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
-def visible_gpus(has_gpu: bool, around: Mapping[str, str]) -> dict[str, str]:
-    """The variable by which CUDA finds no GPU in a VM without one, and in others those that `around`, the environment
-    of the emulator, leaves to it."""
+def visible_gpus(has_gpu: bool, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that selects the GPUs of a VM's programs.
+
+    Parameters
+    ----------
+    has_gpu
+        Whether the VM has one. CUDA finds none in others.
+    environment
+        The emulator's environment, which may limit the GPUs.
+    """
     name = "CUDA_VISIBLE_DEVICES"
-    chosen = around.get(name) if has_gpu else "-1"
-    return {} if chosen is None else {name: chosen}
+    if not has_gpu:
+        return {name: "-1"}
+    if name not in environment:
+        return {}
+    return {name: environment[name]}
 
 
 class Machine:
-    """A VM as processes. Not reusable after `power_off`."""
+    """A VM as processes. It cannot be used again after `power_off`.
+
+    Parameters
+    ----------
+    plan
+        The VM.
+    isolated
+        How it is separated.
+    on_death
+        Called when its first process ends unexpectedly.
+    """
 
     def __init__(self, plan: Plan, isolated: Isolation, on_death: Callable[[], None]) -> None:
         self.plan = plan
@@ -110,146 +164,229 @@ class Machine:
 
     @property
     def first_process(self) -> tuple[int, str] | None:
-        """Id and start of the VM's first process, as the host sees it."""
-        return (self._first, isolation.started(self._first)) if self._first else None
+        """Id and start stamp of the VM's first process, as the host sees it."""
+        if not self._first:
+            return None
+        return self._first, isolation.start_stamp(self._first)
 
     @property
     def is_on(self) -> bool:
-        """Whether the VM runs: from the end of `power_on` or `adopt` until it dies or `power_off` begins."""
+        """Whether the VM runs: after `power_on` or `adopt`, until it dies or `power_off` begins."""
         return self._on
 
     async def power_on(self, ports: dict[str, int]) -> None:
-        """Make the VM's folder, processes, network and sockets (`ports`: of `ssh` and `metadata`, if not standard)."""
-        self._furnish()
+        """Create the VM's folder, processes, network and sockets.
+
+        Parameters
+        ----------
+        ports
+            Ports of `ssh` and `metadata` on the loopback, where the VM has no network of its own.
+
+        Raises
+        ------
+        OSError, TimeoutError
+            If it cannot be created.
+        """
+        self._make_folder()
         self._first = await self._start_first()
         if self._isolation is not Isolation.NONE:
             self._plug_in()
         self._open_sockets(ports)
-        self._watch_over()
+        self._start_watch()
         self._on = True
 
     def adopt(self, process: int, ports: dict[str, int]) -> None:
         """Take over a VM whose first process is `process`."""
         self._first = process
         self._open_sockets(ports)
-        self._watch_over()
+        self._start_watch()
         self._on = True
 
     def write_hosts(self, content: str) -> None:
-        """Replace the names that programs in the VM resolve, where it has mounts of its own."""
+        """Replace the hosts file of the VM, if it has mounts of its own."""
         if self._isolation is Isolation.FULL and self._hosts.parent.is_dir():
             replace_content(self._hosts, content)
 
     async def power_off(self) -> None:
-        """End everything that runs in the VM, at once."""
+        """End everything that runs in the VM immediately."""
         self._on = False
-        self._unwatch()
-        for opened in self.sockets.values():
-            opened.close()
+        self._stop_watch()
+        for listening in self.sockets.values():
+            listening.close()
         self.sockets.clear()
         if self._first:
-            isolation.end(self._first)
+            # The end of the first process of a PID namespace ends all others in it.
+            isolation.kill(self._first)
         if self._isolation is not Isolation.FULL or self._first is None:
-            await self._end_marked()
+            await self._kill_marked()
         if self._first:
-            await _gone(self._first)
+            await _wait_until_gone(self._first)
             self._first = None
         if self._isolation is not Isolation.NONE:
-            # The kernel takes some 15 ms for this, in which other VMs' notices would wait.
+            # The kernel takes some 15 ms for this, which would delay the notices of other VMs.
             await asyncio.to_thread(netlink.remove, self._cable)
         self.plan.home.unlink(missing_ok=True)
 
     async def run(
-        self, *command: str, terminal: bool = False, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.DEVNULL,
+        self,
+        *command: str,
+        terminal: bool = False,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.DEVNULL,
         stderr: int = subprocess.DEVNULL,
-    ) -> Command:  # fmt: skip
-        """Start a program inside the VM, in its home directory and a session (with `terminal`: on stdin) of its own."""
-        news, inform = os.pipe()
+    ) -> Command:
+        """Start a program inside the VM, in its home directory and in a session of its own.
+
+        Parameters
+        ----------
+        command
+            The program and its arguments.
+        terminal
+            Whether `stdin` is a terminal that controls the session.
+        stdin, stdout, stderr
+            Descriptors.
+
+        Raises
+        ------
+        OSError
+            If it cannot be started.
+        """
+        ready, signal_ready = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._inside(command, terminal, inform), env=self.environment(), cwd="/", start_new_session=True,
-                stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=(inform,),
-            )  # fmt: skip
+                *self._inside(command, terminal, signal_ready),
+                env=self.environment(),
+                cwd="/",
+                start_new_session=True,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=(signal_ready,),
+            )
         except BaseException:
-            os.close(news)
+            os.close(ready)
             raise
         finally:
-            os.close(inform)
-        await readable(news)
-        arrived = os.read(news, 1)
-        os.close(news)
-        if not arrived:
-            raise OSError(f"no program can be started there (code {await process.wait()})")
-        # A short program may have ended already: then the group of its wrapper, in which nothing is left, will do.
-        program = _child(process.pid) if self._isolation is Isolation.FULL else None
+            os.close(signal_ready)
+        await readable(ready)
+        byte = os.read(ready, 1)
+        os.close(ready)
+        if not byte:
+            code = await process.wait()
+            raise OSError(f"no program can be started there (code {code})")
+        program = None
+        if self._isolation is Isolation.FULL:
+            # `nsenter` forks into the PID namespace, so the program is its child.
+            program = _child(process.pid)
+        # A short program may have ended already. Then the group of its wrapper, in which nothing is
+        # left, will do.
         return Command(process, program or process.pid)
 
-    def _inside(self, command: Sequence[str], terminal: bool, inform: int) -> list[str]:
-        # The byte tells that the program's process exists, so that signals can find it from then on. (By that name,
-        # because a plain sh knows descriptors of one digit only; what stays open is a pipe that nobody reads any more.)
+    def _inside(self, command: Sequence[str], terminal: bool, signal_ready: int) -> list[str]:
+        """Return the command line that runs `command` inside the VM."""
         full = self._isolation is Isolation.FULL
-        session = " ".join(["setsid", *(["--ctty"] if terminal else []), *([] if full else ["--wait"])])
-        script = f'cd "$HOME"; printf . >/dev/fd/{inform}; exec {session if full or terminal else ""} "$@"'
-        go_home = ["/bin/sh", "-c", script, "sh", *command]
+        session = ""
+        if full or terminal:
+            session = "setsid"
+            if terminal:
+                session += " --ctty"
+            if not full:
+                session += " --wait"
+        # The byte reports that the program's process exists, so signals can find it from then on. A
+        # plain sh knows only descriptors of one digit, hence the path. The pipe that stays open has
+        # no reader any more.
+        script = f'cd "$HOME"; printf . >/dev/fd/{signal_ready}; exec {session} "$@"'
+        in_home = ["/bin/sh", "-c", script, "sh", *command]
         if self._isolation is Isolation.NONE:
-            return go_home
+            return in_home
         namespaces = ["-n", "-p", "-m", "-u"] if full else ["-n"]
-        return [shutil.which("nsenter") or "nsenter", "-t", str(self._first), *namespaces, "--", *go_home]
+        nsenter = shutil.which("nsenter") or "nsenter"
+        return [nsenter, "-t", str(self._first), *namespaces, "--", *in_home]
 
     def environment(self) -> dict[str, str]:
-        """What programs in the VM find in their environment: nothing of the host's, but for which GPUs they may use."""
+        """Return the environment of programs in the VM. Of the host's, it has only the GPUs."""
         plan = self.plan
-        host, port = self.sockets["metadata"].getsockname()[:2]
-        metadata = METADATA_ADDRESS if self._isolation is not Isolation.NONE else f"{host}:{port}"
-        return {
-            "HOME": str(plan.home), "USER": plan.user, "LOGNAME": plan.user, "SHELL": SHELL, "LANG": "C.UTF-8",
-            "PATH": f"{plan.directory / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "TMPDIR": str(plan.directory / "tmp"), "GCE_METADATA_HOST": metadata, "GCE_METADATA_IP": metadata,
-            "STORAGE_EMULATOR_HOST": f"http://{metadata}", "TF_NUM_INTRAOP_THREADS": str(OPERATION_THREADS),
-            MARK: plan.identity, **visible_gpus(plan.has_gpu, os.environ),
-            **({zygote.VARIABLE: str(plan.zygotes)} if plan.zygotes else {}),
-        }  # fmt: skip
+        metadata = METADATA_ADDRESS
+        if self._isolation is Isolation.NONE:
+            host, port = self.sockets["metadata"].getsockname()[:2]
+            metadata = f"{host}:{port}"
+        system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        environment = {
+            "HOME": str(plan.home),
+            "USER": plan.user,
+            "LOGNAME": plan.user,
+            "SHELL": SHELL,
+            "LANG": "C.UTF-8",
+            "PATH": f"{plan.directory / 'bin'}:{system}",
+            "TMPDIR": str(plan.directory / "tmp"),
+            "GCE_METADATA_HOST": metadata,
+            "GCE_METADATA_IP": metadata,
+            "STORAGE_EMULATOR_HOST": f"http://{metadata}",
+            "TF_NUM_INTRAOP_THREADS": str(OPERATION_THREADS),
+            MARK: plan.identity,
+            **visible_gpus(plan.has_gpu, os.environ),
+        }
+        if plan.zygotes:
+            environment[zygote.VARIABLE] = str(plan.zygotes)
+        return environment
 
-    def _furnish(self) -> None:
+    def _make_folder(self) -> None:
         for part in ("home", "bin", "tmp"):
             places.private(self.plan.directory / part)
-        replace_content(self._hosts, f"127.0.0.1 localhost\n{self.plan.address} {self.plan.name}\n")
+        own_names = f"127.0.0.1 localhost\n{self.plan.address} {self.plan.name}\n"
+        replace_content(self._hosts, own_names)
+        # The Python of VMs is the emulator's.
         wrapper = self.plan.directory / "bin" / "transient-python"
-        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+        python = shlex.quote(sys.executable)
+        wrapper.write_text(f'#!/bin/sh\nexec {python} "$@"\n', encoding="utf-8")
         wrapper.chmod(0o700)
-        # A short way home: the sockets that programs make there may have paths of 107 characters at most.
+        # A short path: the sockets that programs create in their home may have paths of 107 bytes
+        # at most.
         self.plan.home.unlink(missing_ok=True)
         self.plan.home.symlink_to(self.plan.directory / "home", target_is_directory=True)
 
     async def _start_first(self) -> int:
-        prefix = {
-            Isolation.FULL: ["unshare", "-n", "-p", "-m", "-u", "--fork", "--mount-proc", "--"],
-            Isolation.NETWORK: ["unshare", "-n", "--"],
-            Isolation.NONE: [],
-        }[self._isolation]
-        named = [self.plan.name, str(self._hosts)] if self._isolation is Isolation.FULL else []
+        """Start the VM's first process in namespaces of its own, and return its id.
+
+        Raises OSError, TimeoutError.
+        """
+        plan = self.plan
+        named: list[str] = []
+        if self._isolation is Isolation.FULL:
+            named = [plan.name, str(self._hosts)]
         process = await asyncio.create_subprocess_exec(
-            *prefix, "/bin/sh", "-c", _FIRST, "sh", *named, cwd="/", start_new_session=True,
-            env={"PATH": os.environ.get("PATH", os.defpath), MARK: self.plan.identity},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            *_NAMESPACES[self._isolation],
+            "/bin/sh",
+            "-c",
+            _FIRST,
+            "sh",
+            *named,
+            cwd="/",
+            start_new_session=True,
+            env={"PATH": os.environ.get("PATH", os.defpath), MARK: plan.identity},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         assert process.stdout
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                said = await process.stdout.readline()
-                if said == b"nameless\n":
-                    _LOG.warning("VM %s has the name and the hosts file of this machine", self.plan.name)
-                    said = await process.stdout.readline()
+                line = await process.stdout.readline()
+                if line == b"nameless\n":
+                    _LOG.warning("VM %s has the name and the hosts file of this machine", plan.name)
+                    line = await process.stdout.readline()
         except (TimeoutError, asyncio.CancelledError):
             _kill_tree(process.pid)
             raise
-        if said != b"ready\n":
-            raise OSError(f"the first process of {self.plan.name} ended with code {await process.wait()}")
+        if line != b"ready\n":
+            code = await process.wait()
+            raise OSError(f"the first process of {plan.name} ended with code {code}")
         if self._isolation is not Isolation.FULL:
             return process.pid
+        # `unshare` forks into the PID namespace, so the first process is its child.
         first = _child(process.pid)
         if first is None:
-            raise OSError(f"the first process of {self.plan.name} ended at once")
+            raise OSError(f"the first process of {plan.name} ended immediately")
         return first
 
     @property
@@ -262,13 +399,21 @@ class Machine:
         return f"vm{self.plan.number}"
 
     def _plug_in(self) -> None:
+        """Connect the VM's network namespace to the bridge."""
         assert self._first
+        # An earlier emulator may have left one.
         netlink.remove(self._cable)
-        with contextlib.closing(_File(f"/proc/{self._first}/ns/net")) as namespace:
-            hardware = hardware_address(self.plan.address)
+        namespace = os.open(f"/proc/{self._first}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
             netlink.add_cable(
-                self._cable, BRIDGE, peer="eth0", hardware_address=hardware, namespace=namespace.descriptor
+                self._cable,
+                BRIDGE,
+                peer="eth0",
+                hardware_address=hardware_address(self.plan.address),
+                namespace=namespace,
             )
+        finally:
+            os.close(namespace)
 
         def configure() -> None:
             netlink.set_up("lo")
@@ -279,16 +424,37 @@ class Machine:
         isolation.within_network(self._first, configure)
 
     def shape(
-        self, rate: float | None, far_rate: float | None = None, far: Collection[str] = (), late: bool = False
+        self,
+        rate: float | None,
+        far_rate: float | None = None,
+        far: Collection[str] = (),
+        late: bool = False,
     ) -> None:
-        """Let its network carry no more than `rate` bits per second each way (None: what it can), and no more than
-        `far_rate` to the addresses `far`; if `late`, through the delay line. Blocks for a moment; raises OSError, also
-        where the VM does not run (`is_on`)."""
+        """Limit what the VM's network carries. Blocks for a moment.
+
+        Parameters
+        ----------
+        rate
+            Bits per second each way; None removes the limit.
+        far_rate
+            Bits per second to the addresses `far`; None for `rate`.
+        far
+            IPv4 addresses of VMs in other regions.
+        late
+            Whether packets to `far` pass the delay line.
+
+        Raises
+        ------
+        OSError
+            If the kernel refuses, or the VM does not run (`is_on`).
+        """
         if self._isolation is Isolation.NONE:
             return
         if self._first is None:
-            raise OSError(f"VM {self.plan.name} does not run, so its network cannot be shaped")
-        held, wanted = self._held(), set(far) if late else set[str]()
+            name = self.plan.name
+            raise OSError(f"VM {name} does not run, so its network cannot be shaped")
+        present = self._delayed_addresses()
+        required = set(far) if late else set[str]()
 
         def outgoing() -> None:
             if rate is None:
@@ -297,96 +463,107 @@ class Machine:
                 netlink.shape("eth0", rate)
             else:
                 netlink.shape_by_place("eth0", rate, far_rate, far)
-            for address in held - wanted:
+            for address in present - required:
                 netlink.remove_neighbour("eth0", address)
-            for address in wanted - held:
+            for address in required - present:
                 netlink.add_neighbour("eth0", address, delay_line.HARDWARE_ADDRESS)
 
         isolation.within_network(self._first, outgoing)
+        # The bridge's end shapes what the VM receives.
         if rate is None:
             netlink.unshape(self._cable)
         else:
             netlink.shape(self._cable, rate)
 
     def processes(self) -> list[int]:
-        """All that runs in it at this moment, as the host sees it."""
+        """Return the ids of all processes in the VM, as the host sees them."""
         if self._isolation is not Isolation.FULL or self._first is None:
-            return isolation.marked(MARK, self.plan.identity)
-        return isolation.beside(self._first)
+            return isolation.processes_with(MARK, self.plan.identity)
+        return isolation.processes_beside(self._first)
 
-    def _held(self) -> set[str]:
-        """The addresses to which it sends through the delay line, an earlier emulator's among them."""
-        lines = Path(f"/proc/{self._first}/net/arp").read_text(encoding="utf-8").splitlines()[1:]
-        return {words[0] for line in lines if (words := line.split())[3] == delay_line.HARDWARE_ADDRESS}
+    def _delayed_addresses(self) -> set[str]:
+        """Return the addresses whose packets pass the delay line, also by an earlier emulator."""
+        table = Path(f"/proc/{self._first}/net/arp").read_text(encoding="utf-8")
+        found: set[str] = set()
+        for line in table.splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == delay_line.HARDWARE_ADDRESS:
+                found.add(fields[0])
+        return found
 
     def _open_sockets(self, ports: dict[str, int]) -> None:
         assert self._first
+        if self._isolation is Isolation.NONE:
+            # Only Linux has all addresses of 127.0.0.0/8 on its loopback.
+            address = self.plan.address if sys.platform.startswith("linux") else "127.0.0.1"
+            self.sockets = _listen(
+                ssh=(address, ports.get("ssh", 0)), metadata=(address, ports.get("metadata", 0))
+            )
+            return
 
         def listen() -> dict[str, socket.socket]:
-            if self._isolation is Isolation.NONE:
-                own = self.plan.address if sys.platform.startswith("linux") else "127.0.0.1"
-                places = {"ssh": (own, ports.get("ssh", 0)), "metadata": (own, ports.get("metadata", 0))}
-            else:
-                places = {"ssh": (self.plan.address, 22), "metadata": (METADATA_ADDRESS, 80)}
-            opened = {name: socket.create_server(place, backlog=128) for name, place in places.items()}
-            for each in opened.values():
-                each.setblocking(False)
-            return opened
+            return _listen(
+                ssh=(self.plan.address, _SSH_PORT), metadata=(METADATA_ADDRESS, _METADATA_PORT)
+            )
 
-        self.sockets = listen() if self._isolation is Isolation.NONE else isolation.within_network(self._first, listen)
+        self.sockets = isolation.within_network(self._first, listen)
 
-    def _watch_over(self) -> None:
+    def _start_watch(self) -> None:
+        """Report the end of the first process."""
         if self._first and hasattr(os, "pidfd_open"):
             self._watch = os.pidfd_open(self._first)
             asyncio.get_running_loop().add_reader(self._watch, self._died)
 
     def _died(self) -> None:
         self._on = False
-        self._unwatch()
+        self._stop_watch()
         self._on_death()
 
-    def _unwatch(self) -> None:
+    def _stop_watch(self) -> None:
         if self._watch is not None:
             asyncio.get_running_loop().remove_reader(self._watch)
             os.close(self._watch)
             self._watch = None
 
-    async def _end_marked(self) -> None:
-        # Without a process namespace (or if it was left half made), what hides can only be found by its mark, and may
-        # start more while we look.
-        while found := isolation.marked(MARK, self.plan.identity):
+    async def _kill_marked(self) -> None:
+        # Without a PID namespace (or if it was left half made), only their mark identifies the
+        # processes. They may start others in the meantime.
+        while found := isolation.processes_with(MARK, self.plan.identity):
             for process in found:
-                isolation.end(process)
+                isolation.kill(process)
             for process in found:
-                await _gone(process)
+                await _wait_until_gone(process)
 
 
-class _File:
-    """An open file as a descriptor, closable by contextlib.closing."""
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
+def _listen(**places_by_name: tuple[str, int]) -> dict[str, socket.socket]:
+    """Return listening sockets of the present network namespace, by name."""
+    sockets: dict[str, socket.socket] = {}
+    for name, place in places_by_name.items():
+        sockets[name] = socket.create_server(place, backlog=128)
+        sockets[name].setblocking(False)
+    return sockets
 
 
 def _child(process: int) -> int | None:
-    """The first child of a process; None if it has none (any more)."""
+    """Return the first child of a process; None if it has none (any more)."""
     try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="utf-8").split()
+        path = Path(f"/proc/{process}/task/{process}/children")
+        children = path.read_text(encoding="utf-8").split()
     except OSError:
         return None
-    return int(children[0]) if children else None
+    if not children:
+        return None
+    return int(children[0])
 
 
 def _kill_tree(process: int) -> None:
-    if child := _child(process):
-        isolation.end(child)
-    isolation.end(process)
+    child = _child(process)
+    if child:
+        isolation.kill(child)
+    isolation.kill(process)
 
 
-async def _gone(process: int) -> None:
+async def _wait_until_gone(process: int) -> None:
     """Wait until a killed process is gone."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
@@ -394,6 +571,7 @@ async def _gone(process: int) -> None:
             async with asyncio.timeout(_DEATH_SECONDS):
                 await readable(descriptor)
         except TimeoutError:
-            pass  # Held by the kernel (a hung disk): nothing more can be done about it from here.
+            # The kernel holds it (a hung disk). Nothing more can be done from here.
+            pass
         finally:
             os.close(descriptor)

@@ -1,8 +1,9 @@
-"""What each VM has of its processors and its network, and seeing to it.
+"""The shares of processors and network that VMs have, and their enforcement.
 
-Somebody asks for it (`ask`, `reclaim`), or the weather does (`--pressure`): the lesser of both holds. It stands in the
-VM's metadata before it is carried out. Processors are kept by `deflation.throttle`, the network by `links`. A VM
-that became one of fewer vCPUs while it was stopped has that part of the processors that it had.
+A client limits a VM (`limit`, `reclaim`), or the weather does (`--pressure`): the smaller share
+applies. The VM's metadata shows a share before it is enforced. `deflation.throttle` enforces the
+shares of processors, `links` those of the network. A VM that got fewer vCPUs while it was stopped
+has that part of the processors that it had.
 """
 
 from __future__ import annotations
@@ -18,145 +19,203 @@ from transient_magics.protocol.machines import KEY, LEAST, WHOLE, Share, share_o
 from ..deflation import throttle
 from ..deflation.policies import Deflatable, proportional, reclaim
 from ..deflation.throttle import Throttle
-from ..instances import Record, checked_metadata
+from ..instances import Record, check_metadata
 from ..rest import tables, wire
 from ..weather.weather import Weather
 from .host import Host
 from .machine import OPERATION_THREADS
 
 _LOG = logging.getLogger(__name__)
+# Seconds until the limits include new processes of a VM, and until a failure is retried.
 _AGAIN = 1.0
-"""Seconds until new processes of a VM are looked for, and what could not be done is tried again."""
 
 
 def vcpus(record: Record) -> int:
-    """Of the VM's machine type."""
-    return int(tables.machine_type(record.project, record.zone, wire.last(record.resource["machineType"]))["guestCpus"])
+    """Return the vCPUs of the VM's machine type."""
+    name = wire.last(record.resource["machineType"])
+    return int(tables.machine_type(record.project, record.zone, name)["guestCpus"])
 
 
 def share(record: Record) -> Share:
-    """What the VM has at this moment."""
+    """Return the share that the VM has now."""
     return share_of(record.attributes().get(KEY, ""))
 
 
-def _processors(record: Record) -> float:
-    """Which part it has of the processors with which it was made."""
-    made = record.vcpus or vcpus(record)
-    return share(record).cpu * min(vcpus(record) / made, 1.0)
+def _processor_share(record: Record) -> float:
+    """Return the part that a VM has of the processors with which it was created."""
+    created = record.vcpus or vcpus(record)
+    return share(record).cpu * min(vcpus(record) / created, 1.0)
 
 
 class Shares:
-    """Keeps the VMs to their shares. `stir` makes it look again; `changed` is called with a VM whose share is another
-    now, before that is carried out."""
+    """The control loop that keeps VMs to their shares.
+
+    Parameters
+    ----------
+    weather
+        The weather.
+    hosts
+        Returns the running VMs by id.
+    changed
+        Called with a VM whose share has changed, before that is enforced.
+    """
 
     def __init__(
-        self, weather: Weather, hosts: Callable[[], Mapping[str, Host]], changed: Callable[[Record], None]
+        self,
+        weather: Weather,
+        hosts: Callable[[], Mapping[str, Host]],
+        changed: Callable[[Record], None],
     ) -> None:
-        self._weather, self._hosts, self._changed = weather, hosts, changed
-        self._stirred = asyncio.Event()
-        self._means: Throttle | None = None
-        self._held: set[str] = set()
-        weather.on_change(self.stir)
+        self._weather = weather
+        self._hosts = hosts
+        self._on_change = changed
+        self._changed = asyncio.Event()
+        # Chosen at the first limit: most emulators never need one.
+        self._throttle: Throttle | None = None
+        # The ids of limited VMs.
+        self._limited: set[str] = set()
+        weather.on_change(self.wake)
 
-    def stir(self) -> None:
-        """A VM has come or gone."""
-        self._stirred.set()
+    def wake(self) -> None:
+        """Start a pass: a VM was added or removed."""
+        self._changed.set()
 
-    def ask(self, record: Record, cpu: float | None = None, network: float | None = None) -> None:
-        """Have the VM left with these parts; None: as it was asked for before."""
-        before = Share(*record.asked)
-        record.asked = [before.cpu if cpu is None else cpu, before.network if network is None else network]
-        self._renew()
+    def limit(self, record: Record, cpu: float | None = None, network: float | None = None) -> None:
+        """Limit a VM to shares of its CPU and network, from 0 to 1; None keeps the present one."""
+        present = Share(*record.asked)
+        record.asked = [
+            present.cpu if cpu is None else cpu,
+            present.network if network is None else network,
+        ]
+        self._update_metadata()
 
     def reclaim(
-        self, wanted: float, records: Mapping[str, Record], priorities: Mapping[str, float], policy: str
+        self,
+        amount: float,
+        records: Mapping[str, Record],
+        priorities: Mapping[str, float],
+        policy: str,
     ) -> None:
-        """Take `wanted` vCPUs from these VMs, given by their ids. Raises DeclarationError, and then takes nothing."""
+        """Reclaim vCPUs from VMs.
+
+        Parameters
+        ----------
+        amount
+            vCPUs to reclaim in total.
+        records, priorities
+            The VMs and their priorities, by id.
+        policy
+            A key of `deflation.policies.POLICIES`.
+
+        Raises
+        ------
+        DeclarationError
+            If the VMs cannot give as much. Then nothing changes.
+        """
         vms: list[Deflatable] = []
         for identity, record in records.items():
             whole = vcpus(record)
             size = whole * Share(*record.asked).cpu
             vms.append(Deflatable(identity, size, min(whole * LEAST, size), priorities[identity]))
-        for identity, given in reclaim(wanted, vms, policy).items():
+        for identity, given in reclaim(amount, vms, policy).items():
             record = records[identity]
-            asked = Share(*record.asked)
-            record.asked = [max(asked.cpu - given / vcpus(record), LEAST), asked.network]
-        self._renew()
+            present = Share(*record.asked)
+            record.asked = [max(present.cpu - given / vcpus(record), LEAST), present.network]
+        self._update_metadata()
 
     def close(self) -> None:
-        """Hold nobody any more."""
-        for identity in self._held:
+        """Remove all limits of processors."""
+        for identity in self._limited:
             self._release(identity)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep VMs to their shares until cancelled."""
         while True:
-            self._stirred.clear()
-            self._renew()
-            await asyncio.to_thread(self._keep)
+            self._changed.clear()
+            self._update_metadata()
+            await asyncio.to_thread(self._enforce)
             try:
                 async with asyncio.timeout(self._wait()):
-                    await self._stirred.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 
     def _wait(self) -> float | None:
-        pressure = self._weather.settings.pressure
-        if self._held:
+        """Return the seconds until the next pass; None for the next change."""
+        if self._limited:
             return _AGAIN
-        left = pressure.until - time.time() if pressure and pressure.until else 0.0
-        return left if left > 0 else None
+        pressure = self._weather.settings.pressure
+        if not pressure or not pressure.until:
+            return None
+        remaining = pressure.until - time.time()
+        if remaining <= 0:
+            return None
+        return remaining
 
-    def _renew(self) -> None:
-        """Write down who has what from now on."""
+    def _update_metadata(self) -> None:
+        """Write the shares that VMs have from now on into their metadata."""
         pressed = self._pressed()
         for identity, host in self._hosts().items():
             record = host.record
-            wanted = Share(*record.asked).least_of(pressed.get(identity, WHOLE))
-            if str(wanted) != str(share(record)):
-                others = [item for item in record.resource["metadata"].get("items", ()) if item["key"] != KEY]
-                items = others if wanted.whole else [*others, {"key": KEY, "value": str(wanted)}]
-                record.resource["metadata"] = checked_metadata({"items": items})
-                self._changed(record)
-                self.stir()
+            required = Share(*record.asked).least_of(pressed.get(identity, WHOLE))
+            # Compared in the form of the metadata, which is rounded.
+            if str(required) == str(share(record)):
+                continue
+            items = record.resource["metadata"].get("items", ())
+            items = [item for item in items if item["key"] != KEY]
+            if not required.whole:
+                items.append({"key": KEY, "value": str(required)})
+            record.resource["metadata"] = check_metadata({"items": items})
+            self._on_change(record)
+            self.wake()
 
     def _pressed(self) -> dict[str, Share]:
-        """What the weather leaves to transient VMs, which all give in proportion to what they have."""
+        """Return the shares that the weather leaves to transient VMs, by their sizes."""
         pressure = self._weather.settings.pressure
         if pressure is None or not pressure.holds(time.time()):
             return {}
-        running = [each.record for each in self._hosts().values() if each.record.status == "RUNNING"]
-        sizes = {each.identity: vcpus(each) for each in running if each.transient}
+        sizes: dict[str, int] = {}
+        for host in self._hosts().values():
+            if host.record.status == "RUNNING" and host.record.transient:
+                sizes[host.record.identity] = vcpus(host.record)
         vms = [Deflatable(identity, size, size * LEAST) for identity, size in sizes.items()]
         given = proportional(pressure.cpus, vms)
         return {
-            identity: replace(WHOLE, cpu=max(1 - given[identity] / size, LEAST)) for identity, size in sizes.items()
+            identity: replace(WHOLE, cpu=max(1 - given[identity] / size, LEAST))
+            for identity, size in sizes.items()
         }
 
-    def _keep(self) -> None:
+    def _enforce(self) -> None:
+        """Limit the processors of VMs, and release those that have all of them again."""
         hosts = dict(self._hosts())
-        wanted = {identity: _processors(host.record) for identity, host in hosts.items()}
-        for identity in self._held - {each for each, part in wanted.items() if part < 1}:
-            self._release(identity)
-        for identity, part in wanted.items():
+        parts: dict[str, float] = {}
+        for identity, host in hosts.items():
+            part = _processor_share(host.record)
             if part < 1:
-                self._hold(hosts[identity], part)
+                parts[identity] = part
+        for identity in self._limited - parts.keys():
+            self._release(identity)
+        for identity, part in parts.items():
+            self._limit_processors(hosts[identity], part)
 
-    def _hold(self, host: Host, part: float) -> None:
-        self._means = self._means or throttle.available()
-        cores = min(host.record.vcpus or vcpus(host.record), OPERATION_THREADS)
+    def _limit_processors(self, host: Host, part: float) -> None:
+        if self._throttle is None:
+            self._throttle = throttle.available()
+        record = host.record
+        cores = min(record.vcpus or vcpus(record), OPERATION_THREADS)
         try:
-            self._means.hold(host.record.identity, cores, part, host.machine.processes)
+            self._throttle.limit(record.identity, cores, part, host.machine.processes)
         except OSError:
-            # It is going at this moment, or has just come and is looked at again.
-            _LOG.warning("the processors of VM %s cannot be kept from it", host.record.name, exc_info=True)
-        self._held.add(host.record.identity)
+            # It is just ending, or has just started and comes in the next pass.
+            _LOG.warning("cannot limit the processors of VM %s", record.name, exc_info=True)
+        self._limited.add(record.identity)
 
     def _release(self, identity: str) -> None:
-        assert self._means
+        assert self._throttle
         try:
-            self._means.release(identity)
+            self._throttle.release(identity)
         except OSError:
-            _LOG.warning("VM %s is not let go of yet", identity, exc_info=True)
+            _LOG.warning("cannot release VM %s yet", identity, exc_info=True)
         else:
-            self._held = self._held - {identity}
+            # A new set: `close` iterates over the old one.
+            self._limited = self._limited - {identity}

@@ -1,13 +1,14 @@
-"""Zygotes: processes that have TensorFlow imported, from which the fork servers of VMs are forked.
+"""Zygotes: processes that have imported TensorFlow, from which the fork servers of VMs are forked.
 
-TensorFlow takes seconds of a core to import, on a VM of Compute Engine for each VM. All VMs of an emulator are on one
-machine, so a zygote imports it once, at the first request, and a fork server takes milliseconds; memory is shared until
-it is written to. There is a zygote for each kind of model. The agent of a VM finds its socket by TRANSIENT_ZYGOTES in
-its environment (`runtime/agent/starting.py`), and starts a fork server itself where that leads nowhere. Zygotes need
-namespaces of processes: so the end of a VM ends what was forked into it.
+Importing TensorFlow takes seconds of a core. On Compute Engine each VM does that. All VMs of an
+emulator are on one machine, so a zygote imports it once, at the first request, and a fork server
+takes milliseconds. Memory is shared until it is written to. There is a zygote for each kind of
+model. The agent of a VM finds its socket by TRANSIENT_ZYGOTES in its environment
+(`runtime/agent/starting.py`), and starts a fork server itself if that fails. Zygotes require PID
+namespaces: with those, the end of a VM ends what was forked into it.
 
-An emulator that finds TRANSIENT_EMULATOR_ZYGOTES in its own environment uses the zygotes there and starts none, so that
-the VMs of several emulators share two zygotes (`tests/zygotes.py`).
+An emulator that finds TRANSIENT_EMULATOR_ZYGOTES in its own environment uses the zygotes there and
+starts none, so that the VMs of several emulators share two zygotes (`tests/zygotes.py`).
 """
 
 from __future__ import annotations
@@ -25,22 +26,32 @@ from .descriptors import readable
 
 KINDS = ("own", "registered")
 VARIABLE = "TRANSIENT_ZYGOTES"
+"""The environment variable of VMs that names the folder of the sockets."""
 SHARED = "TRANSIENT_EMULATOR_ZYGOTES"
+"""The environment variable of an emulator that uses the zygotes of another process."""
 _PROGRAM = Path(__file__).with_name("zygote_program.py")
 _CODE = Path(places.__file__).parents[1]
 _MODULE = "transient_magics.runtime.agent.fork_server"
+# Bytes that a process forked from a zygote has for its own command line.
 _ROOM = 1024
-"""Bytes that a process forked from a zygote has for its own command line."""
 
 
 class Zygotes:
-    """The zygotes of an emulator: one for each kind of model, started at the first request, with sockets in `folder`.
+    """The zygotes of an emulator: one for each kind of model, started at the first request.
 
-    They end with the emulator, and VMs' fork servers with them; what these have forked runs on.
+    They end with the emulator, and VMs' fork servers with them. What these have forked continues.
+
+    Parameters
+    ----------
+    folder
+        The folder of their sockets.
+    code
+        The folder from which `module` is imported.
+    module
+        What zygotes import, and what is started in VMs.
     """
 
     def __init__(self, folder: Path, code: Path = _CODE, module: str = _MODULE) -> None:
-        """`module`, below `code`, is what zygotes import and what is started in VMs."""
         self.folder = folder
         self._program = [str(_PROGRAM), str(code), module, " " * _ROOM]
         self._tasks: list[asyncio.Task[None]] = []
@@ -49,10 +60,11 @@ class Zygotes:
         """Listen for requests."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         for kind in KINDS:
-            place = self.folder / f"{kind}.sock"
-            place.unlink(missing_ok=True)
+            path = self.folder / f"{kind}.sock"
+            # A dead emulator may have left it.
+            path.unlink(missing_ok=True)
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            listening.bind(str(place))
+            listening.bind(str(path))
             listening.listen(128)
             self._tasks.append(asyncio.create_task(self._keep(listening, kind)))
 
@@ -71,16 +83,24 @@ class Zygotes:
             "HOME": str(home),
             "LANG": "C.UTF-8",
             "PATH": os.environ.get("PATH", os.defpath),
-            "PYTHONHASHSEED": "0",  # as all processes of runs have
+            # As in all processes of runs.
+            "PYTHONHASHSEED": "0",
         }
         with listening:
             while True:
+                # The zygote accepts the connection: it inherits the socket as its standard input.
                 await readable(listening.fileno())
                 with (self.folder / f"{kind}.log").open("ab") as log:
                     process = await asyncio.create_subprocess_exec(
-                        sys.executable, *self._program, stdin=listening.fileno(), stdout=log, stderr=log,
-                        cwd=home, env=environment, start_new_session=True,
-                    )  # fmt: skip
+                        sys.executable,
+                        *self._program,
+                        stdin=listening.fileno(),
+                        stdout=log,
+                        stderr=log,
+                        cwd=home,
+                        env=environment,
+                        start_new_session=True,
+                    )
                 try:
                     await process.wait()
                 except asyncio.CancelledError:

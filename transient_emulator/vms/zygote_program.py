@@ -1,12 +1,16 @@
-"""The program of a zygote (zygote.py): `python zygote_program.py CODE MODULE ROOM`, its standard input a socket.
+"""The program of a zygote (zygote.py): `python zygote_program.py CODE MODULE ROOM`.
 
-CODE is the folder from which MODULE is imported, ROOM only makes the command line long enough for what is forked. A
-request is one message: the folder of the VM's own copy of the code, the module's arguments, the environment and the
-working folder, and two descriptors (standard input, and a log). The program begins in the namespaces of the process
-that sent the request, which the kernel names: a VM can start programs in itself alone. Nothing of a VM comes into the
-zygote. A VM whose code is not what has been imported is refused, and starts its own program.
+Its standard input is a socket.
 
-The module has `import_all(arguments)`, called once; `be_called(module, arguments)` and `main()`, called in each fork.
+CODE is the folder from which MODULE is imported. ROOM only makes the command line long enough for
+what is forked. A request is one message: the folder of the VM's own copy of the code, the module's
+arguments, the environment and the working folder, and two descriptors (standard input, and a log).
+The program starts in the namespaces of the process that sent the request, which the kernel
+identifies: a VM can start programs only in itself. Nothing of a VM gets into the zygote. A VM whose
+code differs from what was imported is refused, and starts its own program.
+
+The module has `import_all(arguments)`, called once; `be_called(module, arguments)` and `main()`,
+called in each fork.
 """
 
 from __future__ import annotations
@@ -24,26 +28,35 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+# linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
-_LONGEST = 1 << 16
+_LONGEST_REQUEST = 1 << 16
 _RECEIVE_SECONDS = 5.0
 _IDLE_SECONDS = 900.0
-_NAMESPACES = {"user": 0x10000000, "pid": 0x20000000, "net": 0x40000000, "uts": 0x04000000, "mnt": 0x00020000}
-"""Kinds by name. That of users is first, because it gives the right to the others."""
+# linux/sched.h: CLONE_NEW*. The one of users is first, because it gives the right to enter the
+# others.
+_NAMESPACES = {
+    "user": 0x10000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+    "uts": 0x04000000,
+    "mnt": 0x00020000,
+}
 
 
 class _Zygote:
-    """What the process does; `listening` is where requests arrive."""
+    """The zygote. Requests arrive on `listening`; `module` is imported from the folder `code`."""
 
     def __init__(self, listening: socket.socket, code: Path, module: str) -> None:
         self._listening = listening
-        self._code, self._name = code, module
+        self._code = code
+        self._name = module
         self._module: Any = None
+        # The content of the files of the module's package that were imported, by path below `code`.
         self._imported: dict[Path, bytes] = {}
-        """The files that the module and what it needs of its package were imported from, below the code's folder."""
 
     def serve(self) -> None:
-        """Fork until no request has arrived for a quarter of an hour and nothing runs that was forked."""
+        """Fork until there was no request for 15 minutes and no forked process is left."""
         self._listening.settimeout(_IDLE_SECONDS)
         while True:
             try:
@@ -56,12 +69,13 @@ class _Zygote:
                 self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
+        # A client that sends nothing must not block all others.
         connection.settimeout(_RECEIVE_SECONDS)
-        handles: list[int] = []
+        descriptors: list[int] = []
         try:
-            line, handles, _, _ = socket.recv_fds(connection, _LONGEST, 2)
+            line, descriptors, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 2)
             request = json.loads(line)
-            agent, log = handles
+            agent, log = descriptors
             arguments = request["arguments"]
             if self._module is None:
                 self._import(arguments)
@@ -70,8 +84,8 @@ class _Zygote:
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(f"a request fails: {error}", file=sys.stderr, flush=True)
         finally:
-            for handle in handles:
-                os.close(handle)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def _import(self, arguments: list[str]) -> None:
         sys.path[:1] = [os.getcwd(), str(self._code)]
@@ -80,21 +94,26 @@ class _Zygote:
         for module in self._modules():
             path = Path(module.__file__)
             self._imported[path.relative_to(self._code)] = path.read_bytes()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # from now on the kernel buries the children
+        # From now on the kernel reaps the children. Imports may still have waited for theirs.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     def _modules(self) -> list[Any]:
-        """What is imported of the module's package."""
+        """Return the imported modules of the module's package."""
         package = self._name.partition(".")[0]
         return [module for name, module in sys.modules.items() if name.partition(".")[0] == package]
 
     def _is_imported(self, code: Path) -> bool:
-        return all((code / path).read_bytes() == content for path, content in self._imported.items())
+        """Return whether the code in a folder is the code that was imported."""
+        for path, content in self._imported.items():
+            if (code / path).read_bytes() != content:
+                return False
+        return True
 
     def _fork(self, peer: int, request: dict[str, Any], agent: int, log: int) -> None:
         if os.fork():
             return
-        # A process cannot leave the namespaces that it has entered. So this one enters them, forks, and stays until its
-        # child has ended. Its child ends with it, and it ends with the zygote.
+        # A process cannot leave the namespaces that it has entered. So this one enters them, forks,
+        # and stays until its child has ended. Its child ends with it, and it ends with the zygote.
         code = 1
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -113,15 +132,18 @@ class _Zygote:
             os._exit(code)
 
     def _become(self, request: dict[str, Any], agent: int, log: int) -> NoReturn:
+        """Run the module in this process, as a program of the VM."""
         code = 1
         try:
             os.setsid()
             os.dup2(agent, 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            # Nothing of the zygote's may reach the VM.
             os.closerange(3, 1 << 10)
             os.environ.clear()
             os.environ.update(request["environment"])
+            # The module has cached the zygote's temporary folder.
             tempfile.tempdir = None
             os.chdir(request["folder"])
             sys.path[:2] = [request["folder"], request["code"]]
@@ -136,35 +158,43 @@ class _Zygote:
             os._exit(code)
 
     def _move_code(self, code: Path) -> None:
-        """Import what is not imported yet from the VM's own copy of the code, as a program of the VM does."""
+        """Import further modules from the VM's own copy of the code, as its programs do."""
         for module in self._modules():
             if hasattr(module, "__path__"):
                 module.__path__ = [str(code / module.__name__.replace(".", "/"))]
 
 
 def _peer(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    """Return the id of the process at the other end, as the kernel knows it."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return struct.unpack("3i", credentials)[0]
 
 
 def _enter_namespaces(process: int) -> None:
-    """Enter those namespaces of a process that are not this one's; that of processes only for what is forked then."""
+    """Enter the namespaces of a process, except those that this one is in. Raises OSError.
+
+    The PID namespace applies only to processes that are forked afterwards.
+    """
     library = ctypes.CDLL(None, use_errno=True)
-    entered: list[tuple[int, int]] = []
+    opened: list[tuple[int, int]] = []
+    # All are opened before the first is entered: their paths are not valid in another mount
+    # namespace.
     for name, kind in _NAMESPACES.items():
-        place = f"/proc/{process}/ns/{name}"
-        if os.readlink(place) != os.readlink(f"/proc/self/ns/{name}"):
-            entered.append((os.open(place, os.O_RDONLY | os.O_CLOEXEC), kind))
-    for handle, kind in entered:
-        if library.setns(handle, kind):
+        path = f"/proc/{process}/ns/{name}"
+        if os.readlink(path) != os.readlink(f"/proc/self/ns/{name}"):
+            opened.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), kind))
+    for descriptor, kind in opened:
+        if library.setns(descriptor, kind):
             code = ctypes.get_errno()
             raise OSError(code, f"a namespace cannot be entered: {os.strerror(code)}")
-        os.close(handle)
+        os.close(descriptor)
 
 
 def _has_children() -> bool:
-    number = os.getpid()
-    return bool(Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8").strip())
+    process = os.getpid()
+    path = Path(f"/proc/{process}/task/{process}/children")
+    return bool(path.read_text(encoding="utf-8").strip())
 
 
 def _end_with_parent() -> None:
@@ -172,9 +202,10 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Serve until idle, or until the emulator has gone."""
+    """Serve until idle, or until the emulator is gone."""
     _end_with_parent()
     listening = socket.socket(fileno=os.dup(0))
+    # Processes that are forked must not have the socket as their standard input.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _Zygote(listening, Path(sys.argv[1]), sys.argv[2]).serve()
 

@@ -1,8 +1,9 @@
-"""Measured availability, replayed: how many transient VMs with a GPU a zone has, as a trace says.
+"""Measured availability, replayed: a trace has the transient VMs that a zone has with a GPU.
 
-A request beyond that number meets a stockout, and where the number falls, running VMs are taken away, each as likely as
-any other. A trace runs on the emulated clock from the moment at which the weather was set, and begins again at its end.
-It shows what such a market was like where and when it was measured, and is no forecast of the zone that replays it.
+A request beyond that number meets a stockout. Where the number falls, running VMs are revoked, each
+with the same probability. A trace runs on the emulated clock from the moment at which the weather
+was set, and starts again at its end. It shows the market where and when it was measured, and is not
+a forecast for the zone that replays it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,26 @@ from transient_magics.errors import DeclarationError, unknown
 
 from ..rest import tables
 from . import chance
-from .revocations import Due, Policy, Transient
+from .revocations import Due, Policy, Transient, earlier
 
 _OPTION = "--availability"
+# Bytes.
 _LARGEST = 1_000_000
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """`zone` has as many transient VMs with a `gpu` as the `trace` says, which is of the file `name`."""
+    """A trace at work in a zone.
+
+    Attributes
+    ----------
+    zone, gpu
+        The zone, and the catalog's name of the GPU.
+    name
+        The name of the file.
+    trace
+        The trace.
+    """
 
     zone: str
     gpu: str
@@ -37,34 +49,50 @@ class Replayed:
         return f"{self.zone}:{self.gpu}={self.name}:{self.trace.name}"
 
     def to_store(self) -> dict[str, str]:
-        """As `read` takes it."""
+        """Return the form that `read` accepts."""
         return {"zone": self.zone, "gpu": self.gpu, "name": self.name, "csv": self.trace.to_csv()}
 
 
 def read(value: Any) -> tuple[Replayed, ...]:
-    """What is replayed where: a list of objects as `Replayed.to_store` makes them, or the word `none`.
+    """Read the setting.
 
-    Raises DeclarationError for anything else.
+    Parameters
+    ----------
+    value
+        A list of objects in the form of `Replayed.to_store`, or the word `none`.
+
+    Raises
+    ------
+    DeclarationError
+        For anything else, and for a zone and GPU with two traces.
     """
     if value in ("none", ["none"]):
         return ()
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, Mapping) for each in value):
-        raise DeclarationError("Availability needs a file", where=_OPTION, fix="Write ZONE=FILE.csv:TRACE, or none.")
-    found = tuple(_read(each) for each in value)
-    places = [(each.zone, each.gpu) for each in found]
-    if twice := [place for place in places if places.count(place) > 1]:
-        zone, gpu = twice[0]
-        raise DeclarationError(f"{zone} has two traces for the {gpu.upper()}", where=_OPTION, fix="Leave one out.")
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(isinstance(entry, Mapping) for entry in value):
+        fix = "Write ZONE=FILE.csv:TRACE, or none."
+        raise DeclarationError("Availability needs a file", where=_OPTION, fix=fix)
+    found = tuple(_read(entry) for entry in value)
+    places: set[tuple[str, str]] = set()
+    for replayed in found:
+        place = (replayed.zone, replayed.gpu)
+        if place in places:
+            what = f"{replayed.zone} has two traces for the {replayed.gpu.upper()}"
+            raise DeclarationError(what, where=_OPTION, fix="Leave one out.")
+        places.add(place)
     return found
 
 
 def _read(given: Mapping[str, Any]) -> Replayed:
     zone, gpu, name, text = (str(given.get(key) or "") for key in ("zone", "gpu", "name", "csv"))
     if len(text) > _LARGEST:
-        raise DeclarationError(f"{name} is larger than {_LARGEST // 1_000_000} MB", where=_OPTION)
+        what = f"{name} is larger than {_LARGEST // 1_000_000} MB"
+        raise DeclarationError(what, where=_OPTION)
     traces = read_traces(text, name or "the file")
     if len(traces) != 1:
-        raise DeclarationError(f"{len(traces)} traces for {zone}", where=_OPTION, fix="A zone replays one.")
+        what = f"{len(traces)} traces for {zone}"
+        raise DeclarationError(what, where=_OPTION, fix="A zone replays one.")
+    # Without a GPU in the setting, the zone gets the one of the trace.
     gpu = gpu or traces[0].gpu
     if zone not in tables.ZONES:
         raise unknown("zone", zone, tables.ZONES, where=_OPTION)
@@ -78,40 +106,59 @@ def _read(given: Mapping[str, Any]) -> Replayed:
 
 
 class Replay:
-    """The traces at work. `since`, on this machine's clock, is when the weather was set."""
+    """The traces at work.
+
+    Parameters
+    ----------
+    replayed
+        The traces.
+    clock
+        The emulated clock.
+    since
+        When the weather was set, on this machine's clock.
+    """
 
     def __init__(self, replayed: Sequence[Replayed], clock: Clock, since: float) -> None:
-        self._replayed, self._clock, self._since = replayed, clock, clock.at(since)
+        self._replayed = replayed
+        self._clock = clock
+        self._since = clock.at(since)
 
     def numbers(self, now: float) -> dict[tuple[str, str], int]:
-        """How many transient VMs a zone has of a GPU now, those that run included."""
+        """Return the transient VMs that zones have now, running ones included, by zone and GPU."""
         passed = self._passed(now)
-        return {(each.zone, each.gpu): each.trace.at(passed) for each in self._replayed}
+        return {(entry.zone, entry.gpu): entry.trace.at(passed) for entry in self._replayed}
 
     def changes(self, now: float) -> float | None:
-        """When, on this machine's clock, a number may change next; None where nothing is replayed."""
+        """Return when, on this machine's clock, a number may change next; None without traces."""
+        if not self._replayed:
+            return None
         passed = self._passed(now)
-        moments = [each.trace.changes(passed) for each in self._replayed]
-        return self._clock.when(self._since + min(moments)) if moments else None
+        moment = min(entry.trace.changes(passed) for entry in self._replayed)
+        return self._clock.when(self._since + moment)
 
     def _passed(self, now: float) -> float:
         return max(self._clock.at(now) - self._since, 0.0)
 
 
 class Falling:
-    """Takes what is more than a zone has, and else whatever another policy takes."""
+    """The policy that revokes what a zone no longer has, and what another policy revokes."""
 
     def __init__(self, replay: Replay, other: Policy, seed: int) -> None:
-        self._replay, self._other, self._seed = replay, other, seed
+        self._replay = replay
+        self._other = other
+        self._seed = seed
 
     def due(self, vms: Sequence[Transient], now: float) -> Due:
-        """At every fall of a number, as many of the zone's running VMs."""
-        rest = self._other.due(vms, now)
-        take = list(rest.take)
+        """Return as many of a zone's running VMs as its number has fallen by, see `Policy`."""
+        other = self._other.due(vms, now)
+        take = list(other.take)
         for place, number in self._replay.numbers(now).items():
-            held = [vm for vm in vms if (vm.zone, vm.gpu) == place and vm not in take]
-            running = [vm for vm in held if vm.began is not None]
-            running.sort(key=lambda vm: chance.uniform(self._seed, "falls", vm.zone, vm.identity))
-            take += running[: max(len(held) - number, 0)]
-        moments = [moment for moment in (rest.again, self._replay.changes(now)) if moment is not None]
-        return Due(tuple(take), min(moments, default=None))
+            # VMs that boot count, but are not revoked.
+            present = [vm for vm in vms if (vm.zone, vm.gpu) == place and vm not in take]
+            running = [vm for vm in present if vm.began is not None]
+            running.sort(key=self._draw)
+            take += running[: max(len(present) - number, 0)]
+        return Due(tuple(take), earlier(other.again, self._replay.changes(now)))
+
+    def _draw(self, vm: Transient) -> float:
+        return chance.uniform(self._seed, "falls", vm.zone, vm.identity)

@@ -1,10 +1,10 @@
-"""Why a request for a VM is refused: no capacity in the zone, or a quota used up; in the API's own words.
+"""Refusals of requests for VMs in the API's own words: no capacity, or an exhausted quota.
 
-A stockout is never an HTTP error: the operation is accepted and fails later. A quota shows in one of the two forms in
-which Compute Engine says it, by this rule: a request that is larger than the whole limit is refused at once (HTTP 403,
-`quotaExceeded`); one that would fit alone, but not beside what is in use, is accepted and its operation fails
-(`QUOTA_EXCEEDED`). Usage is counted from the VMs, transient ones (PREEMPTIBLE_...) and others each for themselves; a
-limit holds for both kinds.
+A stockout is never an HTTP error: the operation is accepted and fails later. A quota shows in one
+of Compute Engine's two forms, by this rule. A request that is larger than the whole limit is
+refused immediately (HTTP 403, `quotaExceeded`). A request that would fit alone, but not beside what
+is in use, is accepted and its operation fails (`QUOTA_EXCEEDED`). Usage is counted from the VMs,
+separately for transient ones (PREEMPTIBLE_...) and others. A limit applies to each kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ _HELP = "https://cloud.google.com/compute/docs/resource-error"
 
 @dataclass(frozen=True)
 class Refusal:
-    """How an operation fails: `error` is an entry of its `error.errors`, `http` its status, after `delay` seconds."""
+    """The way in which an operation fails.
+
+    Attributes
+    ----------
+    error
+        An entry of its `error.errors`.
+    http
+        The HTTP status and phrase that it shows.
+    delay
+        Seconds until it fails.
+    """
 
     error: dict[str, Any]
     http: tuple[int, str]
@@ -31,8 +41,20 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The VM that is asked for: `instance` is its resource, `gpu` the catalog's name (`cpu`: none)."""
+class Request:
+    """The VM that a client requests.
+
+    Attributes
+    ----------
+    project, zone
+        Where.
+    gpu
+        The catalog's name of its GPU (`cpu`: none).
+    transient
+        Whether it may be preempted.
+    instance
+        Its resource.
+    """
 
     project: str
     zone: str
@@ -41,80 +63,134 @@ class Wanted:
     instance: dict[str, Any] = field(repr=False)
 
 
-def no_capacity(wanted: Wanted, stockouts: Sequence[Stockout], now: float) -> Refusal | None:
-    """The stockout that the request meets, if any."""
-    met = _met(stockouts, wanted.zone, wanted, now)
-    if met is None:
+def no_capacity(request: Request, stockouts: Sequence[Stockout], now: float) -> Refusal | None:
+    """Return the refusal of the first stockout that the request meets; None without one."""
+    stockout = _met(stockouts, request.zone, request, now)
+    if stockout is None:
         return None
-    machine = wire.last(wanted.instance["machineType"])
-    attached = [
-        f"{wire.last(each['acceleratorType'])}:{each['acceleratorCount']}"
-        for each in wanted.instance.get("guestAccelerators", ())
-    ]
-    words = [f"{each.partition(':')[2]} {each.partition(':')[0]} accelerator(s)" for each in attached]
-    what = f"A {machine} VM instance{f' with {words[0]}' if words else ''}"
-    elsewhere = [zone for zone in _offering(wanted) if _met(stockouts, zone, wanted, now) is None]
-    metadatas = {"vmType": machine, "attachment": ",".join(attached), "zone": wanted.zone}
-    metadatas |= {"zonesAvailable": ",".join(elsewhere)}
+    message = (
+        f"The zone 'projects/{request.project}/zones/{request.zone}' does not have enough "
+        "resources available to fulfill the request.  '(resource type:compute)'."
+    )
+    machine = wire.last(request.instance["machineType"])
+    what = f"A {machine} VM instance"
+    attached: list[str] = []
+    for gpu in request.instance.get("guestAccelerators", ()):
+        kind = wire.last(gpu["acceleratorType"])
+        count = gpu["acceleratorCount"]
+        if not attached:
+            what += f" with {count} {kind} accelerator(s)"
+        attached.append(f"{kind}:{count}")
+    sentence = (
+        f"{what} is currently unavailable in the {request.zone} zone. Alternatively, you can try "
+        "your request again with a different VM hardware configuration or at a later time."
+    )
+    elsewhere = [zone for zone in _offering(request) if not _met(stockouts, zone, request, now)]
+    metadata = {
+        "vmType": machine,
+        "attachment": ",".join(attached),
+        "zone": request.zone,
+        "zonesAvailable": ",".join(elsewhere),
+    }
+    help_link = {"description": "Troubleshooting documentation", "url": _HELP}
+    info = {
+        "domain": "compute.googleapis.com",
+        "reason": "resource_availability",
+        # Google leaves out empty fields.
+        "metadatas": {key: value for key, value in metadata.items() if value},
+    }
     error = {
         "code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
-        "message": f"The zone 'projects/{wanted.project}/zones/{wanted.zone}' does not have enough resources available "
-        "to fulfill the request.  '(resource type:compute)'.",
+        "message": message,
         "errorDetails": [
-            {"help": {"links": [{"description": "Troubleshooting documentation", "url": _HELP}]}},
-            {"localizedMessage": {
-                "locale": "en-US",
-                "message": f"{what} is currently unavailable in the {wanted.zone} zone. Alternatively, you can try "
-                "your request again with a different VM hardware configuration or at a later time."}},
-            {"errorInfo": {"domain": "compute.googleapis.com", "reason": "resource_availability",
-                           "metadatas": {key: value for key, value in metadatas.items() if value}}},
+            {"help": {"links": [help_link]}},
+            {"localizedMessage": {"locale": "en-US", "message": sentence}},
+            {"errorInfo": info},
         ],
-    }  # fmt: skip
-    return Refusal(error, (503, "SERVICE UNAVAILABLE"), met.delay)
+    }
+    return Refusal(error, (503, "SERVICE UNAVAILABLE"), stockout.delay)
 
 
-def over_quota(wanted: Wanted, quotas: Iterable[Quota], present: list[dict[str, Any]]) -> Refusal | None:
-    """The quota that the request goes beyond, if any; ApiError 403 for one that it alone is larger than.
+def over_quota(
+    request: Request, quotas: Iterable[Quota], present: list[dict[str, Any]]
+) -> Refusal | None:
+    """Return the refusal of the first quota that the request exceeds.
 
-    `present` are the resources of the project's VMs.
+    Parameters
+    ----------
+    request
+        The requested VM.
+    quotas
+        The quotas of the weather.
+    present
+        The resources of the project's VMs.
+
+    Returns
+    -------
+    Refusal or None
+        The failure of the operation; None if no quota is exceeded.
+
+    Raises
+    ------
+    ApiError
+        403 if the request alone is larger than a quota.
     """
-    region = catalog.region(wanted.zone)
-    used, asked = (
-        {each["metric"]: each["usage"] for each in tables.region(wanted.project, region, resources)["quotas"]}
-        for resources in (present, [wanted.instance])
-    )
+    region = catalog.region(request.zone)
+    # The same count for what is used and for what is requested.
+    used = _usage(request.project, region, present)
+    requested = _usage(request.project, region, [request.instance])
     for metric, limit in limits(quotas, region).items():
-        needed = asked.get(metric, 0.0)
+        needed = requested.get(metric, 0.0)
         if needed and needed + used.get(metric, 0.0) > limit:
+            # The two spaces are Google's.
             message = f"Quota '{metric}' exceeded.  Limit: {limit:.1f} in region {region}."
             if needed > limit:
                 raise wire.ApiError(403, "quotaExceeded", message)
             info = {
-                "metricName": f"compute.googleapis.com/{metric.lower()}", "limit": limit,
-                "limitName": f"{metric.replace('_', '-')}-per-project-region", "dimensions": {"region": region},
-            }  # fmt: skip
-            error = {"code": "QUOTA_EXCEEDED", "message": message, "errorDetails": [{"quotaInfo": info}]}
+                "metricName": f"compute.googleapis.com/{metric.lower()}",
+                "limit": limit,
+                "limitName": f"{metric.replace('_', '-')}-per-project-region",
+                "dimensions": {"region": region},
+            }
+            error = {
+                "code": "QUOTA_EXCEEDED",
+                "message": message,
+                "errorDetails": [{"quotaInfo": info}],
+            }
             return Refusal(error, (403, "FORBIDDEN"))
     return None
 
 
+def _usage(project: str, region: str, instances: list[dict[str, Any]]) -> dict[str, float]:
+    quotas = tables.region(project, region, instances)["quotas"]
+    return {quota["metric"]: quota["usage"] for quota in quotas}
+
+
 def limits(quotas: Iterable[Quota], region: str) -> dict[str, float]:
-    """The limits that are set for a region, by metric. One for a region counts before one for all."""
+    """Return the limits of a region, by metric."""
     found: dict[str, float] = {}
+    # Quotas for one region come last: they replace those for all regions.
     for quota in sorted(quotas, key=lambda quota: bool(quota.region)):
-        if quota.region in ("", region):
-            kind = quota.what.upper().replace("-", "_")
-            name = "CPUS" if quota.what == "cpus" else f"NVIDIA_{kind}_GPUS"
-            found |= {name: float(quota.limit), f"PREEMPTIBLE_{name}": float(quota.limit)}
+        if quota.region not in ("", region):
+            continue
+        metric = "CPUS"
+        if quota.what != "cpus":
+            metric = f"NVIDIA_{quota.what.upper().replace('-', '_')}_GPUS"
+        found[metric] = float(quota.limit)
+        found[f"PREEMPTIBLE_{metric}"] = float(quota.limit)
     return found
 
 
-def _met(stockouts: Iterable[Stockout], zone: str, wanted: Wanted, now: float) -> Stockout | None:
-    return next((each for each in stockouts if each.holds(zone, wanted.gpu, wanted.transient, now)), None)
+def _met(stockouts: Iterable[Stockout], zone: str, request: Request, now: float) -> Stockout | None:
+    """Return the first stockout that the request would meet in a zone; None without one."""
+    for stockout in stockouts:
+        if stockout.holds(zone, request.gpu, request.transient, now):
+            return stockout
+    return None
 
 
-def _offering(wanted: Wanted) -> list[str]:
-    """The zones that have what is wanted, those of its own region first."""
-    zones = tables.ZONES if wanted.gpu == "cpu" else catalog.zones_with(wanted.gpu)
-    own = catalog.region(wanted.zone)
-    return sorted(zones, key=lambda zone: (catalog.region(zone) != own, zone))
+def _offering(request: Request) -> list[str]:
+    """Return the zones that have the requested GPU, those of the same region first."""
+    zones = tables.ZONES if request.gpu == "cpu" else catalog.zones_with(request.gpu)
+    region = catalog.region(request.zone)
+    return sorted(zones, key=lambda zone: (catalog.region(zone) != region, zone))

@@ -1,10 +1,11 @@
-"""An API that fails now and then, and answers late: refused for its rate, broken inside, or cut off.
+"""API faults: requests that fail, answers that are late, credentials that have expired.
 
-Of the requests to Compute Engine (not of those under /emulator/) a share fails, each in one of ten ways, all equally
-likely: six before the request took any effect (403 `rateLimitExceeded`, 429, 500, 502, 503, connection dropped) and
-four after it has taken its full effect, so that only the answer is lost (500, 502, 503, connection dropped). Which
-requests fail and how follows from the seed and the request's number. While credentials count as expired, every one is
-refused with 401 instead.
+A share of the requests to Compute Engine (not of those under /emulator/) fails, each in one of ten
+ways with the same probability. Six fail before the request took any effect: 403
+`rateLimitExceeded`, 429, 500, 502, 503, and a dropped connection. Four fail after it has taken its
+full effect, so that only the answer is lost: 500, 502, 503, and a dropped connection. The seed and
+the number of a request decide whether and how it fails. While credentials count as expired, every
+request is refused with 401 instead.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _BEFORE = ("rate", "429", "500", "502", "503", "drop")
 _AFTER = ("500", "502", "503", "drop")
 WAYS = (*((way, False) for way in _BEFORE), *((way, True) for way in _AFTER))
-_NINETY_FIFTH = 1.6449  # of a standard normal distribution
+"""The ways to fail, each with whether the request takes effect."""
+# Nine of ten values of a normal distribution are within this many standard deviations.
+_NINETY_FIFTH = 1.6449
 _BAD_GATEWAY = """<!DOCTYPE html>
 <html lang=en>
 <title>Error 502 (Server Error)!!1</title>
 <p><b>502.</b> <ins>That's an error.</ins>
-<p>The server encountered a temporary error and could not complete your request.<p>Please try again in 30 seconds.
+<p>The server encountered a temporary error and could not complete your request.\
+<p>Please try again in 30 seconds.
 """
 
 
 class Faults:
-    """The middleware. `settings()` is the present weather."""
+    """The middleware of API faults. `settings` returns the present weather."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -45,10 +49,10 @@ class Faults:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """For aiohttp."""
-        weather = self._settings()
+        """Delay or fail requests to Compute Engine as the weather says."""
         if not request.path.startswith("/compute/"):
             return await handler(request)
+        weather = self._settings()
         if weather.credentials and weather.credentials.holds(time.time()):
             return web.json_response(_unauthenticated(), status=401)
         if not (weather.api_errors or weather.api_latency):
@@ -58,22 +62,26 @@ class Faults:
             await asyncio.sleep(_delay(weather.api_latency, weather.seed, number))
         if chance.uniform(weather.seed, "api", number) >= weather.api_errors:
             return await handler(request)
-        way, afterwards = chance.pick(WAYS, weather.seed, "way", number)
-        if afterwards:
+        way, takes_effect = chance.pick(WAYS, weather.seed, "way", number)
+        if takes_effect:
             await handler(request)
         return _fail(request, way)
 
 
 def _delay(latency: Latency, seed: int, number: int) -> float:
-    middle, spread = (math.log(latency.low * latency.high) / 2, math.log(latency.high / latency.low) / 2)
-    return math.exp(chance.normal(middle, spread / _NINETY_FIFTH, seed, "latency", number))
+    """Return the seconds by which an answer is late: log-normally distributed."""
+    middle = math.log(latency.low * latency.high) / 2
+    spread = math.log(latency.high / latency.low) / 2
+    deviation = spread / _NINETY_FIFTH
+    return math.exp(chance.normal(middle, deviation, seed, "latency", number))
 
 
 def _fail(request: web.Request, way: str) -> web.Response:
     if way == "drop":
         if request.transport:
             request.transport.abort()
-        return web.Response(status=503)  # Nobody receives it: the connection is gone.
+        # No client receives it: the connection is gone.
+        return web.Response(status=503)
     if way == "502":
         return web.Response(status=502, text=_BAD_GATEWAY, content_type="text/html")
     status, content = body(way, request)
@@ -82,42 +90,78 @@ def _fail(request: web.Request, way: str) -> web.Response:
 
 def _unauthenticated() -> dict[str, Any]:
     message = (
-        "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid "
-        "authentication credential."
+        "Request had invalid authentication credentials. Expected OAuth 2 access token, login "
+        "cookie or other valid authentication credential."
     )
     error = wire.ApiError(401, "authError", message).body()
-    error["error"]["errors"][0] |= {"message": "Invalid Credentials", "location": "Authorization"}
-    error["error"]["errors"][0] |= {"locationType": "header"}
+    detail = error["error"]["errors"][0]
+    detail["message"] = "Invalid Credentials"
+    detail["location"] = "Authorization"
+    detail["locationType"] = "header"
     error["error"]["status"] = "UNAUTHENTICATED"
     return error
 
 
 def body(way: str, request: web.BaseRequest) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of a failure as Compute Engine writes it (of 429: as Google's newer services do)."""
-    project = request.path.partition("/projects/")[2].partition("/")[0]
-    consumer = wire.fixed_id("projects", project)
-    kind = "Read requests" if request.method == "GET" else "Mutate requests"
-    limit = f"{kind} per minute per region"
-    exceeded = (
-        f"Quota exceeded for quota metric '{kind}' and limit '{limit}' of service 'compute.googleapis.com' "
-        f"for consumer 'project_number:{consumer}'."
-    )
+    """Return status and JSON of a failure in the form of Google's services.
+
+    Parameters
+    ----------
+    way
+        `rate`, `429`, `500` or `503`.
+    request
+        The request that fails.
+    """
     match way:
         case "rate":
-            return 403, wire.ApiError(403, "rateLimitExceeded", exceeded).body()
+            message = _quota_exceeded(request)
+            return 403, wire.ApiError(403, "rateLimitExceeded", message).body()
         case "429":
-            error = wire.ApiError(429, "rateLimitExceeded", exceeded).body()
-            metadata = {
-                "service": "compute.googleapis.com", "consumer": f"projects/{consumer}", "quota_limit": limit,
-                "quota_metric": f"compute.googleapis.com/{kind.lower().replace(' ', '_')}",
-            }  # fmt: skip
-            error["error"] |= {"status": "RESOURCE_EXHAUSTED", "details": [{
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMIT_EXCEEDED",
-                "domain": "googleapis.com", "metadata": metadata}]}  # fmt: skip
-            return 429, error
+            return 429, _too_many_requests(request)
         case "500":
             message = "Internal error. Please try again or contact Google Support."
             return 500, wire.ApiError(500, "internalError", message).body()
         case _:
             message = "The service is currently unavailable. Please try again in 30 seconds."
             return 503, wire.ApiError(503, "backendError", message).body()
+
+
+def _too_many_requests(request: web.BaseRequest) -> dict[str, Any]:
+    metric = _metric(request)
+    error = wire.ApiError(429, "rateLimitExceeded", _quota_exceeded(request)).body()
+    metadata = {
+        "service": "compute.googleapis.com",
+        "consumer": f"projects/{_consumer(request)}",
+        "quota_limit": _limit(metric),
+        "quota_metric": f"compute.googleapis.com/{metric.lower().replace(' ', '_')}",
+    }
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "RATE_LIMIT_EXCEEDED",
+        "domain": "googleapis.com",
+        "metadata": metadata,
+    }
+    error["error"]["status"] = "RESOURCE_EXHAUSTED"
+    error["error"]["details"] = [info]
+    return error
+
+
+def _quota_exceeded(request: web.BaseRequest) -> str:
+    metric = _metric(request)
+    return (
+        f"Quota exceeded for quota metric '{metric}' and limit '{_limit(metric)}' of service "
+        f"'compute.googleapis.com' for consumer 'project_number:{_consumer(request)}'."
+    )
+
+
+def _metric(request: web.BaseRequest) -> str:
+    return "Read requests" if request.method == "GET" else "Mutate requests"
+
+
+def _limit(metric: str) -> str:
+    return f"{metric} per minute per region"
+
+
+def _consumer(request: web.BaseRequest) -> str:
+    project = request.path.partition("/projects/")[2].partition("/")[0]
+    return wire.fixed_id("projects", project)

@@ -1,7 +1,8 @@
-"""A provider that wants VMs back and names their number alone: who goes is the customer's choice, for a while.
+"""A provider that wants some VMs back and leaves the choice to the customer, for a while.
 
-It wants so many of certain VMs until a moment. Whichever of them goes until then counts, however that comes about; what
-is missing at that moment it takes by itself, each as likely as any other. Google's Compute Engine names the VM itself.
+It wants a number of certain VMs back by a moment. Any of these VMs that is gone by then counts,
+whatever the reason. At that moment the provider takes the missing ones itself, each with the same
+probability. Google's Compute Engine, in contrast, chooses the VM.
 """
 
 from __future__ import annotations
@@ -15,16 +16,28 @@ from transient_magics.errors import DeclarationError
 
 from ..rest import wire
 from . import chance, reading
-from .revocations import Due, Policy, Transient
+from .revocations import Due, Policy, Transient, earlier
 
 _OPTION = "--reclaim"
+# The default time for a customer's choice, in seconds.
 _WITHIN = 60.0
-"""Seconds that a customer has to choose, where nothing is said."""
 
 
 @dataclass(frozen=True)
 class Reclaim:
-    """`number` of these `vms` (their ids; all of them of one `cluster`) are wanted back, `until` then."""
+    """A request of the provider.
+
+    Attributes
+    ----------
+    number
+        VMs that it wants back.
+    vms
+        The ids of the VMs among which the customer chooses.
+    until
+        The moment at which it takes them itself, in seconds since 1970.
+    cluster
+        The name of the cluster that has the VMs.
+    """
 
     number: int
     vms: tuple[str, ...]
@@ -32,20 +45,24 @@ class Reclaim:
     cluster: str = ""
 
     def left(self, running: Collection[str]) -> int:
-        """How many are wanted still, where these VMs run and are not on their way out."""
-        return max(self.number - sum(each not in running for each in self.vms), 0)
+        """Return how many VMs are still missing. `running` are ids of VMs that are not ending."""
+        gone = sum(vm not in running for vm in self.vms)
+        return max(self.number - gone, 0)
 
     def now(self, running: Collection[str]) -> Reclaim | None:
-        """What is left of it, of the VMs that are left; None where that is nothing."""
+        """Return the rest of the request, for the remaining VMs; None if it is fulfilled."""
         left = self.left(running)
-        return replace(self, number=left, vms=tuple(each for each in self.vms if each in running)) if left else None
+        if not left:
+            return None
+        remaining = tuple(vm for vm in self.vms if vm in running)
+        return replace(self, number=left, vms=remaining)
 
     def to_json(self) -> dict[str, Any]:
-        """For the cluster, which is to choose."""
+        """Return the form for the cluster that has to choose."""
         return {"number": self.number, "vms": list(self.vms), "until": self.until}
 
     def to_store(self) -> dict[str, Any]:
-        """As `read` takes it."""
+        """Return the form that `read` accepts."""
         return {"said": str(self), "vms": list(self.vms), "cluster": self.cluster}
 
     def __str__(self) -> str:
@@ -53,41 +70,66 @@ class Reclaim:
 
 
 def read(value: Any) -> Reclaim | None:
-    """`{"said": "2,within=60s", "vms": [ids], "cluster": its name}`, or the word `none`. Raises DeclarationError."""
+    """Read the setting.
+
+    Parameters
+    ----------
+    value
+        `{"said": "2,within=60s", "vms": [ids], "cluster": its name}`, or the word `none`.
+
+    Raises
+    ------
+    DeclarationError
+        For anything else, or a number above that of the VMs.
+    """
     if value == "none":
         return None
     if not isinstance(value, Mapping):
         raise DeclarationError("A reclaim names the VMs that it is about", where=_OPTION)
-    vms, cluster = tuple(map(str, value.get("vms") or ())), str(value.get("cluster") or "")
-    said, comma, rest = (part.strip() for part in reading.text(value.get("said"), _OPTION).partition(","))
+    vms = tuple(map(str, value.get("vms") or ()))
+    cluster = str(value.get("cluster") or "")
+    text = reading.text(value.get("said"), _OPTION)
+    count, comma, rest = (part.strip() for part in text.partition(","))
     key, _, given = rest.partition("=")
-    if not said.isdecimal() or not int(said) or (comma and key not in ("within", "until")):
-        what = f"'{value['said']}' is no number of VMs"
+    if not count.isdecimal() or not int(count) or (comma and key not in ("within", "until")):
+        what = f"Invalid number of VMs '{value['said']}'"
         raise DeclarationError(what, where=_OPTION, fix="Write 2, or 2,within=60s; or none.")
-    if int(said) > len(vms):
-        what = f"{cluster or 'The cluster'} has {len(vms)} transient workers that run, and {said} cannot be reclaimed"
+    number = int(count)
+    if number > len(vms):
+        what = (
+            f"{cluster or 'The cluster'} has {len(vms)} transient workers that run, and {number} "
+            "cannot be reclaimed"
+        )
         raise DeclarationError(what, where=_OPTION, fix="Write a smaller number.")
     if key == "until":
-        return Reclaim(int(said), vms, reading.moment(given, f"{_OPTION} until="), cluster)
-    within = reading.duration(given, f"{_OPTION} within=") if comma else _WITHIN
-    return Reclaim(int(said), vms, round(time.time() + within, 3), cluster)
+        return Reclaim(number, vms, reading.moment(given, f"{_OPTION} until="), cluster)
+    within = _WITHIN
+    if comma:
+        within = reading.duration(given, f"{_OPTION} within=")
+    # Times are stored and shown with milliseconds.
+    return Reclaim(number, vms, round(time.time() + within, 3), cluster)
 
 
 class Reclaiming:
-    """Takes what is still wanted when the time is over, and else whatever another policy takes."""
+    """The policy that takes what is missing at the end, and what another policy revokes."""
 
     def __init__(self, reclaim: Reclaim, other: Policy, seed: int) -> None:
-        self._reclaim, self._other, self._seed = reclaim, other, seed
+        self._reclaim = reclaim
+        self._other = other
+        self._seed = seed
 
     def due(self, vms: Sequence[Transient], now: float) -> Due:
-        """At the end of the time, as many as nobody has chosen."""
-        rest = self._other.due(vms, now)
-        running = [vm for vm in vms if vm.began is not None and vm not in rest.take]
-        left, until = self._reclaim.left({vm.identity for vm in running}), self._reclaim.until
+        """Return as many VMs as the customer has not chosen in time, see `Policy`."""
+        other = self._other.due(vms, now)
+        running = [vm for vm in vms if vm.began is not None and vm not in other.take]
+        left = self._reclaim.left({vm.identity for vm in running})
         if not left:
-            return rest
-        if now < until:
-            return Due(rest.take, until if rest.again is None else min(rest.again, until))
-        asked = [vm for vm in running if vm.identity in self._reclaim.vms]
-        asked.sort(key=lambda vm: chance.uniform(self._seed, "reclaimed", vm.zone, vm.identity))
-        return Due((*rest.take, *asked[:left]), rest.again)
+            return other
+        if now < self._reclaim.until:
+            return Due(other.take, earlier(other.again, self._reclaim.until))
+        candidates = [vm for vm in running if vm.identity in self._reclaim.vms]
+        candidates.sort(key=self._draw)
+        return Due((*other.take, *candidates[:left]), other.again)
+
+    def _draw(self, vm: Transient) -> float:
+        return chance.uniform(self._seed, "reclaimed", vm.zone, vm.identity)

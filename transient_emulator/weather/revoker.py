@@ -1,4 +1,4 @@
-"""Takes VMs away when the weather says so, on the same path as any preemption."""
+"""The revocation of VMs when the weather requires it, on the same path as any preemption."""
 
 from __future__ import annotations
 
@@ -13,72 +13,86 @@ from .revocations import Transient
 from .weather import Weather, gpu_of
 
 _LOG = logging.getLogger(__name__)
-_LONGEST, _AGAIN = 3600.0, 1.0
+_LONGEST_WAIT = 3600.0
+# What is due is never asked for more often than this.
+_SHORTEST_WAIT = 0.005
+# Seconds until another try after a failure.
+_RETRY = 1.0
 
 
 class Preemptible(Protocol):
-    """The fleet, as far as it is needed here."""
+    """The part of the fleet that is needed here."""
 
     def records(self, project: str | None = None) -> list[Record]:
-        """All VMs."""
+        """Return all VMs."""
         ...
 
     def preempt(self, record: Record) -> None:
-        """Take one away."""
+        """Preempt a VM."""
         ...
 
 
 class Revoker:
-    """Runs the weather's policy. `stir` makes it look again at once."""
+    """The loop that runs the weather's policy."""
 
     def __init__(self, weather: Weather, fleet: Preemptible) -> None:
-        self._weather, self._fleet = weather, fleet
-        self._stirred = asyncio.Event()
+        self._weather = weather
+        self._fleet = fleet
+        self._changed = asyncio.Event()
         self._policy = weather.policy()
         weather.on_change(self._renew)
 
-    def stir(self) -> None:
-        """A VM has come, or runs by now."""
-        self._stirred.set()
+    def wake(self) -> None:
+        """Ask the policy again: a VM was added, or has started to run."""
+        self._changed.set()
 
     def _renew(self) -> None:
         self._policy = self._weather.policy()
-        self._stirred.set()
+        self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Revoke VMs until cancelled."""
         while True:
-            self._stirred.clear()
+            self._changed.clear()
             try:
-                wait = self._look()
+                wait = self._revoke_due()
             except OSError:
-                _LOG.exception("a VM cannot be taken away")
-                wait = _AGAIN
+                _LOG.exception("cannot revoke a VM")
+                wait = _RETRY
             try:
                 async with asyncio.timeout(wait):
-                    await self._stirred.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 
-    def _look(self) -> float:
-        living = [each for each in self._fleet.records() if each.transient and not (each.ending or each.refusal)]
-        records = {each.identity: each for each in living}
+    def _revoke_due(self) -> float:
+        """Revoke what is due, and return the seconds until the next question."""
+        records = {
+            record.identity: record
+            for record in self._fleet.records()
+            if record.transient and not record.ending and not record.refusal
+        }
         before = repr(self._weather.progress)
-        due = self._policy.due([_seen(each) for each in records.values()], time.time())
+        vms = [_transient(record) for record in records.values()]
+        due = self._policy.due(vms, time.time())
         if repr(self._weather.progress) != before:
             try:
                 self._weather.save()
             except OSError:
-                # A full disk must not stop the weather; at worst a row of a file counts twice after a kill -9.
-                _LOG.exception("the weather cannot be written")
+                # A full disk must not stop the weather. At worst, a row of a file counts twice
+                # after a kill -9.
+                _LOG.exception("cannot save the weather")
         for vm in due.take:
             self._fleet.preempt(records[vm.identity])
-        # The end of a VM stirs again; what is due is never asked for more often than the loop can turn.
-        return _LONGEST if due.again is None else min(max(due.again - time.time(), 0.005), _LONGEST)
+        if due.again is None:
+            return _LONGEST_WAIT
+        return min(max(due.again - time.time(), _SHORTEST_WAIT), _LONGEST_WAIT)
 
 
-def _seen(record: Record) -> Transient:
-    started = record.resource.get("lastStartTimestamp") if record.status == "RUNNING" else None
-    began = wire.moment(started, "lastStartTimestamp") if started else None
+def _transient(record: Record) -> Transient:
+    began = None
+    started = record.resource.get("lastStartTimestamp")
+    if record.status == "RUNNING" and started:
+        began = wire.moment(started, "lastStartTimestamp")
     limited = record.resource["scheduling"]["provisioningModel"] != "SPOT"
     return Transient(record.identity, record.zone, record.name, gpu_of(record), began, limited)

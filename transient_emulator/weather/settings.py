@@ -1,7 +1,8 @@
-"""What can be set about the weather, each setting from the text that people type to a value, and back to text.
+"""The settings of the weather: from text to values, and back to text.
 
-The same words are the options of `%transient_weather`, the keys of the JSON under /emulator/v1/weather and the keyword
-arguments of `cluster.weather`. Everything that is wrong is a DeclarationError: one sentence that names the setting.
+The same words are the options of `%transient_weather`, the keys of the JSON under
+/emulator/v1/weather and the keyword arguments of `cluster.weather`. Everything invalid is a
+DeclarationError: one sentence that names the setting.
 """
 
 from __future__ import annotations
@@ -23,20 +24,46 @@ from .availability import Replayed
 from .files import Rows
 from .reclaiming import Reclaim
 
+# As seen in 2024; it was 96 s in 2018.
 STOCKOUT_DELAY = 7.0
-"""Seconds until an operation fails for want of capacity, as seen in 2024 (96 s in 2018)."""
+"""Seconds until an operation fails without capacity."""
 
 SCALED = "scaled"
+"""The value of `notice` with which notices run on the emulated clock."""
+# What Compute Engine gives.
 SCALED_NOTICE = 30.0
-"""Emulated seconds from a notice to the VM's end, where notices scale: what Compute Engine gives."""
-_FASTEST = 100_000.0  # hours per minute
+"""Emulated seconds from a notice to the VM's end, where notices scale."""
+# Hours per minute.
+_FASTEST = 100_000.0
+# Seconds.
 _LONGEST_ROUND_TRIP = 2.0
-_LONGEST_NOTICE = 120.0  # that Compute Engine gives; bills go by it
+# The longest that Compute Engine gives. Bills are computed with it.
+_LONGEST_NOTICE = 120.0
+
+
+def _until(moment: float) -> str:
+    return f"until={wire.now(moment)}"
+
+
+def _after(given: str, option: str) -> float:
+    """Return the moment after a duration, in seconds since 1970. Raises DeclarationError."""
+    # Times are stored and shown with milliseconds.
+    return round(time.time() + reading.duration(given, option), 3)
 
 
 @dataclass(frozen=True)
 class Revocations:
-    """How VMs are taken away: `none`, `published`, `every` (each `period` seconds), or `file` (its name and text)."""
+    """How VMs are revoked.
+
+    Attributes
+    ----------
+    kind
+        `none`, `published`, `every` or `file`.
+    period
+        Seconds between two revocations, for `every`.
+    name, text
+        The name and the text of the file, for `file`.
+    """
 
     kind: str = "none"
     period: float = 0.0
@@ -49,13 +76,31 @@ class Revocations:
         return files.read(self.name, self.text, tables.ZONES)
 
     def __str__(self) -> str:
-        return {"every": f"every={reading.seconds(self.period)}", "file": self.name}.get(self.kind, self.kind)
+        match self.kind:
+            case "every":
+                return f"every={reading.seconds(self.period)}"
+            case "file":
+                return self.name
+        return self.kind
 
 
 @dataclass(frozen=True)
 class Stockout:
-    """No capacity in a zone for VMs with a GPU (`cpu`: for those without; empty: for all), until a moment (None: for
-    good); with `spot`, transient VMs only. An operation fails `delay` seconds after it was begun."""
+    """No capacity in a zone.
+
+    Attributes
+    ----------
+    zone
+        The zone.
+    gpu
+        The GPU of the VMs that are refused (`cpu`: VMs without one; empty: all VMs).
+    spot
+        Whether only transient VMs are refused.
+    until
+        Its end, in seconds since 1970; None without an end.
+    delay
+        Seconds from the start of an operation to its failure.
+    """
 
     zone: str
     gpu: str = ""
@@ -64,88 +109,113 @@ class Stockout:
     delay: float = STOCKOUT_DELAY
 
     def holds(self, zone: str, gpu: str, transient: bool, now: float) -> bool:
-        """Whether it refuses such a VM now."""
+        """Return whether it refuses such a VM now."""
         if self.until is not None and now >= self.until:
             return False
         return self.zone == zone and self.gpu in ("", gpu) and (transient or not self.spot)
 
     def __str__(self) -> str:
-        until = f"until={wire.now(self.until)}" if self.until is not None else ""
-        delay = f"delay={reading.seconds(self.delay)}" if self.delay != STOCKOUT_DELAY else ""
-        place = f"{self.zone}:{self.gpu}" if self.gpu else self.zone
-        return ",".join(filter(None, [place, "spot" if self.spot else "", until, delay]))
+        parts = [f"{self.zone}:{self.gpu}" if self.gpu else self.zone]
+        if self.spot:
+            parts.append("spot")
+        if self.until is not None:
+            parts.append(_until(self.until))
+        if self.delay != STOCKOUT_DELAY:
+            parts.append(f"delay={reading.seconds(self.delay)}")
+        return ",".join(parts)
 
 
 @dataclass(frozen=True)
 class Quota:
-    """At most `limit` GPUs of a kind (`cpus`: vCPUs) in a region (empty: in each)."""
+    """A limit of `limit` GPUs of a kind (`cpus`: vCPUs) in a region (empty: in each)."""
 
     what: str
     limit: int
     region: str = ""
 
     def __str__(self) -> str:
-        return f"{self.what}{f'@{self.region}' if self.region else ''}={self.limit}"
+        place = f"@{self.region}" if self.region else ""
+        return f"{self.what}{place}={self.limit}"
 
 
 @dataclass(frozen=True)
 class Latency:
-    """The API's answers come so late: log-normally distributed, nine of ten between `low` and `high` seconds."""
+    """Late answers: log-normally distributed, nine of ten between `low` and `high` seconds."""
 
     low: float
     high: float
 
     def __str__(self) -> str:
-        low, high = reading.seconds(self.low), reading.seconds(self.high)
-        return low if low == high else f"{low}..{high}"
+        low = reading.seconds(self.low)
+        if self.low == self.high:
+            return low
+        return f"{low}..{reading.seconds(self.high)}"
 
 
 @dataclass(frozen=True)
 class Expired:
-    """The API accepts no credentials, until a moment (None: for good)."""
+    """Refused credentials, until a moment (seconds since 1970; None: without an end)."""
 
     until: float | None = None
 
     def holds(self, now: float) -> bool:
-        """Whether it refuses now."""
+        """Return whether the API refuses them now."""
         return self.until is None or now < self.until
 
     def __str__(self) -> str:
-        return f"expired,until={wire.now(self.until)}" if self.until is not None else "expired"
+        if self.until is None:
+            return "expired"
+        return f"expired,{_until(self.until)}"
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a VM's network carries, each way, in bits per second; `far`: between regions, if less, with `round_trip`
-    seconds there and back (None: none worth telling)."""
+    """The network of a VM.
+
+    Attributes
+    ----------
+    rate
+        Bits per second each way.
+    far
+        Bits per second between regions; None for `rate`.
+    round_trip
+        Seconds of a round trip between regions; None without a latency.
+    """
 
     rate: float
     far: float | None = None
     round_trip: float | None = None
 
     def __str__(self) -> str:
-        late = f"/{reading.seconds(self.round_trip)}" if self.round_trip is not None else ""
-        return reading.bits(self.rate) + (f",far={reading.bits(self.far)}{late}" if self.far else "")
+        text = reading.bits(self.rate)
+        if self.far:
+            text += f",far={reading.bits(self.far)}"
+            if self.round_trip is not None:
+                text += f"/{reading.seconds(self.round_trip)}"
+        return text
 
 
 @dataclass(frozen=True)
 class Pressure:
-    """So many `cpus` (vCPUs) are taken from all transient VMs together, until a moment (None: for good)."""
+    """Reclaimed vCPUs of all transient VMs together, until a moment (None: without an end)."""
 
     cpus: float
     until: float | None = None
 
     def holds(self, now: float) -> bool:
-        """Whether they are now."""
+        """Return whether they are reclaimed now."""
         return self.until is None or now < self.until
 
     def __str__(self) -> str:
-        return f"{self.cpus:g}cpu" + (f",until={wire.now(self.until)}" if self.until is not None else "")
+        text = f"{self.cpus:g}cpu"
+        if self.until is not None:
+            text += f",{_until(self.until)}"
+        return text
 
 
 @dataclass(frozen=True)
 class GpuSpeeds:
-    """How many times as fast as a K80 by the published measurement GPUs are taken to be, by their name."""
+    """Speeds of GPUs by name, relative to a K80 in the published measurement."""
 
     times: tuple[tuple[str, float], ...]
 
@@ -155,7 +225,10 @@ class GpuSpeeds:
 
 @dataclass(frozen=True)
 class Settings:
-    """The whole weather as it is set. Nothing set is fair weather: an emulator that never refuses."""
+    """The whole weather as it is set.
+
+    The defaults are fair weather: an emulator that never refuses.
+    """
 
     revocations: Revocations = Revocations()
     availability: tuple[Replayed, ...] = ()
@@ -177,132 +250,183 @@ class Settings:
     seed: int = 0
 
     def changed(self, given: Mapping[str, Any]) -> Settings:
-        """These settings with what is given (texts, numbers, lists of texts; null: as in fair weather).
+        """Return these settings with some changed.
 
-        Raises DeclarationError for a setting that is unknown or has no such value.
+        Parameters
+        ----------
+        given
+            Texts, numbers and lists of texts by setting; None for fair weather.
+
+        Raises
+        ------
+        DeclarationError
+            For an unknown setting or an invalid value.
         """
+        # The seed is not weather: fair weather keeps it.
+        fair = Settings(seed=self.seed)
         values: dict[str, Any] = {}
         for key, value in given.items():
             if key not in _READERS:
                 raise unknown("weather setting", key, _READERS)
-            values[key] = getattr(Settings(seed=self.seed), key) if value is None else _READERS[key](value)
+            if value is None:
+                values[key] = getattr(fair, key)
+            else:
+                values[key] = _READERS[key](value)
         return replace(self, **values)
 
     def to_json(self) -> dict[str, Any]:
-        """As `changed` reads it, but for the text of a file."""
+        """Return the form that `changed` reads, without the text of a file."""
         return {
             "revocations": str(self.revocations),
-            "availability": [str(each) for each in self.availability],
-            "waves": self.waves, "hours_per_minute": self.hours_per_minute,
-            "stockout": [str(each) for each in self.stockout], "quota": [str(each) for each in self.quota],
-            "api_errors": self.api_errors, "api_latency": self.api_latency and str(self.api_latency),
-            "credentials": self.credentials and str(self.credentials),
+            "availability": [str(replayed) for replayed in self.availability],
+            "waves": self.waves,
+            "hours_per_minute": self.hours_per_minute,
+            "stockout": [str(stockout) for stockout in self.stockout],
+            "quota": [str(quota) for quota in self.quota],
+            "api_errors": self.api_errors,
+            "api_latency": _text_or_none(self.api_latency),
+            "credentials": _text_or_none(self.credentials),
             "creation_preemptions": self.creation_preemptions,
-            "boot": reading.seconds(self.boot) if isinstance(self.boot, float) else self.boot,
-            "notice": reading.seconds(self.notice) if isinstance(self.notice, float) else self.notice,
-            "gpu_driver": self.gpu_driver, "gpu_speed": str(self.gpu_speed),
-            "link": self.link and str(self.link), "pressure": self.pressure and str(self.pressure),
-            "reclaim": self.reclaim and str(self.reclaim), "seed": self.seed,
-        }  # fmt: skip
+            "boot": _seconds_or_word(self.boot),
+            "notice": _seconds_or_word(self.notice),
+            "gpu_driver": self.gpu_driver,
+            "gpu_speed": str(self.gpu_speed),
+            "link": _text_or_none(self.link),
+            "pressure": _text_or_none(self.pressure),
+            "reclaim": _text_or_none(self.reclaim),
+            "seed": self.seed,
+        }
 
     def to_store(self) -> dict[str, Any]:
-        """As `changed` reads it, the text of a file included."""
-        rained = self.revocations
-        file = {"name": rained.name, "csv": rained.text} if rained.kind == "file" else str(rained)
-        replayed, reclaim = [each.to_store() for each in self.availability], self.reclaim and self.reclaim.to_store()
-        return {**self.to_json(), "revocations": file, "availability": replayed, "reclaim": reclaim}
+        """Return the form that `changed` reads, with the text of a file."""
+        stored = self.to_json()
+        if self.revocations.kind == "file":
+            stored["revocations"] = {"name": self.revocations.name, "csv": self.revocations.text}
+        stored["availability"] = [replayed.to_store() for replayed in self.availability]
+        if self.reclaim:
+            stored["reclaim"] = self.reclaim.to_store()
+        return stored
+
+
+def _text_or_none(value: object) -> str | None:
+    if value is None:
+        return None
+    return str(value)
+
+
+def _seconds_or_word(value: float | str | None) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return reading.seconds(value)
 
 
 def _revocations(value: Any) -> Revocations:
     if isinstance(value, Mapping):
-        file = Revocations("file", name=str(value.get("name") or "the file"), text=str(value.get("csv") or ""))
-        files.read(file.name, file.text, tables.ZONES)  # for its mistakes
-        return file
-    text = reading.text(value, "--revocations")
+        name = str(value.get("name") or "the file")
+        text = str(value.get("csv") or "")
+        # Mistakes in the file are reported now, not when the rows are used.
+        files.read(name, text, tables.ZONES)
+        return Revocations("file", name=name, text=text)
+    option = "--revocations"
+    text = reading.text(value, option)
     if text.startswith("every="):
-        return Revocations("every", reading.duration(text.removeprefix("every="), "--revocations every="))
+        period = reading.duration(text.removeprefix("every="), f"{option} every=")
+        return Revocations("every", period)
     if text in ("none", "published"):
         return Revocations(text)
-    raise unknown("value", text, ("none", "published", "every=60s"), where="--revocations")
+    raise unknown("value", text, ("none", "published", "every=60s"), where=option)
 
 
-def _rate_of_compression(value: Any) -> float | None:
+def _hours_per_minute(value: Any) -> float | None:
     if isinstance(value, str) and value.strip().lower() == "none":
         return None
-    hours = reading.number(value, "--hours-per-minute")
+    option = "--hours-per-minute"
+    hours = reading.number(value, option)
     if not 0 < hours <= _FASTEST:
-        raise DeclarationError(f"--hours-per-minute takes hours above 0 up to {_FASTEST:g}, or none, not '{value}'")
+        raise DeclarationError(
+            f"{option} takes hours above 0 up to {_FASTEST:g}, or none, not '{value}'"
+        )
     return hours
 
 
 def _stockout(text: str) -> Stockout:
-    place, *rest = [part.strip() for part in text.lower().split(",")]
+    option = "--stockout"
+    place, *parts = [part.strip() for part in text.lower().split(",")]
     zone, _, gpu = place.partition(":")
     if zone not in tables.ZONES:
-        raise unknown("zone", zone, tables.ZONES, where="--stockout")
+        raise unknown("zone", zone, tables.ZONES, where=option)
     if gpu and gpu not in catalog.ACCELERATORS:
-        raise unknown("GPU", gpu, catalog.ACCELERATORS, where="--stockout")
-    made = Stockout(zone, gpu)
-    for part in rest:
+        raise unknown("GPU", gpu, catalog.ACCELERATORS, where=option)
+    stockout = Stockout(zone, gpu)
+    for part in parts:
         key, _, given = part.partition("=")
         if part == "spot":
-            made = replace(made, spot=True)
+            stockout = replace(stockout, spot=True)
         elif key == "for":
-            made = replace(made, until=round(time.time() + reading.duration(given, "--stockout for="), 3))
+            stockout = replace(stockout, until=_after(given, f"{option} for="))
         elif key == "until":
-            made = replace(made, until=reading.moment(given, "--stockout until="))
+            stockout = replace(stockout, until=reading.moment(given, f"{option} until="))
         elif key == "delay":
-            made = replace(made, delay=reading.duration(given, "--stockout delay=", zero=True))
+            delay = reading.duration(given, f"{option} delay=", zero=True)
+            stockout = replace(stockout, delay=delay)
         else:
             fix = "Write ZONE[:GPU][,spot][,for=10m][,delay=7s]."
-            raise DeclarationError(f"'{part}' says nothing about a stockout", where="--stockout", fix=fix)
-    return made
+            raise DeclarationError(f"Unknown stockout setting '{part}'", where=option, fix=fix)
+    return stockout
 
 
 def _quota(text: str) -> Quota:
+    option = "--quota"
     place, equals, limit = (part.strip() for part in text.lower().partition("="))
     what, _, region = place.partition("@")
-    countable = [*(name for name in catalog.ACCELERATORS if name not in ("cpu", "h100")), "cpus"]
     if not equals or not limit.isdecimal():
         fix = "Write GPU=N, or GPU@REGION=N."
-        raise DeclarationError(f"Invalid quota '{text}'", where="--quota", fix=fix)
-    if what not in countable:
-        raise unknown("quota", what, countable, where="--quota")
+        raise DeclarationError(f"Invalid quota '{text}'", where=option, fix=fix)
+    # H100s have a regional quota for Spot VMs only.
+    kinds = [name for name in catalog.ACCELERATORS if name not in ("cpu", "h100")]
+    kinds.append("cpus")
+    if what not in kinds:
+        raise unknown("quota", what, kinds, where=option)
     if region and region not in tables.REGIONS:
-        raise unknown("region", region, tables.REGIONS, where="--quota")
+        raise unknown("region", region, tables.REGIONS, where=option)
     return Quota(what, int(limit), region)
 
 
 def _latency(value: Any) -> Latency | None:
-    text = reading.text(value, "--set api_latency")
+    option = "--set api_latency"
+    text = reading.text(value, option)
     if text == "none":
         return None
-    low, dots, high = text.partition("..")
-    option = "--set api_latency"
-    made = Latency(reading.duration(low, option), reading.duration(high if dots else low, option))
-    if made.high < made.low:
-        raise DeclarationError(f"'{text}' ends before it begins", where=option, fix="Write 50ms..400ms.")
-    return made
+    first, dots, last = text.partition("..")
+    low = reading.duration(first, option)
+    high = reading.duration(last, option) if dots else low
+    if high < low:
+        what = f"Invalid range '{text}': the end is before the start"
+        raise DeclarationError(what, where=option, fix="Write 50ms..400ms.")
+    return Latency(low, high)
 
 
 def _credentials(value: Any) -> Expired | None:
-    text, comma, rest = reading.text(value, "--credentials").partition(",")
+    option = "--credentials"
+    word, comma, rest = reading.text(value, option).partition(",")
     key, _, given = rest.partition("=")
-    if text == "accepted" and not comma:
+    if word == "accepted" and not comma:
         return None
-    if text == "expired" and not comma:
+    if word == "expired" and not comma:
         return Expired()
-    if text == "expired" and key == "for":
-        return Expired(round(time.time() + reading.duration(given, "--credentials for="), 3))
-    if text == "expired" and key == "until":
-        return Expired(reading.moment(given, "--credentials until="))
+    if word == "expired" and key == "for":
+        return Expired(_after(given, f"{option} for="))
+    if word == "expired" and key == "until":
+        return Expired(reading.moment(given, f"{option} until="))
     fix = "Write accepted, expired or expired,for=60s."
-    raise DeclarationError(f"Credentials cannot be '{value}'", where="--credentials", fix=fix)
+    raise DeclarationError(f"Invalid credentials '{value}'", where=option, fix=fix)
 
 
 def _boot(value: Any) -> float | str | None:
     text = reading.text(value, "--boot")
-    return text if text in ("published", "fails", "silent") else reading.duration(text, "--boot", zero=True)
+    if text in ("published", "fails", "silent"):
+        return text
+    return reading.duration(text, "--boot", zero=True)
 
 
 def _notice(value: Any) -> float | str:
@@ -311,60 +435,74 @@ def _notice(value: Any) -> float | str:
         return text
     seconds = reading.duration(text, "--notice", zero=True)
     if seconds > _LONGEST_NOTICE:
-        raise DeclarationError(f"--notice takes 0s to {_LONGEST_NOTICE:.0f}s, or {SCALED}, not '{value}'")
+        raise DeclarationError(
+            f"--notice takes 0s to {_LONGEST_NOTICE:.0f}s, or {SCALED}, not '{value}'"
+        )
     return seconds
 
 
 def read_link(value: Any) -> Link | None:
-    """What the option says; None: nothing is in the way. Raises DeclarationError."""
-    text = reading.text(value, "--link")
+    """Read the setting of links; None for unlimited ones.
+
+    Raises
+    ------
+    DeclarationError
+        For an invalid text.
+    """
+    option = "--link"
+    text = reading.text(value, option)
     if text == "none":
         return None
-    near, *rest = [part.strip() for part in text.split(",")]
-    far = round_trip = None
-    for part in rest:
+    near, *parts = [part.strip() for part in text.split(",")]
+    far: float | None = None
+    round_trip: float | None = None
+    for part in parts:
         key, _, given = part.partition("=")
         if key != "far":
             fix = "Write 100mbit, or 1gbit,far=100mbit/30ms."
-            raise DeclarationError(f"'{part}' says nothing about a link", where="--link", fix=fix)
-        carried, late, span = given.partition("/")
-        far = reading.bit_rate(carried)
-        round_trip = reading.duration(span, "--link", zero=True) if late else None
+            raise DeclarationError(f"Unknown link setting '{part}'", where=option, fix=fix)
+        rate, slash, span = given.partition("/")
+        far = reading.bit_rate(rate)
+        round_trip = reading.duration(span, option, zero=True) if slash else None
         if round_trip is not None and round_trip > _LONGEST_ROUND_TRIP:
             fix = "Write 30ms; around the globe and back it is 300ms."
-            raise DeclarationError(f"No round trip takes {span}", where="--link", fix=fix)
+            what = f"A round trip of {span} is too long"
+            raise DeclarationError(what, where=option, fix=fix)
     return Link(reading.bit_rate(near), far, round_trip)
 
 
 def _pressure(value: Any) -> Pressure | None:
-    text = reading.text(value, "--pressure")
+    option = "--pressure"
+    text = reading.text(value, option)
     if text == "none":
         return None
     cpus, comma, rest = (part.strip() for part in text.partition(","))
     key, _, given = rest.partition("=")
-    if comma and key not in ("for", "until"):
-        fix = "Write 1cpu, or 1cpu,for=5m."
-        raise DeclarationError(f"'{rest}' says nothing about pressure", where="--pressure", fix=fix)
-    until = None
+    until: float | None = None
     if key == "for":
-        until = round(time.time() + reading.duration(given, "--pressure for="), 3)
+        until = _after(given, f"{option} for=")
     elif key == "until":
-        until = reading.moment(given, "--pressure until=")
-    return Pressure(parse_cpus(cpus, "--pressure"), until)
+        until = reading.moment(given, f"{option} until=")
+    elif comma:
+        fix = "Write 1cpu, or 1cpu,for=5m."
+        raise DeclarationError(f"Unknown pressure setting '{rest}'", where=option, fix=fix)
+    return Pressure(parse_cpus(cpus, option), until)
 
 
 def _gpu_speed(value: Any) -> str | GpuSpeeds:
-    text = reading.text(value, "--gpu-speed")
+    option = "--gpu-speed"
+    text = reading.text(value, option)
     if "=" not in text:
-        return reading.choice("--gpu-speed", "equal", "published")(text)
+        return reading.choice(option, "equal", "published")(text)
     found: dict[str, float] = {}
     for part in text.split(","):
-        gpu, _, times = (each.strip() for each in part.partition("="))
+        gpu, _, times = (word.strip() for word in part.partition("="))
         if gpu not in catalog.ACCELERATORS:
-            raise unknown("GPU", gpu, catalog.ACCELERATORS, where="--gpu-speed")
-        found[gpu] = reading.number(times, "--gpu-speed")
-        if not 0 < found[gpu] < math.inf:
-            raise DeclarationError(f"--gpu-speed takes speeds above 0, not '{part.strip()}'")
+            raise unknown("GPU", gpu, catalog.ACCELERATORS, where=option)
+        speed = reading.number(times, option)
+        if not 0 < speed < math.inf:
+            raise DeclarationError(f"{option} takes speeds above 0, not '{part.strip()}'")
+        found[gpu] = speed
     return GpuSpeeds(tuple(found.items()))
 
 
@@ -379,9 +517,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "revocations": _revocations,
     "availability": availability.read,
     "waves": reading.share("--set waves"),
-    "hours_per_minute": _rate_of_compression,
-    "stockout": reading.each("--stockout", _stockout),
-    "quota": reading.each("--quota", _quota),
+    "hours_per_minute": _hours_per_minute,
+    "stockout": reading.list_of("--stockout", _stockout),
+    "quota": reading.list_of("--quota", _quota),
     "api_errors": reading.share("--api-errors"),
     "api_latency": _latency,
     "credentials": _credentials,

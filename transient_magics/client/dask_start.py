@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..errors import ClusterError, TransientError
-from ..journal import ClusterState
+from ..journal import ClusterState, DaskState
 from ..protocol.cluster_commands import Stop
 from ..protocol.dask.spec import DaskSpec
 from . import commands, text
@@ -43,7 +43,7 @@ def _wait_for_scheduler(dask: Dask, timeout: float) -> None:
     cluster = dask.cluster
 
     def reached(state: ClusterState) -> bool:
-        found = state.dasks.get(dask.name)
+        found = state.of(DaskState).get(dask.name)
         return dask.is_over(state) or (found is not None and found.serving is not None)
 
     state = cluster.follow(reached, timeout)
@@ -53,7 +53,7 @@ def _wait_for_scheduler(dask: Dask, timeout: float) -> None:
         why = f": {', '.join(others)} has its workers" if others else ""
         what = f"{dask.name} has no scheduler after {timeout:.0f} s{why}"
         raise ClusterError(what, where=cluster.name, fix=present.trouble)
-    found = state.dasks.get(dask.name)
+    found = state.of(DaskState).get(dask.name)
     if dask.is_over(state):
         why = found.reason if found else f"{cluster.name} was deleted"
         raise ClusterError(f"{dask.name} could not begin: {why}", where=cluster.name)

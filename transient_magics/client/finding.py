@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .. import emulator, places
 from ..errors import ClusterError, DeclarationError, UnknownWorkError, unknown
-from ..journal import ClusterState
+from ..journal import ClusterState, RunState
 from ..kinds import KINDS
 from ..protocol import layout
 from ..spec import parse_name
@@ -130,7 +130,7 @@ def work(cluster: Cluster | str | None = None) -> WorkList:
 def runs(cluster: Cluster | str | None = None) -> Runs:
     """All runs (of `cluster`, else of every one), oldest first: a list that shows itself as a table."""
     chosen = [_cluster(cluster)] if cluster is not None else clusters(all=True)
-    return Runs(Run(name, each) for each in chosen for name in each.state.runs)
+    return Runs(Run(name, each) for each in chosen for name in each.state.of(RunState))
 
 
 def compare(*runs: Run) -> Comparison:
@@ -166,7 +166,7 @@ def _holder(kind: str, name: str | None, cluster: Cluster | str | None) -> Clust
 
 def _names_of(kind: str, state: ClusterState) -> list[str]:
     """Return the names of all work of a kind, but for the runs of studies."""
-    runs_of_studies = {run.name for run in state.runs.values() if run.spec.study}
+    runs_of_studies = {run.name for run in state.of(RunState).values() if run.spec.study}
     return [name for name in state.of_kind(kind) if name not in runs_of_studies]
 
 

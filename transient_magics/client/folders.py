@@ -76,7 +76,9 @@ def _is_alive(process: int) -> bool:
 def known_runs() -> list[KnownRun]:
     """All runs of this machine's clusters, in the order in which clusters, and their runs, were declared."""
     return [
-        KnownRun(folder, state) for folder in readable() for state in kept(folder / layout.JOURNAL).read().runs.values()
+        KnownRun(folder, state)
+        for folder in readable()
+        for state in kept(folder / layout.JOURNAL).read().of(RunState).values()
     ]
 
 

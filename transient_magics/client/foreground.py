@@ -12,28 +12,28 @@ from ..journal.bags.state import DeclaredBag
 
 def jobs(state: ClusterState) -> list[JobState]:
     """The jobs that go on, and the latest one."""
-    latest = next(reversed(state.jobs), "")
-    return [job for job in state.jobs.values() if not job.over or job.name == latest]
+    latest = state.works.latest(JobState)
+    return [job for job in state.of(JobState).values() if not job.over or job is latest]
 
 
 def bags(state: ClusterState) -> list[DeclaredBag]:
     """The bags that go on, and the latest one."""
-    latest = next(reversed(state.bags), "")
-    return [bag for bag in state.bags.values() if not bag.over or bag.name == latest]
+    latest = state.works.latest(DeclaredBag)
+    return [bag for bag in state.of(DeclaredBag).values() if not bag.over or bag is latest]
 
 
 def dasks(state: ClusterState) -> list[DaskState]:
     """The Dask clusters that go on, and the latest one; without those of bags."""
-    own = [dask for dask in state.dasks.values() if not dask.spec.bag]
+    own = [dask for dask in state.of(DaskState).values() if not dask.spec.bag]
     return [dask for dask in own if not dask.over or dask is own[-1]]
 
 
 def studies(state: ClusterState) -> list[StudyState]:
     """The studies that go on; where none does, the latest one, unless a run of no study was declared after it."""
-    going = [study for study in state.studies.values() if not study.over and not state.over]
-    if going or not state.studies:
+    going = [study for study in state.of(StudyState).values() if not study.over and not state.over]
+    if going or not state.of(StudyState):
         return going
-    latest = max(state.studies.values(), key=lambda study: study.declared_at)
+    latest = max(state.of(StudyState).values(), key=lambda study: study.declared_at)
     alone = max((run.declared_at for run in _alone(state)), default=0.0)
     return [latest] if latest.declared_at >= alone else []
 
@@ -55,4 +55,5 @@ def beside(state: ClusterState) -> list[RunState]:
 
 
 def _alone(state: ClusterState) -> list[RunState]:
-    return [each for each in state.runs.values() if each.spec.study not in state.studies]
+    studies = state.of(StudyState)
+    return [each for each in state.of(RunState).values() if each.spec.study not in studies]

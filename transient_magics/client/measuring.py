@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import DeclarationError, UnknownWorkError
+from ..journal import RunState
 from ..journal.declared import declared_run, is_brought
 from ..protocol import layout
 from ..protocol.measures.stalls import MEASURES
@@ -67,7 +68,7 @@ def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Sta
     """
 
     def measured(candidate: Cluster) -> bool:
-        return any(run.spec.stalls and name in (None, run.name) for run in candidate.state.runs.values())
+        return any(run.spec.stalls and name in (None, run.name) for run in candidate.state.of(RunState).values())
 
     if cluster is not None:
         chosen = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
@@ -111,6 +112,6 @@ def _known(name: str, cluster: Cluster | str | None) -> Run:
     """The run of that name, of the cluster that is named if it has such a run."""
     if cluster is not None:
         there = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
-        if name in there.state.runs:
+        if name in there.state.of(RunState):
             return there.run(name)
     return finding.run(name)

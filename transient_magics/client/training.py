@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeclarationError, TrainingError
+from ..journal import RunState
 from ..protocol import layout
 from ..protocol.cluster_commands import Resize
 from ..runtime.folder import RunFolder
@@ -119,7 +120,7 @@ def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | No
     """The run to continue from, which has a checkpoint with fewer steps than `train_steps`."""
     if resume is None:
         return None
-    found = run(resume, cluster if resume in cluster.state.runs else None)
+    found = run(resume, cluster if resume in cluster.state.of(RunState) else None)
     called = f"{found.name} of {found.cluster.name}"
     if not found.state.shipped and not any((found.directory / layout.CHECKPOINTS).glob("model.ckpt-*.index")):
         raise DeclarationError(f"{called} has no checkpoint to continue from", where="--resume")

@@ -8,6 +8,7 @@ own (`metrics`), drawn as averages over spans of time (`RunSeries`). What a jour
 
 from ..clock import Clock
 from . import events, metrics
+from .bags.state import DeclaredBag
 from .cost import Bill, Cost, Projection, at_the_end, bill, costs
 from .events import Event, decode, encode
 from .folding import fold, replay
@@ -19,7 +20,7 @@ from .state import MOST_FAILED_BOOTS, ClusterState, Relocation, RunState, VmStat
 from .steady import SteadyClock, now
 from .store import Journal
 from .studies import StudyState, TrialState
-from .work import Work
+from .work import Work, Works
 
 __all__ = [
     "MOST_FAILED_BOOTS",
@@ -28,6 +29,7 @@ __all__ = [
     "ClusterState",
     "Cost",
     "DaskState",
+    "DeclaredBag",
     "Event",
     "JobState",
     "Journal",
@@ -42,6 +44,7 @@ __all__ = [
     "VmState",
     "Work",
     "WorkerState",
+    "Works",
     "at_the_end",
     "bill",
     "boot_key",

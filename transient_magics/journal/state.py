@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 from ..clock import Clock
 from ..errors import NameTakenError, UnknownWorkError, unknown
@@ -23,7 +23,9 @@ from .events import Event
 from .jobs import DaskState, JobState
 from .power import MachineChange, Stretch
 from .studies import StudyState
-from .work import Work
+from .work import Work, Works
+
+_State = TypeVar("_State", bound=Work[object])
 
 MOST_FAILED_BOOTS = 2
 """VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for nothing."""
@@ -296,11 +298,8 @@ class ClusterState:
     ended_at: float = 0.0
     reason: str = ""
     vms: dict[str, VmState] = field(default_factory=dict[str, VmState])
-    runs: dict[str, RunState] = field(default_factory=dict[str, RunState])
-    studies: dict[str, StudyState] = field(default_factory=dict[str, StudyState])
-    jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
-    dasks: dict[str, DaskState] = field(default_factory=dict[str, DaskState])
-    bags: dict[str, DeclaredBag] = field(default_factory=dict[str, DeclaredBag])
+    works: Works = field(default_factory=Works)
+    """All work that was ever declared on the cluster, by name: one name space for all kinds."""
     failed_boots: Mapping[str, int] = field(default_factory=dict[str, int])
     """By `boot_key`: how many VMs in a row did not boot."""
     unfit: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -386,9 +385,9 @@ class ClusterState:
     @property
     def idle_since(self) -> float:
         """Since when the cluster is ready and without anything to do, in seconds since 1970; 0 if it is not."""
-        if not self.ready_at or any(not work.over for work in self.works):
+        if not self.ready_at or any(not work.over for work in self.works.values()):
             return 0.0
-        return max([self.ready_at, *(work.ended_at for work in self.works)])
+        return max([self.ready_at, *(work.ended_at for work in self.works.values())])
 
     @property
     def stranded(self) -> bool:
@@ -420,21 +419,16 @@ class ClusterState:
         passed = self.clock.between(self.spec.declared_at, now)
         return (self.spec.ends_at - self.spec.declared_at - passed) / self.clock.rate
 
+    def of(self, state: type[_State]) -> Mapping[str, _State]:
+        """Return all work of one kind by name, as in `of(JobState)`."""
+        return self.works.of(state)
+
     def of_kind(self, kind: str) -> Mapping[str, Work[object]]:
-        """Return all work of a kind that was ever declared on the cluster, by name."""
-        return getattr(self, KINDS[kind].folder)
+        """Return all work of one kind by name, as in `of_kind("job")`."""
+        return self.works.of_kind(kind)
 
     @property
-    def works(self) -> Iterator[Work[object]]:
-        """All work that was ever declared on the cluster."""
-        return (work for kind in KINDS for work in self.of_kind(kind).values())
-
-    def find(self, name: str) -> Work[object] | None:
-        """Return the work of this name; None where there is none."""
-        return next((found for kind in KINDS if (found := self.of_kind(kind).get(name))), None)
-
-    @property
-    def work(self) -> dict[str, str]:
+    def kind_by_name(self) -> dict[str, str]:
         """The kind of everything that was ever declared on the cluster, by name."""
         return {name: kind for kind in KINDS for name in self.of_kind(kind)}
 
@@ -451,7 +445,7 @@ class ClusterState:
         """
         if owner is None:
             owner = self._owner(name)
-        return refusal(self.name, kind, name, self.work, owner=owner)
+        return refusal(self.name, kind, name, self.kind_by_name, owner=owner)
 
     def refuse_taken(self, kind: str, name: str) -> None:
         """Raise NameTakenError where other work of the cluster has the name, or reserves it."""
@@ -460,14 +454,14 @@ class ClusterState:
 
     def study_of(self, run: str) -> str:
         """Return the study that reserves the name of the run for a trial; empty where none does."""
-        return next((name for name in self.studies if run.startswith(f"{name}-")), "")
+        return next((name for name in self.of(StudyState) if run.startswith(f"{name}-")), "")
 
     def _owner(self, name: str) -> str:
         """Return the study that has asked for the run `name`, or the bag that began the Dask cluster `name`."""
-        for study in self.studies.values():
+        for study in self.of(StudyState).values():
             if any(name in trial.runs for trial in study.trials.values()):
                 return study.name
-        for bag in self.bags.values():
+        for bag in self.of(DeclaredBag).values():
             if name in bag.dasks:
                 return bag.name
         return ""
@@ -475,34 +469,34 @@ class ClusterState:
     @property
     def run(self) -> RunState | None:
         """The latest run."""
-        return next(reversed(self.runs.values()), None) if self.runs else None
+        return self.works.latest(RunState)
 
     @property
     def turns(self) -> list[RunState]:
         """The runs that are not over, in the order in which they begin."""
-        active = [run for run in self.runs.values() if not run.over]
+        active = [run for run in self.of(RunState).values() if not run.over]
         places = {name: place for place, name in enumerate(self.order)}
         return sorted(active, key=lambda run: places.get(run.name, len(places)))
 
     @property
     def active_jobs(self) -> list[JobState]:
         """The jobs that are not over, in the order in which they were declared."""
-        return [job for job in self.jobs.values() if not job.over]
+        return [job for job in self.of(JobState).values() if not job.over]
 
     @property
     def active_dasks(self) -> list[DaskState]:
         """The Dask clusters that are not over, in the order in which they were declared."""
-        return [dask for dask in self.dasks.values() if not dask.over]
+        return [dask for dask in self.of(DaskState).values() if not dask.over]
 
     @property
     def active_bags(self) -> list[DeclaredBag]:
         """The bags that are not over, in the order in which they were declared."""
-        return [bag for bag in self.bags.values() if not bag.over]
+        return [bag for bag in self.of(DeclaredBag).values() if not bag.over]
 
     @property
     def needs_workers_alone(self) -> bool:
         """Whether something goes on that trains nothing: a job, a Dask cluster, a bag."""
-        return any(not work.over and not work.trains for work in self.works)
+        return any(not work.over and not work.trains for work in self.works.values())
 
     @property
     def claims(self) -> list[Claim]:
@@ -544,7 +538,7 @@ class ClusterState:
     @property
     def studying(self) -> bool:
         """Whether a study goes on: between two of its trials no run may be there."""
-        return any(not study.over for study in self.studies.values())
+        return any(not study.over for study in self.of(StudyState).values())
 
     def has_begun(self, run: Claim) -> bool:
         """Whether the run has its parameter servers, or had; whether what needs none has its workers, or had."""
@@ -579,7 +573,7 @@ class ClusterState:
 
     def ended_of(self, name: str) -> float:
         """When work ended, in seconds since 1970; 0 while it runs, and of unknown work."""
-        work = self.find(name)
+        work = self.works.get(name)
         return work.ended_at if work and work.over else 0.0
 
     def byte_price(self, vm: VmState) -> float:
@@ -591,7 +585,7 @@ class ClusterState:
 
     def runs_of(self, vm: VmState) -> list[RunState]:
         """The runs in which the VM trains now: one, or trials that share it."""
-        return [run for run in self.runs.values() if not run.over and vm.name in run.workers]
+        return [run for run in self.of(RunState).values() if not run.over and vm.name in run.workers]
 
 
 def _is_lost(vm: VmState) -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from ..kinds import KINDS
 
 _Spec = TypeVar("_Spec", covariant=True)
+_State = TypeVar("_State", bound="Work[object]")
 
 
 class Stopping(Protocol):
@@ -61,3 +66,58 @@ class Work(Generic[_Spec]):
     def ends_cluster(self) -> bool:
         """Whether its cluster was made for it alone, and ends now that it is over."""
         return False
+
+
+class Works(Mapping[str, Work[object]]):
+    """All work of a cluster by name, in the order of `kinds.KINDS`, then of its declaration. Immutable.
+
+    It keeps one dictionary for each kind. A fold changes one work at each event and copies the dictionary of its kind
+    alone: a study has thousands of runs.
+    """
+
+    __slots__ = ("_by_kind",)
+
+    def __init__(self, works: Iterable[Work[object]] = ()) -> None:
+        self._by_kind: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+        for work in works:
+            self._by_kind[work.kind][work.name] = work
+
+    def with_work(self, *works: Work[object]) -> Works:
+        """Return a copy with new or changed work. Other kinds share their dictionaries with the original."""
+        new = Works()
+        new._by_kind = dict(self._by_kind)
+        for kind in {work.kind for work in works}:
+            new._by_kind[kind] = dict(self._by_kind[kind])
+        for work in works:
+            new._by_kind[work.kind][work.name] = work
+        return new
+
+    def of(self, state: type[_State]) -> Mapping[str, _State]:
+        """Return the work of one kind, by the class of its state."""
+        return self._by_kind[state.kind]
+
+    def of_kind(self, kind: str) -> Mapping[str, Work[object]]:
+        """Return the work of one kind."""
+        return self._by_kind[kind]
+
+    def latest(self, state: type[_State]) -> _State | None:
+        """Return the work of one kind that was declared last; None where there is none."""
+        return next(reversed(self._by_kind[state.kind].values()), None)
+
+    def __getitem__(self, name: str) -> Work[object]:
+        for works in self._by_kind.values():
+            if name in works:
+                return works[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.chain.from_iterable(self._by_kind.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_kind.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in works for works in self._by_kind.values())
+
+    def __repr__(self) -> str:
+        return f"Works({[*self.values()]!r})"

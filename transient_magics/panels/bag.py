@@ -6,7 +6,7 @@ import time
 
 from ..client import Bag, text
 from ..client.handles.bag import Plot
-from ..journal import costs
+from ..journal import DeclaredBag, costs
 from .snapshot.bags import bag_view
 from .twin.bags import bag_html
 from .twin.markup import FONT
@@ -18,7 +18,7 @@ _WIDE = f"{FONT};max-width:1040px"
 def bag_text(bag: Bag) -> str:
     """A bag in a terminal."""
     state = bag.cluster.state
-    known = state.bags.get(bag.name)
+    known = state.of(DeclaredBag).get(bag.name)
     if known is None:
         return repr(bag)
     quality = text.quality_words(known)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..client import text
 from ..client.following.identity import Identity
 from ..errors import TransientError
-from ..journal import Bill, ClusterState, Event, bill
+from ..journal import Bill, ClusterState, DeclaredBag, Event, RunState, StudyState, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
 from .snapshot.bags import bags
@@ -159,7 +159,7 @@ class Display:
         self._feed.call(self._start)
 
     def _text(self, account: Bill, now: float) -> str:
-        if self._run and (run := self._state.runs.get(self._run)):
+        if self._run and (run := self._state.of(RunState).get(self._run)):
             ends = f", {self._forecast}" if self._forecast else ""
             spent = text.work_cost(account.work[run.name])
             said = f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{spent}{ends}"
@@ -212,7 +212,7 @@ class Display:
         run = shown_run(self._state, self._run)
         self._measured.follow(run)
         if not self._run:  # by itself a run is shown without lanes
-            others = (each for each in self._state.runs.values() if each.started_at and each is not run)
+            others = (each for each in self._state.of(RunState).values() if each.started_at and each is not run)
             self._beside.follow(list(others))
         self._outlook.follow(run)
 
@@ -297,10 +297,10 @@ class Display:
         if self._panel and (newest := self._beside.newest) != self._speeds_of:
             self._speeds_of, self._curves_at = newest, time.monotonic()
             self._panel.speeds = self._beside.speeds()
-        if self._panel and (self._panel.studies or self._state.studies):
+        if self._panel and (self._panel.studies or self._state.of(StudyState)):
             self._curves_at = time.monotonic()
             self._panel.studies = self._studies(time.time())
-        if self._panel and (self._panel.bags or self._state.bags):
+        if self._panel and (self._panel.bags or self._state.of(DeclaredBag)):
             self._curves_at = time.monotonic()
             self._panel.bags = self._bags(time.time())
 
@@ -339,8 +339,8 @@ class Display:
 
     def _turning_point(self, state: ClusterState) -> object:
         """What of a state has to be in the stored picture at once; where a page draws the panel that is less."""
-        runs = [(run.name, run.phase, bool(run.metrics)) for run in state.runs.values() if run.over]
-        ended = runs, [bag.name for bag in state.bags.values() if bag.over]
+        runs = [(run.name, run.phase, bool(run.metrics)) for run in state.of(RunState).values() if run.over]
+        ended = runs, [bag.name for bag in state.of(DeclaredBag).values() if bag.over]
         return (ended, state.over) if self._page_seen else (ended, state.phase, state.revocations)
 
     def _act(self, message: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from ..client import Job, text
+from ..journal import JobState
 from .show import current_shell, has_front_end, shown_in_this_cell
 from .twin.markup import COLOURS, FAINT, FONT, escape
 
@@ -17,7 +18,7 @@ class Drawn:
     """A job as it is at one moment."""
 
     def __init__(self, job: Job) -> None:
-        known = job.cluster.state.jobs.get(job.name)
+        known = job.cluster.state.of(JobState).get(job.name)
         self._name, self._cluster = job.name, job.cluster.name
         self._words = text.job_words(known) if known else "declared"
         self._failed = known is not None and known.phase == "failed"
@@ -51,7 +52,7 @@ def show_job(job: Job) -> None:
     from IPython.display import display
 
     handle = display(drawn, display_id=True)
-    known = job.cluster.state.jobs.get(job.name)
+    known = job.cluster.state.of(JobState).get(job.name)
     if handle is not None and not (known and known.over):
         threading.Thread(target=_follow, args=(job, handle), name=f"{job.name} in its cell", daemon=True).start()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..client import Cluster, Run, follower, text
 from ..client.following.identity import Identity
 from ..client.forecaster import ending
-from ..journal import ClusterState, bill
+from ..journal import ClusterState, RunState, bill
 from .display import Display, Feed, Followed, known, live_view
 from .snapshot.bags import bags
 from .snapshot.curves import curves
@@ -132,7 +132,7 @@ def bundle(handle: Cluster | Run) -> dict[str, Any]:
 def status(state: ClusterState, run: str | None = None) -> str:
     """The text of a cluster's panel, or of a run's."""
     now = time.time()
-    if run and (found := state.runs.get(run)):
+    if run and (found := state.of(RunState).get(run)):
         return f"{found.name} on {state.name}: {text.run_words(found, state)}"
     return text.status(state, bill(state, now), now)
 

@@ -32,7 +32,7 @@ def stalls_html(report: Report) -> str:
 def show_stalls(stalls: Stalls) -> None:
     """Show the measure in the cell that runs now, once per cell; where there is a front end, it follows until all is
     measured."""
-    shell, known = current_shell(), stalls.name in stalls.cluster.state.runs
+    shell, known = current_shell(), stalls.name in stalls.cluster.state.works
     if shown_in_this_cell(shell, stalls.cluster.identity, stalls.name):
         return
     said = str(stalls) if known else f"{stalls.name} is declared on {stalls.cluster.name}."

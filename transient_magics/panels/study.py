@@ -7,7 +7,7 @@ import time
 from ..client import Study, text
 from ..client.handles.study import Plot
 from ..client.results.trials import Configurations
-from ..journal import costs
+from ..journal import StudyState, costs
 from .snapshot.studies import study_view, whole_view
 from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
 from .twin.study import study_html, study_plot
@@ -18,7 +18,7 @@ _WIDE = f"{FONT};max-width:1040px"
 def study_text(study: Study) -> str:
     """A study in a terminal."""
     state = study.cluster.state
-    known = state.studies.get(study.name)
+    known = state.of(StudyState).get(study.name)
     if known is None:
         return repr(study)
     best = text.best_words(known)

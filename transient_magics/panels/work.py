@@ -32,7 +32,7 @@ def _show_on_cluster(work: Study | Bag | Dask) -> None:
     shell = current_shell()
     if not has_front_end(shell):
         print(_text(work))
-    elif work.name not in state.work or work.name in _on_panel(state):
+    elif work.name not in state.kind_by_name or work.name in _on_panel(state):
         show(work.cluster)
     else:
         shell.display_pub.publish(data={"text/plain": _text(work), "text/html": _picture(work)})

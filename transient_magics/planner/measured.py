@@ -19,7 +19,7 @@ from typing import Any
 
 from ..catalog import region
 from ..catalog.published import startup
-from ..journal import ClusterState, Event, VmState, events, known_states, metrics, replay
+from ..journal import ClusterState, Event, RunState, VmState, events, known_states, metrics, replay
 from ..protocol.machines import Share
 from ..protocol.measures.step_parts import step_parts
 from ..spec import CONTROLLER, Source
@@ -138,7 +138,7 @@ def record(
     """
     state = replay(history)
     counts = _whole(history) if whole else lambda vm, at: True
-    known = state.runs.get(run)
+    known = state.of(RunState).get(run)
     model = model or {}
     sizes = [row["samples"] / row["steps"] for row in rows if row.get("samples") and row.get("steps")]
     return Record(

@@ -1,3 +1,3 @@
-"""Instances made: one (`single`), many at once (`bulk`), or none, for want of quota, capacity or right (`refusals`)."""
+"""The creation of instances: one (`single`), or many by one request (`bulk`)."""
 
 from __future__ import annotations

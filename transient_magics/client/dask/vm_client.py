@@ -65,7 +65,7 @@ class Way:
     def __init__(self, cluster: Cluster, dask: DaskState) -> None:
         self.dask = dask
         self._cluster = cluster
-        command = [sys.executable, "-m", "transient_magics.controller.programs.forward", cluster.name, dask.name]
+        command = [sys.executable, "-m", "transient_magics.works.dask.forward", cluster.name, dask.name]
         with (cluster.directory / layout.CONTROLLER_LOG).open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True

@@ -127,7 +127,7 @@ def _taken(cluster: Cluster) -> dict[str, str]:
 
     Work that was just declared has a folder only. Work that another machine declared may be in the journal only.
     """
-    taken = cluster.state.work
+    taken = cluster.state.kind_by_name
     for kind in KINDS.values():
         with contextlib.suppress(FileNotFoundError):
             names = os.listdir(cluster.directory / kind.folder)

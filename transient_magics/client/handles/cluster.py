@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from ...errors import ClusterError, DeclarationError, TransientError, UnknownWorkError, unknown
-from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
+from ...journal import Bill, ClusterState, Event, RunState, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed, was_elsewhere
 from ...journal.store import restore
 from ...kinds import KINDS
@@ -238,7 +238,7 @@ class Cluster:
             commands.send(self.directory, command)
         else:
             target = resized(current, spec)
-            for run in self.state.runs.values():
+            for run in self.state.of(RunState).values():
                 if not run.over and run.spec.batching == "static":
                     refuse_unknown_speeds(target, run.spec.most_workers)
             commands.send(self.directory, Resize(spec=target.to_dict(), give_up=give_up))
@@ -322,7 +322,7 @@ class Cluster:
 
     def stalls(self, name: str | None = None) -> Stalls:
         """Return the measurement of stalls called `name` (default: the latest). Raises UnknownWorkError."""
-        measured = [run.name for run in self.state.runs.values() if run.spec.stalls]
+        measured = [run.name for run in self.state.of(RunState).values() if run.spec.stalls]
         chosen = name or next(reversed(measured), "")
         if chosen not in measured:
             raise _unknown(self.name, "measurement of stalls", name, measured)
@@ -337,10 +337,10 @@ class Cluster:
             The cluster has no work of this name.
         """
         state = self.state
-        kind = state.work.get(name) or next((kind for kind in KINDS if self._has(state, kind, name)), None)
+        kind = state.kind_by_name.get(name) or next((kind for kind in KINDS if self._has(state, kind, name)), None)
         if kind is None:
-            raise _unknown(self.name, "work", name, [*state.work])
-        if name in state.runs and state.runs[name].spec.stalls:
+            raise _unknown(self.name, "work", name, [*state.kind_by_name])
+        if name in state.of(RunState) and state.of(RunState)[name].spec.stalls:
             return Stalls(name, self)
         return _HANDLES[kind](name, self)
 

@@ -103,12 +103,12 @@ class Job(Handle[JobState, JobState]):
 
     def _has_kept_all(self) -> bool:
         """Whether the archive that was told of last is here."""
-        job = self.cluster.state.jobs.get(self.name)
+        job = self.cluster.state.of(JobState).get(self.name)
         return job is None or job.kept is None or path_of(self.directory, job.kept.number).exists()
 
     def _has_said_all(self) -> bool:
         """Whether the last lines of rank 0 are here, once it has ended."""
-        job = self.cluster.state.jobs.get(self.name)
+        job = self.cluster.state.of(JobState).get(self.name)
         exited = job.exits.get(job.vms[0]) if job and job.vms else None
         return exited is None or all_plain(self.output()).rstrip().endswith(all_plain(exited.tail).rstrip())
 

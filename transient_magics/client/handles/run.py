@@ -126,7 +126,7 @@ class Run(Handle[RunState, Result]):
         """
 
         def there(state: ClusterState) -> bool:
-            run = state.runs.get(self.name)
+            run = state.of(RunState).get(self.name)
             return state.over or (run is not None and (run.over or run.step >= step))
 
         state = self.cluster.follow(there, timeout)
@@ -134,7 +134,7 @@ class Run(Handle[RunState, Result]):
             raise TrainingError(
                 f"{self.name} has not reached step {step} after {timeout:.0f} s", where=self.cluster.name
             )
-        run = state.runs.get(self.name)
+        run = state.of(RunState).get(self.name)
         if run is None or run.phase == "failed" or run.step < step:
             reason = run.reason if run and run.reason else f"{self.name} ended before step {step}"
             raise TrainingError(reason.rstrip("."), where=self.cluster.name)
@@ -292,7 +292,7 @@ class Run(Handle[RunState, Result]):
             commands.send(self.cluster.directory, Evaluate(run=self.name))
 
             def done(state: ClusterState) -> bool:
-                run = state.runs.get(self.name)
+                run = state.of(RunState).get(self.name)
                 return run is None or run.over or (run.evaluations[-1:], run.unevaluated) != before
 
             taken = time.time() - (self.state.started_at or time.time())

@@ -99,7 +99,7 @@ class Stalls(Handle["RunState", "Report"]):
             while not over.is_set():
                 changed.wait()
                 changed.clear()
-                if self.name in self.cluster.state.runs:
+                if self.name in self.cluster.state.of(RunState):
                     yield self.report
         finally:
             end()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import markup
 from ...errors import ClusterError, TrainingError
-from ...journal import ClusterState, Cost, StudyState, TrialState, costs, now
+from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs, now
 from ...protocol import checks, layout
 from ...protocol.cluster_commands import Delete, ExtendStudy
 from ...protocol.run import Value
@@ -113,7 +113,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     @property
     def _spec(self) -> StudySpec | None:
         """Its declaration, also before the journal knows of it; None where that cannot be read."""
-        if known := self.cluster.state.studies.get(self.name):
+        if known := self.cluster.state.of(StudyState).get(self.name):
             return known.spec
         try:
             return StudySpec.from_dict(checks.parsed_object((self.directory / layout.STUDY).read_bytes()))
@@ -123,7 +123,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     @property
     def begun(self) -> list[tuple[ClusterState, StudyState]]:
         """The states of its clusters on which it has begun, and its own there."""
-        states = [(state := part.cluster.state, state.studies.get(self.name)) for part in self.parts]
+        states = [(state := part.cluster.state, state.of(StudyState).get(self.name)) for part in self.parts]
         return [(state, study) for state, study in states if study is not None]
 
     def trials(self) -> pandas.DataFrame:
@@ -146,7 +146,7 @@ class Study(Handle[StudyState, "Trial | None"]):
                 {
                     "trial": study.spec.first + trial.number, "state": trial.state, "value": trial.value,
                     **{columns[name]: value for name, value in trial.params.items()}, "runs": list(trial.runs),
-                    "steps": sum(state.runs[run].step for run in trial.runs if run in state.runs),
+                    "steps": sum(state.of(RunState)[run].step for run in trial.runs if run in state.of(RunState)),
                     "seconds": (trial.told_at or now()) - trial.asked_at,
                     "dollars": sum(by_name[run].total for run in trial.runs if run in by_name),
                     "best": trial is best, "reason": trial.reason,
@@ -177,7 +177,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     @property
     def best(self) -> Trial | None:
         """The best of the complete trials so far; None before the first."""
-        found = [(part, part.cluster.state.studies.get(self.name)) for part in self.parts]
+        found = [(part, part.cluster.state.of(StudyState).get(self.name)) for part in self.parts]
         best = best_of([study for _, study in found if study])
         return (
             next((part._trial(best) for part, study in found if study and study.best is best), None) if best else None
@@ -186,7 +186,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     def trial(self, number: int) -> Trial:
         """The trial of that number. Raises ClusterError where there is none yet."""
         for part in self.parts:
-            study = part.cluster.state.studies.get(self.name)
+            study = part.cluster.state.of(StudyState).get(self.name)
             if study and (found := study.trials.get(number - study.spec.first)):
                 return part._trial(found)
         raise ClusterError(f"{self.name} has no trial {number} yet", where=self.cluster.name)
@@ -213,7 +213,7 @@ class Study(Handle[StudyState, "Trial | None"]):
         for part in self.parts:
             left = None if deadline is None else max(0.01, deadline - time.monotonic())
             state = part._until_over(timeout, left)
-            study = state.studies.get(self.name)
+            study = state.of(StudyState).get(self.name)
             if study is None and not self.begun:
                 raise TrainingError(f"{part.cluster.name} was deleted before {self.name} began")
             if study and study.reason and self.best is None:
@@ -225,9 +225,9 @@ class Study(Handle[StudyState, "Trial | None"]):
     def _is_home(self) -> bool:
         """Whether what its runs on this cluster left is here."""
         state = self.cluster.state
-        study = state.studies.get(self.name)
+        study = state.of(StudyState).get(self.name)
         names = [name for trial in study.trials.values() for name in trial.runs] if study else []
-        return all(Run(name, self.cluster).is_home() for name in names if name in state.runs)
+        return all(Run(name, self.cluster).is_home() for name in names if name in state.of(RunState))
 
     def extend(self, trials: int) -> None:
         """Have so many trials more, also of a study that has ended. Raises ClusterError."""
@@ -246,7 +246,7 @@ class Study(Handle[StudyState, "Trial | None"]):
             state = part.cluster.state
             if len(parts) > 1 and part.is_over(state):
                 continue
-            if self.name not in state.studies and place > 0:
+            if self.name not in state.of(StudyState) and place > 0:
                 commands.send(part.cluster.directory, Delete(reason=f"{self.name} was stopped"))
             else:
                 super(Study, part).stop()

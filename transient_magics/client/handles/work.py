@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from ... import markup
-from ...journal import ClusterState, costs, now
+from ...journal import ClusterState, DeclaredBag, StudyState, costs, now
 from .. import text
 
 if TYPE_CHECKING:
@@ -129,9 +129,9 @@ class WorkList(Sequence["AnyHandle"]):
 
 def _names(state: ClusterState) -> list[str]:
     """Return the names of all work but for parts of other work, in the order of declaration."""
-    parts = {dask for bag in state.bags.values() for dask in bag.dasks}
-    parts |= {run for study in state.studies.values() for run in study.runs}
+    parts = {dask for bag in state.of(DeclaredBag).values() for dask in bag.dasks}
+    parts |= {run for study in state.of(StudyState).values() for run in study.runs}
     declared_at = {
-        name: state.of_kind(kind)[name].declared_at for name, kind in state.work.items() if name not in parts
+        name: state.of_kind(kind)[name].declared_at for name, kind in state.kind_by_name.items() if name not in parts
     }
     return sorted(declared_at, key=declared_at.__getitem__)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...errors import DeclarationError, PlanError
-from ...journal import Event, events, metrics
+from ...journal import Event, RunState, events, metrics
 from ...protocol import layout
 from ...spec import WORKER
 
@@ -34,7 +34,7 @@ def advice(run: Run, question: str) -> Advice:
     if not match or not float(match[1]):
         raise DeclarationError(f"Invalid question '{question}'", fix='For example: run.advice("reclaim 1").')
     wanted, state = float(match[1]), run.cluster.state
-    found = state.runs.get(run.name)
+    found = state.of(RunState).get(run.name)
     if found is None or found.phase != "running" or not found.steps_per_second:
         raise PlanError(f"{run.name} does not train at this moment, so that its speed is not known")
     hourly = [vm.hourly for name, vm in state.vms.items() if name in found.workers]

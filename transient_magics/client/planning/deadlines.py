@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...catalog import accelerator, has_gpu
 from ...clock import rate_of
 from ...errors import ClusterError, DeclarationError, StoreError, TransientError, UnreachableError
-from ...journal import ClusterState
+from ...journal import ClusterState, StudyState
 from ...journal.cost import total
 from ...spec import ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
 from ...spec.units import parse_deadline
@@ -176,7 +176,7 @@ def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float |
 
 
 def _studies(state: ClusterState) -> list[str]:
-    return [study.name for study in state.studies.values() if not study.over]
+    return [study.name for study in state.of(StudyState).values() if not study.over]
 
 
 def _rate(cluster: Cluster) -> float:

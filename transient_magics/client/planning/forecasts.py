@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...catalog import region
 from ...catalog.published import stand_ins
 from ...errors import ClusterError, PlanError, StoreError, TransientError, UnreachableError
-from ...journal import ClusterState, Cost, kept, metrics
+from ...journal import ClusterState, Cost, RunState, kept, metrics
 from ...protocol import layout
 from ...spec import WORKER, WorkerGroup
 from ..folders import KnownRun, known_runs
@@ -36,7 +36,7 @@ def forecast(run: Run, revocations: str | None = None) -> Forecast:
 
     cluster = run.cluster
     state, now = cluster.state, time.time()
-    found = state.runs.get(run.name)
+    found = state.of(RunState).get(run.name)
     if found is None:
         raise PlanError(f"{run.name} is not known to {cluster.name} yet")
     expected = revocations or weather_of(cluster)

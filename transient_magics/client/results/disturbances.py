@@ -17,7 +17,7 @@ def disturbances(state: ClusterState, run: RunState) -> list[str]:
     said = [
         f"{other.name} ran on this cluster meanwhile: what it takes of parameter servers and links is in network "
         "and contention"
-        for other in state.runs.values()
+        for other in state.of(RunState).values()
         if other.name != run.name and other.started_at and _overlap(other.started_at, other.ended_at, since, until)
     ]
     took = {name for each in run.measured for name in each.seconds}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
-from ...journal import ClusterState
+from ...journal import ClusterState, RunState
 from ...protocol import layout
 from ...protocol.cluster_commands import Profile
 from ...protocol.measures.step_parts import MOST_BYTES, Operation, Trace, unpacked
@@ -42,7 +42,7 @@ def profile(run: Run, file: Path, worker: str) -> Path:
     commands.send(run.cluster.directory, Profile(run=run.name, worker=worker))
 
     def told(state: ClusterState) -> bool:
-        now = state.runs.get(run.name)
+        now = state.of(RunState).get(run.name)
         return state.over or now is None or now.over or now.traced != before
 
     run.cluster.follow(told, _SECONDS)

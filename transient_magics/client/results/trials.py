@@ -89,7 +89,7 @@ def rows_of(state: ClusterState, study: StudyState, now: float, by_name: Mapping
 
 def runs_of(state: ClusterState, trial: TrialState) -> list[RunState]:
     """Those runs of a trial that have been declared."""
-    return [state.runs[name] for name in trial.runs if name in state.runs]
+    return [state.of(RunState)[name] for name in trial.runs if name in state.of(RunState)]
 
 
 def value_of(state: ClusterState, study: StudyState, trial: TrialState) -> float | None:

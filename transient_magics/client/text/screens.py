@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...journal import Bill, ClusterState, VmState
+from ...journal import Bill, ClusterState, DeclaredBag, VmState
 from ...protocol.checks import all_plain
 from ...spec import render_money as money
 from ...spec import render_table as table
@@ -84,7 +84,7 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     others += [(each.name, job_words(each)) for each in foreground.jobs(state)]
     others += [(each.name, dask_words(each)) for each in state.active_dasks if not each.spec.bag]
     lines += [f"{name}  {words}{work_cost(by_name[name])}" for name, words in others]
-    for bag in state.bags.values():
+    for bag in state.of(DeclaredBag).values():
         lines.append(f"{bag.name}  {bag_words(bag)}{work_cost(by_name[bag.name])}")
         if quality := quality_words(bag):
             lines.append(f"{' ' * len(bag.name)}  {tried_words(bag)}; {quality}")

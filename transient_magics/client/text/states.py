@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...catalog import worker_entry
 from ...errors import DeclarationError
-from ...journal import Bill, ClusterState, RunState, StudyState, VmState
+from ...journal import Bill, ClusterState, DaskState, JobState, RunState, StudyState, VmState
 from ...protocol.checks import plain
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
@@ -47,11 +47,11 @@ def replacements(state: ClusterState) -> dict[str, VmState]:
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `runs job-1`, `revoked, replaced by
     worker-4`."""
-    runs, going = state.runs_of(vm), [run for run in state.runs.values() if run.phase == "running"]
+    runs, going = state.runs_of(vm), [run for run in state.of(RunState).values() if run.phase == "running"]
     names = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} trials of {runs[0].spec.study}"
     training = f"training {names}" if runs and len(going) > 1 else "training" if runs else ""
-    job = state.jobs.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
-    dask = state.dasks.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
+    job = state.of(JobState).get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
+    dask = state.of(DaskState).get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
     if dask and dask.phase == "running":
         training = f"runs {dask.spec.bag or dask.name}"
     if job and vm.name in job.vms and vm.name not in job.exits and not job.over:
@@ -233,7 +233,7 @@ NOTHING_TO_DELETE = "There is no cluster to delete."
 
 def deleted_words(state: ClusterState, bill: Bill) -> str:
     """What is said when a cluster is gone: what it cost, and where its results are."""
-    kept = state.spec.bucket if state.spec and state.runs else None
+    kept = state.spec.bucket if state.spec and state.of(RunState) else None
     where = f" Its results are in gs://{kept}; run.fetch(folder) brings them." if kept else ""
     gone = f"{state.name} is deleted, no VM is left"
     if state.spec and state.spec.emulated:

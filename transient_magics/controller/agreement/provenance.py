@@ -11,20 +11,30 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TypeVar, cast
 
 from ...errors import JournalError, TransientError
-from ...journal import ClusterState, Event, events, fold, unknown_run
+from ...journal import (
+    ClusterState,
+    DaskState,
+    DeclaredBag,
+    Event,
+    JobState,
+    RunState,
+    StudyState,
+    events,
+    fold,
+    unknown_run,
+)
 from ...journal.bags.events import BagDeclared
-from ...journal.declared import declared_run, declared_study, is_brought, was_asked
+from ...journal.declared import declared_run, declared_study, is_brought
+from ...kinds import having
 from ...protocol import checks, layout
-from ...protocol.cluster_commands import ExtendStudy, Move
 from ...protocol.dask.spec import DaskSpec
 from ...protocol.events import FACT
-from ...protocol.literals import same
 from ...spec import ClusterSpec, price_kind
-from ...trials import point
 from ..decisions.restarting import asked
 
 log = logging.getLogger(__name__)
@@ -43,9 +53,8 @@ _USUAL = frozenset(
     }
 )
 """Intentions of a controller that does its work. This machine decides them again."""
-_HIGHEST_SLOT = 100_000
 _Kind = TypeVar("_Kind", bound=Event)
-_Rule = Callable[["_Sieve", _Kind], Event | None]
+_Rule = Callable[["Sieve", _Kind], Event | None]
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ def sift(directory: Path, history: Sequence[Event], agreed: ClusterSpec) -> Sift
     agreed
         The cluster as this machine knows it.
     """
-    sieve = _Sieve(directory, agreed)
+    sieve = Sieve(directory, agreed)
     settled = sifted_until(history)
     elsewhere = False
     for place, event in enumerate(history):
@@ -107,7 +116,7 @@ def sift(directory: Path, history: Sequence[Event], agreed: ClusterSpec) -> Sift
     return sieve.sifted
 
 
-class _Sieve:
+class Sieve:
     """The journal as far as it was sifted."""
 
     def __init__(self, directory: Path, agreed: ClusterSpec) -> None:
@@ -127,7 +136,7 @@ class _Sieve:
     def judge(self, event: Event) -> None:
         """Count what a VM wrote if it is a fact, or agrees with the files of this machine."""
         found: Event | None = event
-        if rule := _RULES.get(type(event)):
+        if rule := _rules().get(type(event)):
             try:
                 found = rule(self, event)
             except (
@@ -152,6 +161,15 @@ class _Sieve:
 _RULES: dict[type[Event], _Rule[Event]] = {}
 
 
+@cache
+def _rules() -> Mapping[type[Event], _Rule[Event]]:
+    """Return the rules of this module, and those of kinds: `RULES` of their modules `provenance`."""
+    found = dict(_RULES)
+    for part in having("provenance"):
+        found.update(part.RULES)
+    return found
+
+
 def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
     """Make the function below the judge of a kind: it returns the event that counts, or None."""
 
@@ -163,7 +181,7 @@ def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
 
 
 @_rule(events.VmRequested)
-def _(sieve: _Sieve, event: events.VmRequested) -> Event:
+def _(sieve: Sieve, event: events.VmRequested) -> Event:
     """A fact, but for its prices and its end: those of this machine hold."""
     event = replace(event, ends=min(event.ends, sieve.agreed.ends_at))
     line = sieve.agreed.known_price(price_kind(event.role, event.accelerator), event.zone)
@@ -174,15 +192,15 @@ def _(sieve: _Sieve, event: events.VmRequested) -> Event:
 
 
 @_rule(events.VmMachineAsked)
-def _(sieve: _Sieve, event: events.VmMachineAsked) -> Event | None:
+def _(sieve: Sieve, event: events.VmMachineAsked) -> Event | None:
     """A change to a machine that this machine would allow counts, at this machine's prices."""
     own = asked(sieve.state, event.vm, event.machine_type, event.at)
     return replace(own, seq=event.seq, time=event.time) if own else None
 
 
 @_rule(events.TrainDeclared)
-def _(sieve: _Sieve, event: events.TrainDeclared) -> Event | None:
-    if event.run in sieve.state.runs:
+def _(sieve: Sieve, event: events.TrainDeclared) -> Event | None:
+    if event.run in sieve.state.of(RunState):
         return None
     if is_brought(sieve.directory, event.run) and sieve.state.study_of(event.run):
         return None
@@ -190,35 +208,22 @@ def _(sieve: _Sieve, event: events.TrainDeclared) -> Event | None:
     return replace(event, spec=own.without_token())
 
 
-@_rule(events.TrainMoved)
-def _(sieve: _Sieve, event: events.TrainMoved) -> Event | None:
-    return event if was_asked(sieve.directory, Move(run=event.run, before=event.before)) else None
-
-
-@_rule(events.PreparationScaled)
-def _(sieve: _Sieve, event: events.PreparationScaled) -> Event | None:
-    run = sieve.state.runs.get(event.run)
-    most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
-    fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT
-    return event if fits else None
-
-
 @_rule(events.JobDeclared)
-def _(sieve: _Sieve, event: events.JobDeclared) -> Event | None:
+def _(sieve: Sieve, event: events.JobDeclared) -> Event | None:
     """Jobs that this machine has declared otherwise are ended by `Jobs.take_back`, so that they stay visible."""
-    return None if event.job in sieve.state.jobs else event
+    return None if event.job in sieve.state.of(JobState) else event
 
 
 @_rule(BagDeclared)
-def _(sieve: _Sieve, event: BagDeclared) -> Event | None:
+def _(sieve: Sieve, event: BagDeclared) -> Event | None:
     """As jobs."""
-    return None if event.bag in sieve.state.bags else event
+    return None if event.bag in sieve.state.of(DeclaredBag) else event
 
 
 @_rule(events.DaskDeclared)
-def _(sieve: _Sieve, event: events.DaskDeclared) -> Event | None:
+def _(sieve: Sieve, event: events.DaskDeclared) -> Event | None:
     """One without a declaration here has no keys here, and is ended by `Dasks.take_back`."""
-    if event.dask in sieve.state.dasks:
+    if event.dask in sieve.state.of(DaskState):
         return None
     path = sieve.directory / layout.DASKS / event.dask / layout.DASK
     try:
@@ -229,29 +234,7 @@ def _(sieve: _Sieve, event: events.DaskDeclared) -> Event | None:
 
 
 @_rule(events.StudyDeclared)
-def _(sieve: _Sieve, event: events.StudyDeclared) -> Event | None:
-    if event.study in sieve.state.studies:
+def _(sieve: Sieve, event: events.StudyDeclared) -> Event | None:
+    if event.study in sieve.state.of(StudyState):
         return None
     return replace(event, spec=declared_study(sieve.directory, event.study).to_dict())
-
-
-@_rule(events.StudyAsked)
-def _(sieve: _Sieve, event: events.StudyAsked) -> Event | None:
-    """A trial counts if it is the next one, within the space, and where the point follows from its number, that one."""
-    study = sieve.state.studies.get(event.study)
-    if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
-        return None
-    if event.runs != study.spec.run_names(event.trial) or not study.spec.tries(event.params):
-        return None
-    own = point(study.spec, event.trial)
-    if own is not None and not all(same(own[name], value) for name, value in event.params.items()):
-        return None
-    return event
-
-
-@_rule(events.StudyExtended)
-def _(sieve: _Sieve, event: events.StudyExtended) -> Event | None:
-    study = sieve.state.studies.get(event.study)
-    command = ExtendStudy(study=event.study, trials=event.trials, request=event.request)
-    again = study is None or (event.request and event.request in study.requests)
-    return event if not again and event.request and was_asked(sieve.directory, command) else None

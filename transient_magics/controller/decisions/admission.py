@@ -112,7 +112,7 @@ def _exchanges(run: RunState, state: ClusterState, workers: int) -> float:
         return measured
     if run.spec.pace_seconds:
         return workers / run.spec.pace_seconds
-    alike = [each for each in state.runs.values() if each.name != run.name and _what(each) == _what(run)]
+    alike = [each for each in state.of(RunState).values() if each.name != run.name and _what(each) == _what(run)]
     return next((found for each in reversed(alike) if (found := _measured(each, workers))), 0.0)
 
 

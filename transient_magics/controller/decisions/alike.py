@@ -1,8 +1,8 @@
 """Whether what the check of one run has found holds for another, as for the trials of a study: then it is not repeated.
 
-It holds for the same code and packages (runs/earlier_check.py) where the declarations differ in nothing that a graph's
-shape follows from. What is left to go wrong with such a run goes wrong at its start, and fails it with the same
-sentence.
+It holds for the same code and packages (`works/runs/checking.py`) where the declarations differ in nothing that a
+graph's shape follows from. What is left to go wrong with such a run goes wrong at its start, and fails it with the
+same sentence.
 """
 
 from __future__ import annotations

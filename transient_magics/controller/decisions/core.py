@@ -148,7 +148,7 @@ def decide(situation: Situation) -> list[Decision]:
     if state.spec is None or state.over:
         return []
     if state.phase == "deleting":
-        if any(KINDS[work.kind].saves for work in state.works if not work.over):
+        if any(KINDS[work.kind].saves for work in state.works.values() if not work.over):
             return list(_gone(situation))  # their last checkpoint comes home first
         # The VM on which the controller runs goes last: nobody would delete the others.
         others = [vm for vm in state.living if vm.name != state.seat]
@@ -301,7 +301,7 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
     if _is_busy(state):
         return ""
-    if last := next((work.name for work in state.works if work.ends_cluster), ""):
+    if last := next((work.name for work in state.works.values() if work.ends_cluster), ""):
         return f"{last} is over"
     run = state.run
     return f"{run.name} is over" if run and run.spec.when_done == "cluster" else ""
@@ -425,7 +425,7 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
 
 def _needs_no_server(state: ClusterState) -> bool:
     """Whether work goes on for which workers alone do."""
-    return any(work.leases and not KINDS[work.kind].needs_server for work in state.works if not work.over)
+    return any(work.leases and not KINDS[work.kind].needs_server for work in state.works.values() if not work.over)
 
 
 def _next_number(state: ClusterState, role: str) -> int:

@@ -84,7 +84,7 @@ def meant(state: ClusterState, wanted: ClusterSpec, now: float, dollars: float =
     if known.controller_vm:
         what = f"{known.name} has its controller on a VM of its own, and does not move"
         raise ClusterError(what, fix="Declare another cluster there, and resume its runs.")
-    if holding := [work.name for work in state.works if not work.over and not KINDS[work.kind].moves]:
+    if holding := [work.name for work in state.works.values() if not work.over and not KINDS[work.kind].moves]:
         raise ClusterError(f"{known.name} does not move while {holding[0]} has VMs of it", fix="Wait for its end.")
     if state.steered is not None or state.due:
         what = f"{known.name} does not move while a deadline decides which workers it has"

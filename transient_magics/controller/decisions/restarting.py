@@ -12,7 +12,7 @@ from typing import Literal
 from ...catalog import DISK_GB, disk_hourly, smaller_machine
 from ...cloud import STOPPED, Vm
 from ...errors import ClusterError, DeclarationError, unknown
-from ...journal import ClusterState, VmState, events
+from ...journal import ClusterState, RunState, VmState, events
 from ...protocol.machines import LEAST
 from ...spec import PARAMETER_SERVER, WORKER
 from ...spec.cluster import lines_of, places
@@ -103,7 +103,7 @@ def next_act(vm: VmState, seen: Vm | None, ends_at: float, now: float) -> Act:
 
 def _runs(state: ClusterState) -> set[str | None]:
     """Those that may have a place on a VM that is stopped; None stands for nobody."""
-    return {None, *state.runs}
+    return {None, *state.of(RunState)}
 
 
 def _price(state: ClusterState, vm: VmState, machine_type: str) -> tuple[float, float]:

@@ -64,7 +64,9 @@ def has_seat(study: StudyState, state: ClusterState, lasting: Sequence[Claim]) -
         return False
     mine = _vms(study, state)
     if any(
-        _asks(each) and _vms(each, state) < max(mine - 1, 1) for each in state.studies.values() if each is not study
+        _asks(each) and _vms(each, state) < max(mine - 1, 1)
+        for each in state.of(StudyState).values()
+        if each is not study
     ):
         return False
     own = Counter(seats.get(run.name, run.name) for run in lasting

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from ... import markup
 from ...spec import PREPARATION, WORKER, ClusterSpec, price_kind, render_money
 from ...spec.cluster import slot_of
-from ..state import ClusterState, VmState
+from ..bags.state import DeclaredBag
+from ..jobs import DaskState, JobState
+from ..state import ClusterState, RunState, VmState
+from ..studies import StudyState
 from .shares import Division, Lines, Meter, Workers, divided, stopped_at
 
 _NOTHING = 1e-9
@@ -65,7 +68,7 @@ def charged(state: ClusterState, name: str, now: float) -> float:
     It is the work's cost, and start-up and notices of VMs in its slots while it had these. A study that has its
     clusters for itself pays all that they cost.
     """
-    study, bag = state.studies.get(name), state.bags.get(name)
+    study, bag = state.of(StudyState).get(name), state.of(DeclaredBag).get(name)
     if study and study.spec.alone:
         return total(state, now)
     division = divided(state, now)
@@ -108,10 +111,10 @@ def _work(state: ClusterState, division: Division) -> dict[str, Cost]:
     ended = state.over
     found = {
         work.name: _cost(work.name, division.work.get(work.name, {}), over=ended or work.over)
-        for work in (*state.runs.values(), *state.jobs.values(), *state.dasks.values())
+        for work in (*state.of(RunState).values(), *state.of(JobState).values(), *state.of(DaskState).values())
     }
-    wholes = [(study.name, study.over, study.runs) for study in state.studies.values()]
-    wholes += [(bag.name, bag.over, bag.dasks) for bag in state.bags.values()]
+    wholes = [(study.name, study.over, study.runs) for study in state.of(StudyState).values()]
+    wholes += [(bag.name, bag.over, bag.dasks) for bag in state.of(DeclaredBag).values()]
     for name, over, members in wholes:
         lines = Lines(float)
         for member in members:
@@ -137,8 +140,8 @@ def _transfer_hourly(state: ClusterState, vm: VmState) -> float:
 
 def _lines(state: ClusterState, division: Division) -> dict[str, float]:
     """The lines of a cluster's bill: work, and the rest. Runs count in their study, Dask clusters in their bag."""
-    whole = {run: study.name for study in state.studies.values() for run in study.runs}
-    whole |= {dask: bag.name for bag in state.bags.values() for dask in bag.dasks}
+    whole = {run: study.name for study in state.of(StudyState).values() for run in study.runs}
+    whole |= {dask: bag.name for bag in state.of(DeclaredBag).values() for dask in bag.dasks}
     lines = Lines(float)
     for name, of in division.work.items():
         lines[whole.get(name, name)] += sum(of.values())

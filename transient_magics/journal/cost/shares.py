@@ -43,7 +43,7 @@ from ...protocol.job import NOTICE_SECONDS
 from ...spec import PREPARATION, WORKER
 from ...spec.cluster import slot_of
 from ..power import Stretch
-from ..state import ClusterState, VmState
+from ..state import ClusterState, RunState, VmState
 
 CORRECTIONS = "corrections"
 _WORKERS, _SHARED, _TRANSFER = "its workers", "its share of other VMs", "data transfer"
@@ -211,7 +211,7 @@ class _Holders:
 def _holders_of(state: ClusterState, vm: VmState, holders: Mapping[int, _Holders]) -> _Holders:
     if vm.role == WORKER:
         return holders.get(vm.slot) or _NO_HOLDERS
-    run = state.runs.get(state.preparers.get(vm.slot, ""))
+    run = state.of(RunState).get(state.preparers.get(vm.slot, ""))
     if run is None:
         return _NO_HOLDERS
     return _Holders([(run.name, -math.inf, state.clock.at(run.ended_at) if run.over else math.inf)])

@@ -21,7 +21,7 @@ def _(state: ClusterState, event: e.BagDeclared) -> ClusterState:
 
 @rules.of(e.BagBegan)
 def _(state: ClusterState, event: e.BagBegan) -> ClusterState:
-    bag = state.bags[event.bag]
+    bag = state.of(DeclaredBag)[event.bag]
     began_at = bag.began_at or event.at
     if event.dask in bag.dasks:
         return with_work(state, "bag", event.bag, phase="running", began_at=began_at)
@@ -43,5 +43,5 @@ def _(state: ClusterState, event: e.BagEnded) -> ClusterState:
 
 @rules.of(b.BagProposed, b.BagStarted, b.BagSaved, b.BagLost, b.BagResult, b.BagGaveUp, b.BagLearnt, b.BagStopped)
 def _(state: ClusterState, event: b.BagEvent) -> ClusterState:
-    bag = state.bags[event.bag]
+    bag = state.of(DeclaredBag)[event.bag]
     return with_work(state, "bag", event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time))

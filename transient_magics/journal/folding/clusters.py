@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...clock import Clock
 from ...spec import WORKER, ClusterSpec
 from .. import events as e
-from ..state import ClusterState
+from ..state import ClusterState, RunState
 from .rules import Rules, changed
 from .runs import with_run
 
@@ -87,7 +87,8 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
             tenures[run] = (*tenures.get(run, ()), (slot, begin, event.at))
     since = {slot: since.get(slot, event.at) for slot in workers}
     for name in {*workers.values()} - {*state.leases.values(), *state.tenures}:
-        if (run := state.runs.get(name)) and run.started_at:  # its parameter servers were there before its first worker
+        run = state.of(RunState).get(name)
+        if run and run.started_at:  # its parameter servers were there before its first worker
             state = with_run(state, name, started_at=event.at)
     ahead = {int(slot): run for slot, run in event.ahead.items()}
     return changed(

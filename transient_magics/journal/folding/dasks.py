@@ -20,7 +20,7 @@ def _(state: ClusterState, event: e.DaskDeclared) -> ClusterState:
 def _heard(
     state: ClusterState, event: e.DaskServing | e.DaskLeft | e.DaskCrashed | e.DaskGpuUnused | e.DaskClosed
 ) -> dict[str, int]:
-    dask = state.dasks[event.dask]
+    dask = state.of(DaskState)[event.dask]
     vm = event.vm if isinstance(event, e.DaskCrashed | e.DaskGpuUnused) else dask.vm
     return {**dask.heard, vm: event.time}
 
@@ -38,12 +38,13 @@ def _(state: ClusterState, event: e.DaskServing) -> ClusterState:
 
 @rules.of(e.DaskLeft)
 def _(state: ClusterState, event: e.DaskLeft) -> ClusterState:
-    return with_work(state, "dask", event.dask, left=state.dasks[event.dask].left + 1, heard=_heard(state, event))
+    left = state.of(DaskState)[event.dask].left + 1
+    return with_work(state, "dask", event.dask, left=left, heard=_heard(state, event))
 
 
 @rules.of(e.DaskCrashed)
 def _(state: ClusterState, event: e.DaskCrashed) -> ClusterState:
-    dask = state.dasks[event.dask]
+    dask = state.of(DaskState)[event.dask]
     told = {"crashes": dask.crashes + 1, "heard": _heard(state, event)}
     if event.vm == dask.vm:  # what a scheduler knew is nowhere else
         return with_work(state, "dask", event.dask, lost=f"its scheduler ended: {event.reason}", **told)
@@ -52,7 +53,7 @@ def _(state: ClusterState, event: e.DaskCrashed) -> ClusterState:
 
 @rules.of(e.DaskGpuUnused)
 def _(state: ClusterState, event: e.DaskGpuUnused) -> ClusterState:
-    unused = {vm: gpu for vm, gpu in state.dasks[event.dask].gpu_unused.items() if vm != event.vm}
+    unused = {vm: gpu for vm, gpu in state.of(DaskState)[event.dask].gpu_unused.items() if vm != event.vm}
     if event.seconds:
         unused[event.vm] = event.gpu
     return with_work(state, "dask", event.dask, gpu_unused=unused, heard=_heard(state, event))

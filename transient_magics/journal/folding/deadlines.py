@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .. import events as e
-from ..state import ClusterState
+from ..state import ClusterState, RunState
 from .rules import Rules
 from .runs import with_run
 
@@ -33,7 +33,7 @@ def _(state: ClusterState, event: e.DeadlineLate) -> ClusterState:
 
 
 def _known(state: ClusterState, name: str, **changes: object) -> ClusterState:
-    run = state.runs[name]
+    run = state.of(RunState)[name]
     if run.deadline is None:
         raise ValueError(f"{name} has no deadline")
     return with_run(state, name, deadline=replace(run.deadline, **changes))

@@ -19,7 +19,7 @@ def _(state: ClusterState, event: e.JobDeclared) -> ClusterState:
 
 @rules.of(e.JobBegan)
 def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
-    job = state.jobs[event.job]
+    job = state.of(JobState)[event.job]
     if event.attempt != job.attempt + 1 or job.vms:
         raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
     refuse_unknown_vms(state, event.vms)
@@ -40,7 +40,7 @@ def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
 
 @rules.of(e.JobStarted)
 def _(state: ClusterState, event: e.JobStarted) -> ClusterState:
-    job = state.jobs[event.job]
+    job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
     started = {**job.started, job.vms[event.rank]: event.at}
@@ -49,7 +49,7 @@ def _(state: ClusterState, event: e.JobStarted) -> ClusterState:
 
 @rules.of(e.JobKept)
 def _(state: ClusterState, event: e.JobKept) -> ClusterState:
-    job = state.jobs[event.job]
+    job = state.of(JobState)[event.job]
     if job.kept and event.number <= job.kept.number:
         raise ValueError(f"archive {event.number} is no newer than {job.kept.number}")
     packed = job.packed
@@ -65,7 +65,7 @@ def _(state: ClusterState, event: e.JobUnkept) -> ClusterState:
 
 @rules.of(e.JobGpuUnused)
 def _(state: ClusterState, event: e.JobGpuUnused) -> ClusterState:
-    job = state.jobs[event.job]
+    job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
     unused = {vm: gpu for vm, gpu in job.gpu_unused.items() if vm != job.vms[event.rank]}
@@ -76,7 +76,7 @@ def _(state: ClusterState, event: e.JobGpuUnused) -> ClusterState:
 
 @rules.of(e.JobExited)
 def _(state: ClusterState, event: e.JobExited) -> ClusterState:
-    job = state.jobs[event.job]
+    job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
     return with_work(state, "job", event.job, exits={**job.exits, job.vms[event.rank]: event})
@@ -84,7 +84,7 @@ def _(state: ClusterState, event: e.JobExited) -> ClusterState:
 
 @rules.of(e.JobInterrupted)
 def _(state: ClusterState, event: e.JobInterrupted) -> ClusterState:
-    job = state.jobs[event.job]
+    job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
     counted = {"failures": job.failures + 1} if event.failed else {"interruptions": job.interruptions + 1}
@@ -101,7 +101,7 @@ def _(state: ClusterState, event: e.JobStopping) -> ClusterState:
 
 @rules.of(e.JobEnded)
 def _(state: ClusterState, event: e.JobEnded) -> ClusterState:
-    job = state.jobs[event.job]
+    job = state.of(JobState)[event.job]
     return with_work(
         state,
         "job",

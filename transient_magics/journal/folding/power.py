@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from .. import events as e
 from ..power import MachineChange, Stretch
-from ..state import ClusterState
-from .rules import Rules, changed
+from ..state import ClusterState, RunState
+from .rules import Rules, put
 from .vms import between, with_vm
 
 rules = Rules()
@@ -46,11 +46,10 @@ def _(state: ClusterState, event: e.VmStopped) -> ClusterState:
 
 @rules.of(e.VmMachineChanged)
 def _(state: ClusterState, event: e.VmMachineChanged) -> ClusterState:
-    runs = {
-        name: replace(run, deadline=run.deadline.remade()) if run.deadline and not run.over else run
-        for name, run in state.runs.items()
-    }
-    return with_vm(changed(state, runs=runs), event.vm, machine_type=event.machine_type)
+    for run in state.of(RunState).values():
+        if run.deadline and not run.over:
+            state = put(state, replace(run, deadline=run.deadline.remade()))
+    return with_vm(state, event.vm, machine_type=event.machine_type)
 
 
 @rules.of(e.VmMachineRefused)

@@ -7,7 +7,6 @@ from dataclasses import fields
 from functools import cache
 from typing import TypeVar, cast
 
-from ...kinds import KINDS
 from ..events import Event
 from ..state import ClusterState, VmState
 from ..studies import TrialState
@@ -49,7 +48,7 @@ def declare(state: ClusterState, work: Work[object]) -> ClusterState:
     """Add new work. Raises ValueError where other work of the cluster has its name, or reserves it."""
     if why := state.taken(work.kind, work.name):
         raise ValueError(why)
-    return _put(state, work)
+    return put(state, work)
 
 
 def refuse_unknown_vms(state: ClusterState, vms: Iterable[str]) -> None:
@@ -62,8 +61,9 @@ def refuse_unknown_vms(state: ClusterState, vms: Iterable[str]) -> None:
 def with_work(state: ClusterState, kind: str, name: str, /, **changes: object) -> ClusterState:
     """Change work, unless it is over. Raises KeyError where it is unknown."""
     work = state.of_kind(kind)[name]
-    return state if work.over else _put(state, changed(work, **changes))
+    return state if work.over else put(state, changed(work, **changes))
 
 
-def _put(state: ClusterState, work: Work[object]) -> ClusterState:
-    return changed(state, **{KINDS[work.kind].folder: {**state.of_kind(work.kind), work.name: work}})
+def put(state: ClusterState, *works: Work[object]) -> ClusterState:
+    """Add or change work."""
+    return changed(state, works=state.works.with_work(*works))

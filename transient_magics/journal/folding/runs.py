@@ -14,7 +14,7 @@ from ...protocol.run import RunSpec
 from .. import events as e
 from ..deadlines import DeadlineState
 from ..state import ClusterState, RunState, WorkerState, unknown_run
-from .rules import Rules, changed, declare, with_work
+from .rules import Rules, changed, declare, put, with_work
 
 rules = Rules()
 SERIES = 720
@@ -31,7 +31,7 @@ WAITED = 12
 
 @rules.of(e.WorkerJoined)
 def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
-    run, vm = state.runs.get(event.run), state.vms.get(event.worker)
+    run, vm = state.of(RunState).get(event.run), state.vms.get(event.worker)
     if vm and vm.boots_as in state.unfit:
         state = changed(state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as})
     worker = WorkerState(event.worker, event.number, event.at)
@@ -46,7 +46,7 @@ def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
 
 @rules.of(e.WorkerLeft)
 def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
-    run = state.runs.get(event.run)
+    run = state.of(RunState).get(event.run)
     workers = dict(run.workers) if run else {}
     if (worker := workers.get(event.worker)) and worker.number == event.number:
         del workers[event.worker]
@@ -84,7 +84,7 @@ def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
 
 @rules.of(e.TrainStarted)
 def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
-    run = state.runs.get(event.run)
+    run = state.of(RunState).get(event.run)
     started = (run.started_at if run else 0.0) or event.at
     parameters = event.parameters or (run.parameters if run else 0)
     made = bool(run and run.made and event.step >= run.step)  # else its last steps went with a parameter server's VM
@@ -97,7 +97,7 @@ def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
 
 @rules.of(e.TrainProgress)
 def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
-    run = state.runs.get(event.run)
+    run = state.of(RunState).get(event.run)
     point = (event.at, event.step, event.loss, event.steps_per_second)
     series = _longer(run.series if run else (), point, SERIES)
     machines = _machines(state, run)
@@ -115,7 +115,7 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
 def _(state: ClusterState, event: e.PreparationScaled) -> ClusterState:
     if others := [slot for slot in event.slots if state.preparers.get(slot, event.run) != event.run]:
         raise ValueError(f"slot {others[0]} is another run's")
-    known = state.runs[event.run].preparation
+    known = state.of(RunState)[event.run].preparation
     more = len(event.slots) > len(known.slots)
     new = replace(
         known, slots=event.slots, since=event.at, gave_back=known.gave_back or len(event.slots) < len(known.slots),
@@ -132,7 +132,7 @@ def _(state: ClusterState, event: e.TrainData) -> ClusterState:
 
 @rules.of(e.TrainCheckpoint)
 def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
-    run = state.runs.get(event.run)
+    run = state.of(RunState).get(event.run)
     checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
     known = {"checkpoint_step": event.step, "checkpoint": event.path, "checkpoints": checkpoints, "unsaved": None}
     deadline = _timed(run, lambda known: known.saved(event.step, event.seconds))
@@ -152,7 +152,7 @@ def _(state: ClusterState, event: e.TrainShipped) -> ClusterState:
 
 @rules.of(e.TrainEvaluated)
 def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
-    run = state.runs.get(event.run)
+    run = state.of(RunState).get(event.run)
     if run is None:
         return state
     # A run may be evaluated again after it is over.
@@ -160,7 +160,7 @@ def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
     evaluations = _longer(run.evaluations, (event.at, event.step, metrics), MARKS)
     of = event.examples, event.complete, event.of, event.endless
     run = changed(run, metrics=metrics, evaluated=of, evaluations=evaluations, unevaluated=None)
-    return changed(state, runs={**state.runs, event.run: run})
+    return put(state, run)
 
 
 @rules.of(e.TrainOrder)
@@ -170,7 +170,7 @@ def _(state: ClusterState, event: e.TrainOrder) -> ClusterState:
 
 @rules.of(e.TrainBest)
 def _(state: ClusterState, event: e.TrainBest) -> ClusterState:
-    run = state.runs.get(event.run)
+    run = state.of(RunState).get(event.run)
     known = run.best if run else None
     if known and not event.shipped and (known.step, known.value) == (event.step, event.value):
         event = replace(event, shipped=known.shipped)
@@ -199,7 +199,7 @@ def _(state: ClusterState, event: e.TrainRecovered) -> ClusterState:
 
 @rules.of(e.TrainMeasured)
 def _(state: ClusterState, event: e.TrainMeasured) -> ClusterState:
-    run = state.runs.get(event.run)
+    run = state.of(RunState).get(event.run)
     measured = (*(run.measured if run else ()), event)[-MOST_MEASURED:]
     return with_run(state, event.run, measured=measured, step=len(measured))
 
@@ -211,7 +211,7 @@ def _(state: ClusterState, event: e.TrainMade) -> ClusterState:
 
 @rules.of(e.TrainFinished)
 def _(state: ClusterState, event: e.TrainFinished) -> ClusterState:
-    run = state.runs.get(event.run)
+    run = state.of(RunState).get(event.run)
     return with_run(
         state,
         event.run,
@@ -244,7 +244,7 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
 
 def with_run(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
     """Change a run, unless it is over or unknown."""
-    return with_work(state, "run", name, **changes) if name in state.runs else state
+    return with_work(state, "run", name, **changes) if name in state.of(RunState) else state
 
 
 def _timed(run: RunState | None, change: Callable[[DeadlineState], DeadlineState]) -> DeadlineState | None:

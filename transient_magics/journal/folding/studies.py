@@ -6,7 +6,7 @@ from ...protocol.study import StudySpec
 from .. import events as e
 from ..state import ClusterState
 from ..studies import StudyState, TrialState
-from .rules import Rules, changed, declare
+from .rules import Rules, changed, declare, put
 
 rules = Rules()
 
@@ -19,7 +19,7 @@ def _(state: ClusterState, event: e.StudyDeclared) -> ClusterState:
 
 @rules.of(e.StudyAsked)
 def _(state: ClusterState, event: e.StudyAsked) -> ClusterState:
-    study = state.studies[event.study]
+    study = state.of(StudyState)[event.study]
     if event.trial != len(study.trials):
         raise ValueError(f"trial {event.trial} does not follow on {len(study.trials) - 1}")
     trial = TrialState(event.trial, dict(event.params), event.runs, asked_at=event.at)
@@ -28,7 +28,7 @@ def _(state: ClusterState, event: e.StudyAsked) -> ClusterState:
 
 @rules.of(e.StudyTold)
 def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
-    trials = state.studies[event.study].trials
+    trials = state.of(StudyState)[event.study].trials
     if trials[event.trial].told:
         raise ValueError(f"trial {event.trial} was told before")
     told = changed(trials[event.trial], state=event.state, value=event.value, reason=event.reason, told_at=event.at)
@@ -37,7 +37,7 @@ def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
 
 @rules.of(e.StudyExtended)
 def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
-    study = state.studies[event.study]
+    study = state.of(StudyState)[event.study]
     wanted = study.spec.bounded(study.wanted + event.trials)
     requests = study.requests | {event.request}
     return _with_study(state, event, wanted=wanted, requests=requests, stop=None, stopping_at=0.0, reason="")
@@ -52,11 +52,11 @@ def _with_study(
     state: ClusterState, event: e.StudyAsked | e.StudyTold | e.StudyExtended | e.StudyEnded, /, **changes: object
 ) -> ClusterState:
     """Change a study, also one that is over: it can be extended."""
-    study = changed(state.studies[event.study], **changes)
+    study = changed(state.of(StudyState)[event.study], **changes)
     if study.stopping and not study.running:
         told = sum(trial.told for trial in study.trials.values())
         phase = "finished" if told >= study.wanted else "stopped"
         study = changed(study, phase=phase, ended_at=study.ended_at or event.at)
     else:
         study = changed(study, phase="running" if study.trials else "declared", ended_at=0.0)
-    return changed(state, studies={**state.studies, event.study: study})
+    return put(state, study)

@@ -30,7 +30,7 @@ def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:
 
 def _has_company(state: ClusterState, run: RunState, end: float) -> bool:
     """Whether another run trained at the same time."""
-    others = (each for each in state.runs.values() if each.name != run.name and each.started_at)
+    others = (each for each in state.of(RunState).values() if each.name != run.name and each.started_at)
     return any(each.started_at < end and run.started_at < (each.ended_at or end) for each in others)
 
 

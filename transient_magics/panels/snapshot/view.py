@@ -10,7 +10,7 @@ import time
 
 from ...client import foreground, text
 from ...client.results.trials import revocations
-from ...journal import Bill, ClusterState, Event, RunState, events
+from ...journal import Bill, ClusterState, Event, RunState, StudyState, events
 from ...journal import Cost as Spent
 from ...protocol.bag.events import BagLost
 from ...spec import render_duration
@@ -59,7 +59,7 @@ _SAID_BY_STUDY = (
 
 def shown_run(state: ClusterState, run: str | None) -> RunState | None:
     """The run that a panel shows: the one named, else that which stands for the cluster (`client.foreground`)."""
-    return state.runs.get(run) if run else foreground.run(state)
+    return state.of(RunState).get(run) if run else foreground.run(state)
 
 
 def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = "") -> View:
@@ -100,7 +100,7 @@ def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
     moment = time.strftime("%d %b %Y, %H:%M:%S %Z", time.localtime(now)).lstrip("0").strip()
     if state.over or (run and run.over):
         return f"As of {moment}."
-    studied = state.active_run and not run and state.active_run.spec.study in state.studies
+    studied = state.active_run and not run and state.active_run.spec.study in state.of(StudyState)
     went_on = "study" if studied else "run" if run or state.active_run else "cluster"
     return f"As of {moment}; the {went_on} went on."
 
@@ -227,7 +227,10 @@ def _facts(state: ClusterState, run: RunState, cost: Spent, now: float) -> list[
 
 
 def _events(state: ClusterState, run: str | None) -> list[Said]:
-    of_study = set() if run else {each.name for each in state.runs.values() if each.spec.study in state.studies}
+    of_study: set[str] = set()
+    if run is None:
+        studies = state.of(StudyState)
+        of_study = {known.name for known in state.of(RunState).values() if known.spec.study in studies}
     chosen = [
         event for event in state.recent
         if event.kind not in text.QUIET and _concerns(event, state, run)

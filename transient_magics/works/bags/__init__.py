@@ -1,2 +1,4 @@
-"""Bags of jobs: when each begins, and why it ends (`decisions`, pure); what is done about it, and what comes home
-(`conduct`). What a bag computes where, its driver decides on a VM (`bags.driver`)."""
+"""Bags of jobs: when each begins, and why it ends (`decisions`, pure); how that is carried out (`conduct`).
+
+What a bag computes where, its driver decides on a VM (`driver`, `bags.core`).
+"""

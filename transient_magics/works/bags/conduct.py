@@ -26,7 +26,7 @@ from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
 from ...errors import ClusterError, ForeignError, RoomError, install_extra
 from ...files import write_atomically
-from ...journal import now, read
+from ...journal import DaskState, now, read
 from ...journal.bags import events
 from ...journal.bags.fold import fold
 from ...journal.bags.state import DeclaredBag
@@ -86,14 +86,14 @@ class Bags(Works[BagSpec]):
 
     async def stop(self, name: str, reason: str = "") -> None:
         """Begin no further job of a bag. Does nothing if it ends already."""
-        bag = self.state.bags[name]
+        bag = self.state.of(DeclaredBag)[name]
         if not bag.over and not bag.stop:
             self.recorder.record(events.BagEnding(bag=name, reason=reason or "it was stopped"))
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [bag.name for bag in self.state.active_bags]:
-            bag = self.state.bags[name]
+            bag = self.state.of(DeclaredBag)[name]
             if not bag.stop and not self.has_packages(name, bag.spec, tick.tasks):
                 continue
             cost = charged(self.state, name, tick.at) if bag.spec.max_cost is not None else 0.0
@@ -109,11 +109,11 @@ class Bags(Works[BagSpec]):
                     self.note(name, "")
                 case None:
                     pass
-            self._follow(tick.tasks, self.state.bags[name])
+            self._follow(tick.tasks, self.state.of(DeclaredBag)[name])
 
     def _arriving(self, bag: DeclaredBag) -> bool:
         """Whether its last driver has ended, and what it told before may still come from its VM."""
-        dask = self.state.dasks.get(bag.dasks[-1]) if bag.dasks else None
+        dask = self.state.of(DaskState).get(bag.dasks[-1]) if bag.dasks else None
         vm = self.state.vms.get(dask.vm) if dask and dask.over else None
         if dask is None or vm is None or not vm.living or self.state.phase == "deleting":
             return False
@@ -151,7 +151,7 @@ class Bags(Works[BagSpec]):
 
     def _follow(self, tasks: Tasks, bag: DeclaredBag) -> None:
         key = f"bag {bag.name}"
-        dask = self.state.dasks.get(bag.dasks[-1]) if bag.dasks else None
+        dask = self.state.of(DaskState).get(bag.dasks[-1]) if bag.dasks else None
         if bag.over or dask is None or not dask.vm:
             tasks.cancel(key)
         else:
@@ -161,13 +161,13 @@ class Bags(Works[BagSpec]):
 
     def take(self, bag: str, event: b.BagEvent) -> bool:
         """Have it in the journal, unless that has it, from a controller before. False where it makes no sense."""
-        known = self.state.bags[bag]
+        known = self.state.of(DeclaredBag)[bag]
         return known.over or event.time <= known.heard or self.recorder.record(event)
 
     def counts(self, bag: str, event: b.BagResult) -> bool:
         """Whether it is, or would be, the result of its job: of others no arrays are brought."""
         try:
-            job = fold(self.state.bags[bag].state, event).jobs.get(event.job)
+            job = fold(self.state.of(DeclaredBag)[bag].state, event).jobs.get(event.job)
         except ValueError:
             return False
         return job is not None and job.result is not None and job.result.arrays == event.arrays

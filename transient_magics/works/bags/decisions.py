@@ -62,7 +62,7 @@ def decide(
     before its end still comes."""
     if bag.over:
         return None
-    dask = state.dasks.get(bag.dasks[-1]) if bag.dasks else None
+    dask = state.of(DaskState).get(bag.dasks[-1]) if bag.dasks else None
     working = None if dask is None or dask.over else dask
     if told := bag.state.stopped:
         if working:  # the scheduler ends by itself; where it does not, it is told to

@@ -27,7 +27,7 @@ def empty(state: ClusterState) -> Collection[int]:
     """Workers' places whose last VM was given up and that need none now: but for as many as jobs wait for one, or all,
     once something else is to be done on the cluster."""
     found = set[int]()
-    for bag in state.bags.values():
+    for bag in state.of(DeclaredBag).values():
         if bag.over and not state.idle_since:
             continue
         last = {vm.slot: vm for vm in state.vms.values() if vm.role == WORKER}

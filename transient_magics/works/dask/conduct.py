@@ -1,7 +1,7 @@
 """The Dask clusters of a cluster: what `decisions` decides is written down and done, for each VM its part.
 
 A VM's part is brought there with a certificate of its own, given to its agent, and followed: what the VM tells goes
-into the journal. Tasks and results never come here: the kernel talks with the scheduler itself (`programs/forward.py`).
+into the journal. Tasks and results never come here: the kernel talks with the scheduler itself (`dask/forward.py`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Dasks(Works[DaskSpec]):
 
     def end(self, name: str, reason: str, *, failed: bool = False) -> None:
         """Record that it ends. Does nothing where it ends already, or was never declared."""
-        dask = self.state.dasks.get(name)
+        dask = self.state.of(DaskState).get(name)
         if dask and not dask.over and not dask.stop:
             self.recorder.record(events.DaskStopping(dask=name, reason=reason, failed=failed))
 
@@ -80,9 +80,11 @@ class Dasks(Works[DaskSpec]):
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [dask.name for dask in self.state.active_dasks]:
-            for decision in decide(self.state.dasks[name], self.state, self._left.get(name, frozenset()), tick.at):
+            for decision in decide(
+                self.state.of(DaskState)[name], self.state, self._left.get(name, frozenset()), tick.at
+            ):
                 self._carry_out(name, decision)
-            self._follow(tick.tasks, self.state.dasks[name])
+            self._follow(tick.tasks, self.state.of(DaskState)[name])
 
     def _carry_out(self, name: str, decision: Decision) -> None:
         match decision:
@@ -145,7 +147,7 @@ class Dasks(Works[DaskSpec]):
         if vm.name == dask.vm:
             task = DaskTask("scheduler", vm.name, vm.address, code=code)
         else:
-            known = self.state.dasks[dask.name]
+            known = self.state.of(DaskState)[dask.name]
             assert known.serving
             scheduler = f"{self.state.vms[dask.vm].address}:{known.serving.port}"
             task = DaskTask("worker", vm.name, vm.address, scheduler, vm.running_at, code)
@@ -153,7 +155,7 @@ class Dasks(Works[DaskSpec]):
 
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
         """Whether the journal has what the VM tells, from a controller before."""
-        return event.time <= self.state.dasks[dask].heard.get(vm, 0)
+        return event.time <= self.state.of(DaskState)[dask].heard.get(vm, 0)
 
 
 class _Part(OnVm):

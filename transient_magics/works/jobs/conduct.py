@@ -1,7 +1,7 @@
 """The jobs of a cluster: what `decisions` decides is written down and done, for each VM a part of an attempt at a time.
 
 A VM's part is given to its agent and then followed: what the VM tells goes into the journal, what the command says into
-files of the job's folder here, and each archive of the folder that is kept comes here (`archives`). Everything can be
+files of the job's folder here, and each archive of the folder that is kept comes here (`artifacts`). Everything can be
 done again from the journal and the files by another controller.
 """
 
@@ -65,19 +65,19 @@ class Jobs(Works[JobSpec]):
 
     async def stop(self, name: str, reason: str = "") -> None:
         """End a job, its folder shipped once more."""
-        job = self.state.jobs[name]
+        job = self.state.of(JobState)[name]
         if not job.over and not job.stop:
             self.recorder.record(events.JobStopping(job=name, reason=reason or STOPPED_BY_USER))
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [job.name for job in self.state.active_jobs]:
-            job = self.state.jobs[name]
+            job = self.state.of(JobState)[name]
             if not job.stop and not self.has_packages(name, job.spec, tick.tasks):
                 continue
             for decision in decide(job, self.state, tick.at):
-                self._carry_out(self.state.jobs[name], decision, tick.tasks)
-            self._follow(tick.tasks, self.state.jobs[name])
+                self._carry_out(self.state.of(JobState)[name], decision, tick.tasks)
+            self._follow(tick.tasks, self.state.of(JobState)[name])
 
     def _carry_out(self, job: JobState, decision: Decision, tasks: Tasks) -> None:
         name = job.name
@@ -161,7 +161,7 @@ class _Part(OnVm):
             try:
                 await self.retried(self._follow_events)
             except ForeignError:  # no line of its end would be read
-                await self._jobs.end(self._jobs.state.jobs[self.name], self.vm)
+                await self._jobs.end(self._jobs.state.of(JobState)[self.name], self.vm)
                 why = "its VM has told more of it than is taken from one"
                 exited = events.JobExited(job=self.name, attempt=self._attempt, rank=self._rank, code=None, reason=why)
                 self._jobs.recorder.record(exited)
@@ -207,7 +207,7 @@ class _Part(OnVm):
 
     async def _take_event(self, event: Event) -> bool:
         """Take what its VM reports; return whether that is its end."""
-        job = self._jobs.state.jobs[self.name]
+        job = self._jobs.state.of(JobState)[self.name]
         record = self._jobs.recorder.record
         match event:
             case events.JobStarted() if self.vm not in job.started:
@@ -246,7 +246,7 @@ class _Part(OnVm):
     async def _keep(self, told: events.JobPacked, arrived: Path) -> None:
         """Keep the archive that arrived, with what other ranks packed in the attempt."""
         async with self._jobs.keeping(self.name):
-            job = self._jobs.state.jobs[self.name]
+            job = self._jobs.state.of(JobState)[self.name]
             alone = not any(job.packed[rank] for rank in job.packed if rank)
             kept = await artifacts.combine(self._folder, arrived, told, job.kept, self._rank, alone)
             self._jobs.recorder.record(kept)

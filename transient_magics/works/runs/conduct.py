@@ -214,13 +214,15 @@ class Runs(Works[RunSpec]):
         return [run_folder(self.directory, run.name) / layout.METRICS for run in training]
 
     def _training_now(self) -> list[tuple[str, Training]]:
-        return [(name, each) for name, each in self._trainings.items() if self.state.runs[name].phase == "running"]
+        return [
+            (name, each) for name, each in self._trainings.items() if self.state.of(RunState)[name].phase == "running"
+        ]
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
         """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
         if line.role == INPUT:
             for name, each in self._trainings.items():
-                own = layout.shared_input(self.state.runs[name].spec.study) == line.run
+                own = layout.shared_input(self.state.of(RunState)[name].spec.study) == line.run
                 if own and self.state.has(name, vm):
                     each.fail(f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}")
         if line.role == WORKER and line.time / 1e9 < self._has_since(line.run, vm):
@@ -258,23 +260,23 @@ class Runs(Works[RunSpec]):
         except TimeoutError:
             raise still_looking(self.directory.name) from None
         if training := self._trainings.get(name):
-            self.tasks.do(f"stop {name}", lambda: training.stop(lambda: self.state.runs[name]))
+            self.tasks.do(f"stop {name}", lambda: training.stop(lambda: self.state.of(RunState)[name]))
         elif not run.over:
             self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
     def stop_trial(self, name: str, save: bool = True) -> None:
         """End the run of a trial that was pruned, or whose study has ended; with a last checkpoint or without."""
-        run = self.state.runs[name]
+        run = self.state.of(RunState)[name]
         training = self._trainings.get(name)
         if training and not training.ending:
-            self.tasks.do(f"stop {name}", partial(training.stop, lambda: self.state.runs[name], save=save))
+            self.tasks.do(f"stop {name}", partial(training.stop, lambda: self.state.of(RunState)[name], save=save))
         elif not training and not self.state.has_begun(run):
             self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
     async def end_all(self) -> None:
         """Stop what still trains, the last checkpoint of each brought home if it can be had."""
         async with asyncio.TaskGroup() as group:
-            for run in self.state.runs.values():
+            for run in self.state.of(RunState).values():
                 group.create_task(self._end(run))
 
     def move(self, name: str, before: str) -> None:
@@ -292,7 +294,7 @@ class Runs(Works[RunSpec]):
     async def ask_chief(self, command: agent_commands.Save | agent_commands.Evaluate) -> None:
         """Have a run saved or evaluated now. Raises ClusterError or RemoteError."""
         name = command.run
-        run, training = self.state.runs.get(name), self._trainings.get(name)
+        run, training = self.state.of(RunState).get(name), self._trainings.get(name)
         if run is None or training is None or run.phase != "running":
             raise ClusterError(f"{name} does not train now")
         await training.ask_chief(command)
@@ -319,13 +321,13 @@ class Runs(Works[RunSpec]):
 
     def _known(self, name: str) -> RunState:
         self.state.refuse_unknown("run", name)
-        return self.state.runs[name]
+        return self.state.of(RunState)[name]
 
     async def _end(self, run: RunState) -> None:
         if training := self._trainings.get(run.name):
-            await training.stop(lambda: self.state.runs[run.name])
+            await training.stop(lambda: self.state.of(RunState)[run.name])
             await self.tasks.finished(f"run {run.name}", _LAST_SECONDS)
-        run = self.state.runs[run.name]
+        run = self.state.of(RunState)[run.name]
         if not run.over:
             self.recorder.record(
                 events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
@@ -340,7 +342,7 @@ class Runs(Works[RunSpec]):
         held = leases(state, slots, server, at)
         if held != Leases(state.ports, state.leases, state.held, state.ahead):
             if set(held.ports) - set(state.ports):
-                self.recorder.forget([each.name for each in state.runs.values() if each.over])
+                self.recorder.forget([each.name for each in state.of(RunState).values() if each.over])
             workers = {str(slot): run for slot, run in sorted(held.workers.items())}
             ahead = {str(slot): run for slot, run in held.ahead.items()}
             told = events.ClusterLeased(ports=held.ports, workers=workers, held=held.held, ahead=ahead)
@@ -374,7 +376,7 @@ class Runs(Works[RunSpec]):
             run, folder, self.recorder.record, fleet.link, changed,
             store=run_store(self.recorder.spec, run.name), storage=lambda: fleet.storage,
             mint=fleet.bounded_token, note=partial(self.recorder.note, run=run.name), own=own,
-            checked=lambda: [each for each in self.state.runs.values() if each.checked and each.spec.check],
+            checked=lambda: [each for each in self.state.of(RunState).values() if each.checked and each.spec.check],
         )  # fmt: skip
         self._trainings[run.name] = training
 

@@ -66,7 +66,7 @@ class Deadlines:
 
     def agree(self, name: str, proposal: int) -> None:
         """Do what was proposed. Raises ClusterError where that is not proposed any more."""
-        run = self._state.runs.get(name)
+        run = self._state.of(RunState).get(name)
         proposed = run.deadline.proposed if run and run.deadline and not run.over else None
         if proposed is None or proposed.seq != proposal or now() > proposed.until:
             raise ClusterError(f"What was proposed for {name} is not proposed any more", fix="Look at its panel.")

@@ -32,9 +32,8 @@ from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.image import has_gpu
 from .artifacts import MOST_METRICS, Results, thin_metrics
 from .bucket_token import Mint, TokenKeeper, only_own, tokens
-from .checking import counts, reason_against
+from .checking import counts, found_alike, reason_against
 from .chief_line import ChiefLine
-from .earlier_check import found_alike
 from .sending import files_of, send_newest, send_rest
 from .shipments import CHECKPOINTS, INTO_BUCKET_SECONDS, SHIP_SECONDS, Shipments
 

@@ -102,13 +102,13 @@ class Studies(Works[StudySpec]):
 
     async def stop(self, name: str, reason: str = "") -> None:
         """End a study where it stands. Does nothing if it has ended."""
-        if not self.state.studies[name].stopping:
+        if not self.state.of(StudyState)[name].stopping:
             self.recorder.record(events.StudyEnded(study=name, reason=reason or STOPPED_BY_USER))
 
     def extend(self, name: str, trials: int, request: str = "") -> None:
         """Have so many trials more, once for each `request`. Raises ClusterError where there can be none."""
         self.state.refuse_unknown("study", name)
-        study = self.state.studies[name]
+        study = self.state.of(StudyState)[name]
         if request and request in study.requests:
             return
         if study.spec.sampler == "none":
@@ -123,7 +123,7 @@ class Studies(Works[StudySpec]):
         """Record and start what is due: trials that are asked for, told or stopped."""
         slots = tick.slots()
         for name in self._in_turn():
-            study = self.state.studies[name]
+            study = self.state.of(StudyState)[name]
             pruned = self._pruned(tick.tasks, study)
             for decision in decide(study, self.state, slots, tick.at, pruned):
                 self._carry_out(name, decision, tick.tasks)
@@ -141,18 +141,18 @@ class Studies(Works[StudySpec]):
             case Ask():
                 self._ask(tasks, name, decision.trial)
             case Declare():
-                self._try_to_make(self.state.studies[name], decision.trial, decision.repeat)
+                self._try_to_make(self.state.of(StudyState)[name], decision.trial, decision.repeat)
             case StopRun():
                 self._runs.stop_trial(decision.run, decision.save)
 
     def _in_turn(self) -> list[str]:
         """That with the fewest trials under way asks first."""
-        going = [study for study in self.state.studies.values() if not self._is_done(study)]
+        going = [study for study in self.state.of(StudyState).values() if not self._is_done(study)]
         return [study.name for study in sorted(going, key=lambda study: (len(study.running), study.declared_at))]
 
     def _is_done(self, study: StudyState) -> bool:
         """Nothing is left of it: a run may go on for a moment after its trial was told."""
-        runs = self.state.runs
+        runs = self.state.of(RunState)
         names = (name for trial in study.trials.values() for name in trial.runs)
         return study.over and all(name not in runs or runs[name].over for name in names)
 
@@ -163,14 +163,16 @@ class Studies(Works[StudySpec]):
         if study.name not in self._twins:
             tasks.do(f"twin of {study.name}", lambda: self._make_twin(study.name))
             return set()
-        return self._twins[study.name].catch_up(study, self.state.runs) | self._due.pop(study.name, set())
+        return self._twins[study.name].catch_up(study, self.state.of(RunState)) | self._due.pop(study.name, set())
 
     async def _make_twin(self, name: str) -> None:
         state = self.state
-        self._twins[name], self._due[name] = await asyncio.to_thread(_twin, state.studies[name], state.runs)
+        self._twins[name], self._due[name] = await asyncio.to_thread(
+            _twin, state.of(StudyState)[name], state.of(RunState)
+        )
 
     def _ask(self, tasks: Tasks, name: str, number: int) -> None:
-        params = point(self.state.studies[name].spec, number)
+        params = point(self.state.of(StudyState)[name].spec, number)
         if params is not None:
             self._begin(name, number, params)
         elif twin := self._twins.get(name):
@@ -182,16 +184,16 @@ class Studies(Works[StudySpec]):
         except (ArithmeticError, AssertionError, RuntimeError, ValueError) as error:  # of a sampler's numerics
             log.warning("%s: trial %d is drawn, for its sampler has no point for it: %r", name, number, error)
             self._twins.pop(name, None)  # it has half a trial
-            spec = self.state.studies[name].spec
+            spec = self.state.of(StudyState)[name].spec
             params = random_point(spec.dimensions, spec.seed, number)
-        study = self.state.studies[name]
+        study = self.state.of(StudyState)[name]
         if study.stopping or len(study.trials) != number:
             self._twins.pop(name, None)  # it has a trial that the journal has not
         else:
             self._begin(name, number, params)
 
     def _begin(self, name: str, number: int, params: Mapping[str, Value]) -> None:
-        runs = self.state.studies[name].spec.run_names(number)
+        runs = self.state.of(StudyState)[name].spec.run_names(number)
         self.recorder.record(events.StudyAsked(study=name, trial=number, params=params, runs=runs))
 
     def _try_to_make(self, study: StudyState, number: int, repeat: int) -> None:

@@ -83,7 +83,7 @@ def _outcome(
     study: StudyState, trial: TrialState, state: ClusterState, now: float, pruned: Collection[int]
 ) -> Tell | None:
     """How the trial has ended; None: it has not."""
-    runs = [run for name in trial.runs if (run := state.runs.get(name))]
+    runs = [run for name in trial.runs if (run := state.of(RunState).get(name))]
     if failed := next((run for run in runs if run.phase == "failed"), None):
         return Tell(trial.number, "failed", reason=failed.reason.rstrip("."))
     if any(run.phase == "finished" and run.stopped and not run.reason for run in runs):
@@ -154,7 +154,7 @@ def _stops(study: StudyState, state: ClusterState) -> list[Decision]:
         for trial in study.trials.values()
         if trial.told
         for name in trial.runs
-        if (run := state.runs.get(name)) and not run.over
+        if (run := state.of(RunState).get(name)) and not run.over
     ]
 
 
@@ -163,7 +163,7 @@ def _declarations(study: StudyState, state: ClusterState) -> list[Decision]:
         Declare(trial.number, repeat)
         for trial in study.running
         for repeat, name in enumerate(trial.runs)
-        if name not in state.runs
+        if name not in state.of(RunState)
     ]
 
 
@@ -182,7 +182,7 @@ def _next(study: StudyState, state: ClusterState, slots: Mapping[int, str], now:
         return [End(reason)]
     if len(study.trials) >= study.wanted:
         return [] if study.running else [End()]
-    if any(name not in state.runs for trial in study.running for name in trial.runs):
+    if any(name not in state.of(RunState) for trial in study.running for name in trial.runs):
         return []
     return [Ask(len(study.trials))] if slots and _has_room(study, state, slots, now) else []
 
@@ -221,7 +221,7 @@ def _gets_further(study: StudyState, state: ClusterState) -> bool:
     """Whether a trial trains that has made more steps than any that has ended, as where some points diverge at once."""
 
     def steps(trial: TrialState) -> int:
-        return max((state.runs[name].step for name in trial.runs if name in state.runs), default=0)
+        return max((state.of(RunState)[name].step for name in trial.runs if name in state.of(RunState)), default=0)
 
     most = max(steps(trial) for trial in study.trials.values() if trial.told)
     return any(steps(trial) > most for trial in study.running)

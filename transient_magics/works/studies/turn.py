@@ -38,7 +38,7 @@ def turn(study: StudySpec, spec: ClusterSpec, now: float) -> Turn:
     states = [kept(places.cluster(name) / layout.JOURNAL).read() for name in before]
     spent, passed = 0.0, 0.0
     for name, state in zip(before, states, strict=True):
-        known = state.studies.get(study.name)
+        known = state.of(StudyState).get(study.name)
         if known is None:
             if state.over or not places.cluster(name).exists():
                 return Never(f"{name} was deleted before {study.name} began there")

@@ -25,7 +25,7 @@ from ....runtime import gpu_use, process_record
 from ....runtime.folder import Lines
 from ....runtime.parts import LOG, Ended, Part, Restarts
 from . import record, said
-from .memory import TERMINATE_SHARE, limit
+from .record import TERMINATE_SHARE, limit
 from .task import DaskTask
 
 DRIVER = "transient_magics.works.bags.driver"

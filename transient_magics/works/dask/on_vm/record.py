@@ -1,17 +1,21 @@
-"""What is on disk about a worker of a Dask cluster on its VM: how it ended, its time limit, and where it listens."""
+"""What a worker of a Dask cluster and its agent share on disk, and how much memory the worker may have."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ....files import write_atomically
+from ....protocol.dask.spec import DaskSpec
 
 _LIMIT = "limit"
 """The file with the moment (`time.monotonic`) at which the agent kills the worker."""
+
+_SHARE, TERMINATE_SHARE = 0.9, 0.95
 
 
 def tell_end(folder: Path, pid: int) -> None:
@@ -65,3 +69,8 @@ def address(folder: Path, pid: int) -> str:
         return str(told["address"]) if told["pid"] == pid else ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+
+
+def limit(spec: DaskSpec) -> int:
+    """Bytes: what was declared, or nine tenths of what the VM has. Results are spilled to disk from 60 % of it on."""
+    return spec.memory_bytes or int(_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

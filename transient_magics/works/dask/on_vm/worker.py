@@ -31,7 +31,7 @@ from ....runtime.folder import RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
 from ....runtime.training.usercode import provide_packages
 from . import record, said
-from .memory import limit
+from .record import limit
 from .setting import SETTINGS, security
 from .task import DaskTask
 

@@ -1,4 +1,4 @@
-"""`python -m ...programs.forward CLUSTER DASK`: the kernel's way to a scheduler, through one SSH connection of its own.
+"""`python -m transient_magics.works.dask.forward CLUSTER DASK`: a kernel's SSH connection to a scheduler.
 
 Not through the controller's: results are many bytes, and its questions to agents must not wait behind them. Nor does
 the way end where a controller does. It ends with the kernel, whose end of standard input is closed then, and with the
@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 from ... import places
+from ...controller.vms.access import Access
 from ...errors import ClusterError, TransientError, told
-from ...journal import kept
+from ...journal import DaskState, kept
 from ...protocol import layout
 from ...spec import ClusterSpec
-from ..vms.access import Access
 
 _WAY_SECONDS = 60.0
 
@@ -25,7 +25,7 @@ _WAY_SECONDS = 60.0
 async def forward(directory: Path, name: str) -> None:
     """Until standard input ends, or the connection. Raises TransientError where there is no way."""
     state = kept(directory / layout.JOURNAL).read()
-    dask = state.dasks.get(name)
+    dask = state.of(DaskState).get(name)
     if dask is None or dask.over or dask.serving is None or state.spec is None:
         raise ClusterError(f"{directory.name} has no Dask scheduler {name} now")
     vm = state.vms[dask.vm]

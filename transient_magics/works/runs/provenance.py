@@ -1,0 +1,26 @@
+"""Which lines about runs count that a controller on a VM wrote: those that this machine's files agree with."""
+
+from __future__ import annotations
+
+from ...controller.agreement.provenance import Sieve
+from ...journal import Event, RunState, events
+from ...journal.declared import was_asked
+from ...protocol.cluster_commands import Move
+
+_HIGHEST_SLOT = 100_000
+
+
+def moved(sieve: Sieve, event: events.TrainMoved) -> Event | None:
+    """Count a change of the queue that was requested from this machine."""
+    return event if was_asked(sieve.directory, Move(run=event.run, before=event.before)) else None
+
+
+def scaled(sieve: Sieve, event: events.PreparationScaled) -> Event | None:
+    """Count VMs that prepare mini-batches, as many as the run and the cluster may have."""
+    run = sieve.state.of(RunState).get(event.run)
+    most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
+    fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT
+    return event if fits else None
+
+
+RULES = {events.TrainMoved: moved, events.PreparationScaled: scaled}

@@ -1,0 +1,34 @@
+"""Which lines about studies count that a controller on a VM wrote: those that this machine's files agree with."""
+
+from __future__ import annotations
+
+from ...controller.agreement.provenance import Sieve
+from ...journal import Event, StudyState, events
+from ...journal.declared import was_asked
+from ...protocol.cluster_commands import ExtendStudy
+from ...protocol.literals import same
+from ...trials import point
+
+
+def asked(sieve: Sieve, event: events.StudyAsked) -> Event | None:
+    """Count a trial that is the next one, within the space, and at the point that follows from its number, if any."""
+    study = sieve.state.of(StudyState).get(event.study)
+    if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
+        return None
+    if event.runs != study.spec.run_names(event.trial) or not study.spec.tries(event.params):
+        return None
+    own = point(study.spec, event.trial)
+    if own is not None and not all(same(own[name], value) for name, value in event.params.items()):
+        return None
+    return event
+
+
+def extended(sieve: Sieve, event: events.StudyExtended) -> Event | None:
+    """Count further trials that were requested from this machine, once."""
+    study = sieve.state.of(StudyState).get(event.study)
+    command = ExtendStudy(study=event.study, trials=event.trials, request=event.request)
+    again = study is None or (event.request and event.request in study.requests)
+    return event if not again and event.request and was_asked(sieve.directory, command) else None
+
+
+RULES = {events.StudyAsked: asked, events.StudyExtended: extended}
