@@ -134,7 +134,7 @@ def _anchor(line: str) -> str:
 
 
 def _described(verb: str) -> str:
-    return " ".join(options.DESCRIPTIONS[verb].split())
+    return " ".join(options.description(verb).split())
 
 
 def _commands(verbs: tuple[str, ...], guide: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.notebooks import runner_of
 from transient_magics.client import cell
-from transient_magics.client.bags.declare import check_function
+from transient_magics.works.bags.declare import check_function
 
 PROJECT = Path(__file__).parents[1]
 NOTEBOOK = PROJECT / "notebooks" / "lennard-jones.ipynb"

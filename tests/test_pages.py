@@ -19,7 +19,7 @@ from transient_emulator.weather.settings import Settings
 from transient_magics import client
 from transient_magics.catalog.prices import worker_price
 from transient_magics.cli import arguments, program
-from transient_magics.cli.options import ALIASES, declared
+from transient_magics.cli.options import aliases, declared
 from transient_magics.client.project.availability import replayed
 
 ROOT = Path(__file__).parent.parent
@@ -203,7 +203,7 @@ def test_every_line_that_is_shown_is_understood(path: Path) -> None:
         if verb in ("help", "version"):
             assert verb == "version" or arguments.explain([word for word in words if word != "COMMAND"]), line
             continue
-        verb = ALIASES.get(verb, verb)
+        verb = aliases().get(verb, verb)
         if "-h" in words:
             assert arguments.parse(verb, words).verb == "help", line
             continue

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .kinds import public_names
+
 _NAME = re.compile(r"^from \.(\S*) import (\w+) as (\w+)$", re.MULTILINE)
 
 
@@ -18,6 +20,7 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
     """Return `__getattr__` and `__dir__` of a package that imports its public names when they are first used.
 
     The names stand in the package's stub alone, each as `from .module import name as name`; `__all__` has them too.
+    The public names of all kinds of work are among them (`kinds.public_names`).
 
     Parameters
     ----------
@@ -30,7 +33,10 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
     @cache
     def sources() -> dict[str, tuple[str, str]]:
         stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
-        return {name: (module, source) for module, source, name in _NAME.findall(stub)}
+        found = dict(public_names())
+        for module, source, name in _NAME.findall(stub):
+            found[name] = (f".{module}", source)
+        return found
 
     def get(name: str) -> Any:
         if name == "__all__":
@@ -38,9 +44,9 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
         if name.startswith("__") or name not in sources():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, source = sources()[name]
-        if not module:
+        if module == ".":
             return importlib.import_module(f".{source}", package)
-        return getattr(importlib.import_module(f".{module}", package), source)
+        return getattr(importlib.import_module(module, package), source)
 
     def names() -> list[str]:
         return sorted(sources())

@@ -18,7 +18,7 @@ import { ASKS, OWN_KEYS, TONES, asking, element, hush, setAttribute, setText } f
 import { proposalBox } from "./proposal.js";
 import { studySections } from "./study.js";
 import { trainingSection } from "./training.js";
-import { workSection } from "./work.js";
+import { workSection, workSections } from "./work.js";
 
 const ANNOUNCE_SECONDS = 5;
 const BUSY_SHARE = 0.15;
@@ -114,16 +114,15 @@ function render({ model, el }) {
   const training = trainingSection(send, focus);
   const table = vmTable(send, now, () => link.lost);
   const beside = workSection(send, "Other runs of this cluster");
-  const jobs = workSection(send, "Jobs of this cluster");
-  const dasks = workSection(send, "Dask on this cluster");
-  const studies = studySections(send);
-  const bags = bagSections(send);
+  const work = workSections(send);
+  /** By kind of work. */
+  const sections = { study: studySections(send), bag: bagSections(send) };
   const cost = costSection();
   const events = eventSection();
-  const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside, jobs, dasks), cost]));
+  const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside, work), cost]));
   const panel = element("section", { class: `transient-panel${focus ? " transient-focus" : ""}`, role: "region" },
     element("header", { class: "transient-head" }, name, phase, about, element("span", { class: "transient-actions" }, ...training.actions, resize.open, remove)),
-    lost, whole.node, resize.form, resize.question, trouble, proposal, notice, waiting, top, ...(focus ? [] : [studies, bags, table]), events, live);
+    lost, whole.node, resize.form, resize.question, trouble, proposal, notice, waiting, top, ...(focus ? [] : [...Object.values(sections), table]), events, live);
 
   const due = new Set();
   let announced = { text: "", at: -Infinity };
@@ -155,8 +154,7 @@ function render({ model, el }) {
     whole.part("workers", () => resize.update(view));
     whole.part("training", () => training.update(view.training, view.vms, !due.has("curves")));
     whole.part("other runs", () => beside.update(view.beside ?? []));
-    whole.part("jobs", () => jobs.update(view.jobs ?? []));
-    whole.part("Dask", () => dasks.update(view.dasks ?? []));
+    whole.part("work", () => work.update(view.work ?? []));
     if (!focus) whole.part("VMs", () => table.update(view, curves, model.get("speeds") ?? []));
     if (view.notice?.tone === "bad" && !link.asking) table.refused();
     top.classList.toggle("transient-alone", training.hidden);
@@ -187,14 +185,13 @@ function render({ model, el }) {
     whole.part("training", () => training.tick(), true);
   }
 
-  /** Studies and bags are sent by themselves, and less often than the rest. */
-  function studied() {
-    whole.part("studies", () => studies.update(focus ? [] : model.get("studies") ?? []));
-    hush(studies, link.lost && !view?.over);
-  }
-  function bagged() {
-    whole.part("bags", () => bags.update(focus ? [] : model.get("bags") ?? []));
-    hush(bags, link.lost && !view?.over);
+  /** Sections of kinds of work are sent by themselves, and less often than the rest. */
+  function sectioned() {
+    const found = focus ? {} : model.get("sections") ?? {};
+    for (const [kind, section] of Object.entries(sections)) {
+      whole.part(kind, () => section.update(found[kind] ?? []));
+      hush(section, link.lost && !view?.over);
+    }
   }
 
   const pace = pacemaker(send);
@@ -205,8 +202,7 @@ function render({ model, el }) {
     if (due.has("curves")) whole.part("curves", () => { curves = grown(model.get("curves") ?? {}, model.get("tail") ?? {}); });
     draw();
     if (due.has("curves")) whole.part("curves", () => training.draw(curves), true);
-    if (due.has("studies")) studied();
-    if (due.has("bags")) bagged();
+    if (due.has("sections")) sectioned();
     due.clear();
     panel.getBoundingClientRect();  // has the page lay it out now, so that this time is counted too
     pace.drew((performance.now() - began) / 1000);
@@ -225,23 +221,20 @@ function render({ model, el }) {
     }
     news("curves");
   }
-  const onStudies = () => news("studies");
-  const onBags = () => news("bags");
+  const onSections = () => news("sections");
   const onSpeeds = () => news("view");
   const onLog = () => training.log(model.get("log"));
   model.on("change:view", onView);
   model.on("change:curves", onCurves);
   model.on("change:tail", onCurves);
-  model.on("change:studies", onStudies);
-  model.on("change:bags", onBags);
+  model.on("change:sections", onSections);
   model.on("change:speeds", onSpeeds);
   model.on("change:log", onLog);
   const timer = setInterval(tick, 1000);
   el.append(panel);
   draw();
   whole.part("curves", () => training.draw(curves));
-  studied();
-  bagged();
+  sectioned();
   send({ do: "resync" });
   return () => {
     clearInterval(timer);
@@ -249,13 +242,11 @@ function render({ model, el }) {
     link.end();
     pace.end();
     training.end();
-    studies.end();
-    bags.end();
+    for (const section of Object.values(sections)) section.end();
     model.off("change:view", onView);
     model.off("change:curves", onCurves);
     model.off("change:tail", onCurves);
-    model.off("change:studies", onStudies);
-    model.off("change:bags", onBags);
+    model.off("change:sections", onSections);
     model.off("change:speeds", onSpeeds);
     model.off("change:log", onLog);
   };

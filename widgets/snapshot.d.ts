@@ -91,6 +91,13 @@ export interface WorkLine {
   stoppable: boolean;
 }
 
+/** The lines of all work of one kind; `title` is what the list is called. */
+export interface WorkGroup {
+  kind: string;
+  title: string;
+  lines: WorkLine[];
+}
+
 /** An event, or several that say the same; `at` in seconds since 1970. */
 export interface Said {
   at: number;
@@ -122,8 +129,7 @@ export interface View {
   vms: Lane[];
   training: Training | null;
   beside: WorkLine[];
-  jobs: WorkLine[];
-  dasks: WorkLine[];
+  work: WorkGroup[];
   cost: Cost;
   ending: string;
   events: Said[];
@@ -161,8 +167,7 @@ export interface Frame {
   vms: Lane[];
   training: Training | null;
   beside: WorkLine[];
-  jobs: WorkLine[];
-  dasks: WorkLine[];
+  work: WorkGroup[];
   cost: Cost;
   ending: string;
   events: Said[];

@@ -1,4 +1,4 @@
-/* Lines of work on a cluster: runs beside the one whose curves are shown, jobs, Dask clusters. Each has its Stop button. */
+/* Lines of work on a cluster: runs beside the one whose curves are shown, and kinds of work without a section. Each has its Stop button. */
 
 import { TONES, asking, element, keyed, setAttribute, setText } from "./page.js";
 
@@ -12,6 +12,19 @@ export function workSection(send, label) {
     keyed(list, lines, (line) => line.name, (first) => line(send, first.name));
   };
   return list;
+}
+
+/** The lists of kinds of work without a section of their own. @param {(message: object) => void} send */
+export function workSections(send) {
+  const node = element("div");
+  /** @param {import("./snapshot").WorkGroup[]} groups */
+  node.update = (groups) => keyed(node, groups, (group) => group.kind, (first) => {
+    const list = workSection(send, first.title);
+    const lines = list.update;
+    list.update = (group) => lines(group.lines);
+    return list;
+  });
+  return node;
 }
 
 function line(send, name) {

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, Locator, expect
 from tests.panels.bag_story import BagStory, specification
 from transient_magics.journal import bill
 from transient_magics.panels import view
-from transient_magics.panels.snapshot.bags import bags
 from transient_magics.protocol.study import parse_space
+from transient_magics.works.bags.view import sections as bags
 
 from .bare import asked, bare
 from .test_bare_panels import SMALL
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.browser
 def sent(story: BagStory) -> dict[str, Any]:
     state = story.state
     return {"view": view(state, bill(state, story.now), story.now), "curves": {}, "tail": {}, "log": {},
-            "studies": [], "bags": bags(state, story.now)}  # fmt: skip
+            "sections": {"bag": bags(state, story.now)}}  # fmt: skip
 
 
 CUT = "(() => [...document.querySelectorAll('.transient-bag .transient-wide')]"
@@ -99,7 +99,7 @@ def test_a_bag_is_read_and_stopped_with_keys(chrome: Browser, theme: str, width:
 
 DRAW = """bags => {
     const began = performance.now();
-    model.set('bags', bags);
+    model.set('sections', { bag: bags });
     return new Promise(done => requestAnimationFrame(() => done(performance.now() - began)));
 }"""
 """Draw bags and return the milliseconds until the next frame."""
@@ -110,20 +110,20 @@ def test_two_thousand_points_are_drawn_in_a_moment_and_one_parameter_beside_what
 ) -> None:
     shots = Path(os.environ.get("SCREENSHOTS", tmp_path))
     long = sent(BagStory(specification(2500), done=1980))
-    with bare(chrome, "cluster", {**long, "bags": []}, theme="dark", width=900) as page:
+    with bare(chrome, "cluster", {**long, "sections": {}}, theme="dark", width=900) as page:
         section = page.get_by_role("region", name="Bag bag-1")
         expect(section).to_have_count(0)
         short = sent(BagStory(specification(250), done=198))
-        milliseconds = [page.evaluate(DRAW, short["bags"]) for _ in range(3)]
+        milliseconds = [page.evaluate(DRAW, short["sections"]["bag"]) for _ in range(3)]
         expect(section).to_contain_text("198 of 250 results")
-        in_tenfold = [page.evaluate(DRAW, long["bags"]) for _ in range(3)]
+        in_tenfold = [page.evaluate(DRAW, long["sections"]["bag"]) for _ in range(3)]
         expect(section).to_contain_text("1980 of 2,500 results")
         assert drawn(section)["done"] == 1980
         assert min(in_tenfold) < 40 * min(milliseconds), "drawing ten times the points takes a hundred times as long"
         page.screenshot(path=shots / "bag-many.png", full_page=True)
         page.evaluate("() => { for (const act of model.heard['comm:close']) act(); }")
         expect(section.get_by_role("button", name="Stop bag")).to_be_disabled()
-        page.evaluate("() => model.set('bags', [])")
+        page.evaluate("() => model.set('sections', {})")
         expect(section).to_have_count(0)
         assert page.evaluate("failures") == []
     line = BagStory(specification(60, space=parse_space("density=0.3:0.9")), done=40)
@@ -142,7 +142,7 @@ def test_two_thousand_points_are_drawn_in_a_moment_and_one_parameter_beside_what
         page.get_by_role("button", name="Point of job 0").press("Enter")
         expect(points).to_contain_text("job 0 · density")
         page.screenshot(path=shots / "bag-nothing.png", full_page=True)
-        page.evaluate("bags => model.set('bags', bags)", sent(line)["bags"])
+        page.evaluate("bags => model.set('sections', { bag: bags })", sent(line)["sections"]["bag"])
         expect(points.locator("svg")).to_be_visible()
         assert drawn(page.get_by_role("region", name="Bag bag-1"))["done"] == 40
         assert page.evaluate("failures") == []

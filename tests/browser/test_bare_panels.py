@@ -180,13 +180,17 @@ def test_runs_beside_the_one_that_is_drawn_are_listed_with_how_far_they_are(chro
         line("", "declared", "and 3 more jobs", stoppable=False),
     ]
     dasks = [line("dask-1", "running", "Dask on 4 workers")]
+    work = [
+        {"kind": "job", "title": "Jobs of this cluster", "lines": jobs},
+        {"kind": "dask", "title": "Dask clusters of this cluster", "lines": dasks},
+    ]
     training = {**whole["view"]["training"], "data": "2.1 GB in 1,011 blocks"}
-    more = {"beside": beside, "cost": cost, "jobs": jobs, "dasks": dasks, "training": training}
+    more = {"beside": beside, "cost": cost, "work": work, "training": training}
     with bare(chrome, "cluster", {**whole, "view": {**whole["view"], **more}}) as page:
         listed = page.get_by_role("list", name="Jobs of this cluster").get_by_role("listitem")
         expect(listed.locator(".transient-run-words")).to_have_text(["running on worker-1", "and 3 more jobs"])
         expect(listed.get_by_role("button", name="Stop")).to_have_count(1)
-        listed = page.get_by_role("list", name="Dask on this cluster").get_by_role("listitem")
+        listed = page.get_by_role("list", name="Dask clusters of this cluster").get_by_role("listitem")
         expect(listed.locator(".transient-run-words")).to_have_text(["Dask on 4 workers"])
         listed.get_by_role("button", name="Stop").click()
         expect(listed).to_contain_text("Stop dask-1?")

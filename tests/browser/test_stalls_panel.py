@@ -115,7 +115,7 @@ def test_a_measure_that_goes_on_is_followed_and_without_files_a_cache_is_nothing
 SHOWN = """
 %load_ext transient_magics
 from tests.panels.stalls_story import Measured
-from transient_magics.panels.stalls import show_stalls
+from transient_magics.works.runs.view import show_stalls
 show_stalls(Measured(coming=True))
 """
 

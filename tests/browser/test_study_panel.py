@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.panels.study_story import StudyStory, specification
 from transient_magics.journal import bill
 from transient_magics.panels import view
-from transient_magics.panels.snapshot.studies import studies
+from transient_magics.works.studies.view import sections as studies
 
 from .bare import bare
 from .test_bare_panels import SMALL
@@ -92,24 +92,24 @@ def test_a_study_of_many_trials_is_sorted_read_and_stopped_with_keys(
 
 def test_a_study_comes_grows_and_goes_and_keeps_what_the_reader_chose(chrome: Browser) -> None:
     empty, short = StudyStory(specification(40), told=0, running=0), StudyStory(specification(40), told=12)
-    with bare(chrome, "cluster", {**sent(empty), "studies": []}, width=900) as page:
+    with bare(chrome, "cluster", {**sent(empty), "sections": {}}, width=900) as page:
         section = page.get_by_role("region", name="Study search")
         expect(section).to_have_count(0)
-        page.evaluate("studies => model.set('studies', studies)", sent(empty)["studies"])
+        page.evaluate("studies => model.set('sections', { study: studies })", sent(empty)["sections"]["study"])
         expect(section).to_contain_text("0 of 40 trials, waits for its first trial")
         expect(section.get_by_role("table")).to_have_count(0)
-        page.evaluate("studies => model.set('studies', studies)", sent(short)["studies"])
+        page.evaluate("studies => model.set('sections', { study: studies })", sent(short)["sections"]["study"])
         expect(section).to_contain_text("Best so far: accuracy 0.927 in trial 0")
         section.get_by_role("columnheader", name="dollars").get_by_role("button").click()
         section.get_by_role("button", name="Curve of trial 12").click()
         before = numbers(page)
-        page.evaluate("studies => model.set('studies', studies)", sent(short)["studies"])
+        page.evaluate("studies => model.set('sections', { study: studies })", sent(short)["sections"]["study"])
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert numbers(page) == before
         expect(section.get_by_role("columnheader", name="dollars")).to_have_attribute("aria-sort", "descending")
         expect(section.get_by_role("button", name="Curve of trial 12")).to_have_attribute("aria-pressed", "true")
         page.evaluate("() => { for (const act of model.heard['comm:close']) act(); }")
         expect(section.get_by_role("button", name="Stop study")).to_be_disabled()
-        page.evaluate("() => model.set('studies', [])")
+        page.evaluate("() => model.set('sections', {})")
         expect(section).to_have_count(0)
         assert page.evaluate("failures") == []

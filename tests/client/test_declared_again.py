@@ -13,8 +13,8 @@ import pytest
 from tests.homes import own_home
 from transient_magics import client, places
 from transient_magics.client import Cluster, Job, Run, Study, commands, launching
+from transient_magics.client.following.cluster import watch
 from transient_magics.client.following.follower import follower
-from transient_magics.client.following.watch import watch
 from transient_magics.errors import ClusterError, NameTakenError, TrainingError
 from transient_magics.journal import ClusterState, Event, JobState, Journal, events
 from transient_magics.panels.display import Display

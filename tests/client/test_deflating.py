@@ -11,7 +11,7 @@ import pytest
 
 from tests.controller.test_restarting import NAME, asking, state, vm_events
 from transient_magics.cli import arguments, verbs
-from transient_magics.client.handles import Cluster
+from transient_magics.client.cluster_handle import Cluster
 from transient_magics.client.project import deflation
 from transient_magics.errors import ClusterError
 from transient_magics.journal import Event, events

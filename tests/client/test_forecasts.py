@@ -22,11 +22,11 @@ from tests.planner.test_learning import BEGAN, story
 from transient_magics import client, places
 from transient_magics.catalog.published import stand_ins
 from transient_magics.cli import program
-from transient_magics.client.configurations import Part, StudyPreview
 from transient_magics.client.forecaster import Forecaster
 from transient_magics.errors import ClusterError
 from transient_magics.journal import Journal, RunState, events
 from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.works.studies.configurations import Part, StudyPreview
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"
 MONEY = r"\$\d+\.\d+"

@@ -13,12 +13,13 @@ from transient_magics.cli import arguments, options
 from transient_magics.cli.help import Overview
 from transient_magics.cli.options import declared, grouped
 from transient_magics.cli.program import main
-from transient_magics.client.handles.cluster import Cluster
-from transient_magics.client.handles.run import Metrics, Result, Run
-from transient_magics.client.handles.study import Trial
+from transient_magics.client.cluster_handle import Cluster
+from transient_magics.client.recorded_run import Metrics, Result
 from transient_magics.errors import TransientError
 from transient_magics.journal import Bill
 from transient_magics.version import VERSION
+from transient_magics.works.runs.handle import Run
+from transient_magics.works.studies.handle import Trial
 
 
 def cells(markup: str) -> list[list[str]]:
@@ -76,7 +77,7 @@ def test_the_overview_has_the_core_first_and_then_research(notebook: bool) -> No
     assert ["Research"] in cells(Overview(notebook)._repr_html_())
     shown = {line.split()[0] for line in text.splitlines() if line.startswith("  ")}
     if not notebook:
-        assert {*options.PROGRAM_VERBS} - {*options.ALIASES.values()} <= shown
+        assert {*options.program_verbs()} - {*options.aliases().values()} <= shown
 
 
 def test_help_and_version_answer_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,7 @@ from transient_magics.bags.surrogate.model import learn
 from transient_magics.client import Cluster, Declaration, Run, commands
 from transient_magics.client.declaring import specify
 from transient_magics.client.folders import KnownRun
-from transient_magics.client.following import home
-from transient_magics.client.handles import Bag, Study
-from transient_magics.client.handles import bag as handle_of_bags
+from transient_magics.client.following import cluster as home
 from transient_magics.client.planning import learning
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.files import write_atomically
@@ -33,6 +31,9 @@ from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.measures.step_parts import packed
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.works.bags import handle as handle_of_bags
+from transient_magics.works.bags.handle import Bag
+from transient_magics.works.studies.handle import Study
 
 RUN = RunSpec("run-1", 10, eval_steps=10)
 STUDY = StudySpec("s", RUN, "max accuracy", parse_space("lr=0.1,0.2"), trials=2, sampler="grid")

@@ -18,14 +18,15 @@ from transient_magics import client, places
 from transient_magics.cli.arguments import parse, split
 from transient_magics.client import Cluster, Job, commands, text
 from transient_magics.client.declaring import specify
-from transient_magics.client.following import home
+from transient_magics.client.following import cluster as home
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, JobState, Journal, events, lock
-from transient_magics.panels.job import Drawn
 from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime.files.archive import pack
 from transient_magics.spec import CONTROLLER, WORKER
+from transient_magics.works.jobs.view import Drawn
+from transient_magics.works.jobs.words import job_words
 
 SPEC = JobSpec("job-1", "python train.py", keep="out")
 SEATED = (
@@ -239,12 +240,12 @@ def test_nothing_trains_on_a_cluster_for_jobs(verb: Callable[..., object]) -> No
 
 def test_how_jobs_end_in_words() -> None:
     job = JobState("job-1", SPEC, attempt=3, vms=("worker-4",), phase="running", interruptions=2)
-    assert text.job_words(job) == "begins on worker-4 (attempt 3, after 2 revocations)"
-    assert text.job_words(replace(job, vms=())).startswith("waits for 1 worker to go on")
-    assert text.job_words(replace(job, phase="failed", reason="its command ended with code 3")) == (
+    assert job_words(job) == "begins on worker-4 (attempt 3, after 2 revocations)"
+    assert job_words(replace(job, vms=())).startswith("waits for 1 worker to go on")
+    assert job_words(replace(job, phase="failed", reason="its command ended with code 3")) == (
         "failed: its command ended with code 3"
     )
-    assert text.job_words(JobState("job-1", SPEC)) == "waits for 1 worker"
+    assert job_words(JobState("job-1", SPEC)) == "waits for 1 worker"
 
 
 def test_a_line_of_a_job_is_read_as_its_help_says() -> None:

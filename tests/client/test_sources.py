@@ -17,7 +17,6 @@ from tests.planner.test_learning import BEGAN, story
 from tests.planner.test_stall_terms import terms
 from tests.planner.test_stalls import one, step, told
 from transient_magics import places
-from transient_magics.client.configurations import Part, StudyPreview
 from transient_magics.client.declaring import Preview
 from transient_magics.client.folders import known_runs
 from transient_magics.client.forecaster import _words
@@ -34,6 +33,7 @@ from transient_magics.planner.speeds.speed import Waits
 from transient_magics.planner.store import ModelStore
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.works.studies.configurations import Part, StudyPreview
 
 EMULATED = 8
 """Steps per second of four emulated workers; those of the project are a fourth as fast."""

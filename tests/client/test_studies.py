@@ -19,9 +19,11 @@ from transient_magics.client.results import trials
 from transient_magics.client.results.for_optuna import optuna_study
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
 from transient_magics.journal import Cost, Journal, RunState, StudyState, bill, costs, events, replay
-from transient_magics.panels.snapshot.studies import studies as studies_of
 from transient_magics.protocol.study import parse_space
 from transient_magics.trials import Twin
+from transient_magics.works.studies.view import picture, plot_html, table_html
+from transient_magics.works.studies.view import sections as studies_of
+from transient_magics.works.studies.words import study_words
 
 STORY = StudyStory(specification(40), told=12)
 
@@ -144,7 +146,7 @@ def test_without_optuna_one_sentence_says_what_to_install(monkeypatch: pytest.Mo
 def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them() -> None:
     state = STORY.state
     assert foreground.run(state) is None
-    assert [study.name for study in foreground.studies(state)] == ["search"]
+    assert [study.name for study in foreground.trained(state)] == ["search"]
     said = text.status(state, bill(state, STORY.now), STORY.now)
     assert "search  12 of 40 trials, 4 under way" in said
     assert "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64" in said
@@ -155,19 +157,19 @@ def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them
     run = foreground.run(own)
     assert run
     assert run.name == "mine"
-    assert [study.name for study in foreground.studies(own)] == ["search"]
+    assert [study.name for study in foreground.trained(own)] == ["search"]
     over = StudyStory(specification(4), told=4, running=0, over=True)
     after = replay(
         [events.TrainDeclared(run="mine", spec={"train_steps": 9}, time=int(over.now * 1e9), seq=10**6)], over.state
     )
-    assert [study.name for study in foreground.studies(over.state)] == ["search"]
-    assert foreground.studies(after) == [], "what came later"
+    assert [study.name for study in foreground.trained(over.state)] == ["search"]
+    assert foreground.trained(after) == [], "what came later"
 
 
 def test_a_grid_is_done_when_all_its_points_are() -> None:
     space = parse_space("batch_size=16,32 layers=1:2:int")
     story = StudyStory(specification(40, space=space, sampler="grid", pruner="none"), told=4, running=0, over=True)
-    assert text.study_words(story.state.of(StudyState)["search"]) == "4 of 4 trials"
+    assert study_words(story.state.of(StudyState)["search"]) == "4 of 4 trials"
 
 
 def test_what_happens_to_a_study_is_told_in_events() -> None:
@@ -196,15 +198,15 @@ def test_a_study_shows_itself_as_text_table_and_picture(
         "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64",
     ]
     assert repr(study.plot()) == "search, best accuracy so far: trial 0: 0.927"
-    parsed = ElementTree.fromstring(panels.study_plot_html(study.plot()))
+    parsed = ElementTree.fromstring(plot_html(study.plot()))
     assert [each.get("aria-label", "").split(",")[0] for each in parsed.iter("svg") if each.get("role")] == [
         "accuracy", "accuracy by trial",
     ]  # fmt: skip
     assert "trial 0, the best" in "".join(parsed.itertext())
-    drawn = ElementTree.fromstring(panels.study_table_html(study.table()))
+    drawn = ElementTree.fromstring(table_html(study.table()))
     heads = [cell.text for cell in drawn.findall(".//th")]
     assert heads == [None, "learning_rate", "batch_size", "n", "accuracy", "hours", "dollars", "revocations"]
-    panel = "".join(ElementTree.fromstring(panels.study_panel_html(study)).itertext())
+    panel = "".join(ElementTree.fromstring(picture(study)).itertext())
     assert "Best so far: accuracy 0.927 in trial 0" in panel
     assert "and 6 trials more" in panel
     assert "This study $12.00 so far." in panel

@@ -16,19 +16,19 @@ from tests.journal.test_taken_names import DECLARED
 from transient_magics import places
 from transient_magics.cli import program
 from transient_magics.client import commands
-from transient_magics.client.dask import connection
 from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
 from transient_magics.journal import Cost, DaskState, Event, Journal, RunState, bill, events
 from transient_magics.panels import view
-from transient_magics.panels.snapshot.bags import bags
-from transient_magics.panels.snapshot.studies import studies
 from transient_magics.panels.wishes import wish
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Command, Stop
 from transient_magics.protocol.dask.versions import versions
 from transient_magics.protocol.vm_events import DaskServing
 from transient_magics.spec import ClusterSpec
+from transient_magics.works.bags.view import sections as bags
+from transient_magics.works.dask import connection
+from transient_magics.works.studies.view import sections as studies
 
 WORK: dict[str, tuple[str, type[tm.Handle]]] = {
     "run-1": ("run", tm.Run),
@@ -141,10 +141,26 @@ def test_unknown_work_is_refused_in_a_terminal_a_cell_and_a_panel(
 def test_a_panel_has_a_stop_button_for_each_piece_of_work(cluster: tm.Cluster) -> None:
     state = cluster.state
     shown = view(state, bill(state, 0.0), 0.0)
-    lines = [*shown["beside"], *shown["jobs"], *shown["dasks"], *studies(state, 0.0), *bags(state, 0.0)]
+    lines = [
+        *shown["beside"],
+        *(line for group in shown["work"] for line in group["lines"]),
+        *studies(state, 0.0),
+        *bags(state, 0.0),
+    ]
     if shown["training"]:
         lines.append(shown["training"])
     assert {line["name"] for line in lines if line["stoppable"]} == {*WORK}
+
+
+def test_a_notebook_shows_the_state_of_any_work_as_words(cluster: tm.Cluster, shell: InteractiveShell) -> None:
+    """As `job.wait()` returns it, at the end of a cell."""
+    for name in WORK:
+        work = cluster.find(name)
+        shown, _ = shell.display_formatter.format(work.state)  # type: ignore[union-attr]
+        for text in (shown["text/plain"], shown["text/html"]):
+            assert f"{name}: " in text
+            assert "declared" in text
+            assert "Spec" not in text, "not the fields of a dataclass"
 
 
 def test_programs_read_work_clusters_and_events_as_json(
@@ -235,7 +251,7 @@ class OpenClient:
 
 
 def test_each_dask_cluster_has_one_client_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transient_magics.client.dask.vm_client.connected", OpenClient)
+    monkeypatch.setattr("transient_magics.works.dask.client.connected", OpenClient)
     monkeypatch.setattr(connection, "trust_shown", [connection.TRUST])
     monkeypatch.setattr(commands, "send", lambda directory, command: {})
     with own_home():

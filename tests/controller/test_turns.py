@@ -13,7 +13,6 @@ from transient_magics import client, places
 from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse
 from transient_magics.client import commands, launching
-from transient_magics.client.configurations import StudyPreview
 from transient_magics.controller.decisions.core import BeginDeletion, Situation
 from transient_magics.controller.decisions.core import decide as decide_cluster
 from transient_magics.controller.works import Comes, Never, Waits
@@ -24,6 +23,7 @@ from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec
 from transient_magics.trials import point
 from transient_magics.works.studies import turn
+from transient_magics.works.studies.configurations import StudyPreview
 
 DECLARED: dict[str, Any] = {
     "source": "model = None", "train_steps": 10, "objective": "max accuracy", "seed": 1, "name": "m", "over": "lr=1,2",

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import PATIENCE, Patient, end, processes
-from transient_magics import client, panels
+from transient_magics import client
 from transient_magics.errors import CellError, ClusterError, DeclarationError, PlanError
 from transient_magics.journal import DeclaredBag, bill, now
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
+from transient_magics.works.bags.view import picture
 
 CELL = """
 import math, os, signal, time
@@ -102,7 +103,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
             bag(x=0.99)
         assert bag.speedup.results == 24
         assert repr(bag.plot("y")).startswith("bag-1, y over x 0 to 1: ")
-        drawn = panels.bag_panel_html(bag)
+        drawn = picture(bag)
         assert any(f"{done} done" in drawn for done in (24, 25, 26)), "two that end at once are both done"
         state = cluster.state
         assert bag.cost().total == pytest.approx(bill(state, now()).lines[bag.name])

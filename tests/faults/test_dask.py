@@ -9,11 +9,11 @@ import pytest
 
 from tests.faults.conftest import PATIENCE, Patient
 from transient_magics import client
-from transient_magics.client.dask import connection
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import DaskState, events
 from transient_magics.protocol import layout
 from transient_magics.protocol.dask import versions
+from transient_magics.works.dask import connection
 
 pytestmark = pytest.mark.nightly
 

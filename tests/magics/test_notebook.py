@@ -132,7 +132,7 @@ def test_loading_brings_the_words_alone_and_the_first_cell_brings_the_rest() -> 
     assert rooms <= {"magics", "cli", "client", "spec", "catalog", "protocol"}
     assert {name for name in first if name.startswith("client.")} == {"client.shown"}
     assert {"journal", "panels", "client.declaring.dry_run"} <= then
-    assert not {"client.diagnosis", "client.planning.plans", "client.project.images", "client.training"} & then
+    assert not {"client.diagnosis", "client.planning.plans", "client.project.images", "works.runs.declare"} & then
 
 
 def test_the_package_offers_its_handles_and_imports_nothing_before() -> None:

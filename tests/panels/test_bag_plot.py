@@ -16,11 +16,11 @@ from transient_magics.bags.surrogate.model import learn
 from transient_magics.client import Bag
 from transient_magics.errors import ClusterError, PlanError
 from transient_magics.journal import Journal
-from transient_magics.panels import bag_plot_html
-from transient_magics.panels.twin.sections import LEVELS, NINETY, shade
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.study import parse_space
+from transient_magics.works.bags.sections import LEVELS, NINETY, shade
+from transient_magics.works.bags.view import plot_html as bag_plot_html
 
 from .bag_story import BagStory, specification
 from .stories import StoryCluster

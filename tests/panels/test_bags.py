@@ -16,13 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.bags.policy.ending import Progress, hours_left
-from transient_magics.client import Bag, text
+from transient_magics.client import Bag
 from transient_magics.journal import DeclaredBag, Journal, bill, costs, events, replay
-from transient_magics.panels import bag_panel_html, html, show_handle, status, view
+from transient_magics.panels import html, show_handle, status, view
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
-from transient_magics.panels.snapshot.bags import STATES, bags, pace
 from transient_magics.protocol.study import Dimension, parse_space
+from transient_magics.works.bags.view import STATES, pace, picture
+from transient_magics.works.bags.view import sections as bags
+from transient_magics.works.bags.words import bag_words
 
 from . import stories
 from .bag_story import BEGAN, BagStory, specification
@@ -37,7 +39,7 @@ def text_of(drawn: str) -> str:
 
 def twin(story: BagStory) -> str:
     state, now = story.state, story.now
-    return html(view(state, bill(state, now), now), None, [], bags(state, now))
+    return html(view(state, bill(state, now), now), None, {"bag": bags(state, now)})
 
 
 def test_a_bag_is_points_with_their_states_and_what_they_returned() -> None:
@@ -135,10 +137,10 @@ def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished()
     assert (bag["vms"], bag["stoppable"]) == ([], False)
     known = over.state.of(DeclaredBag)["bag-1"]
     gave_up = replace(known, phase="failed", reason="4 jobs failed, the last one: no such density")
-    assert text.bag_words(gave_up).endswith("no such density, 130 of 200 results, after 1 interruption")
+    assert bag_words(gave_up).endswith("no such density, 130 of 200 results, after 1 interruption")
     fewer = replace(known.spec, jobs=130)
     whole = replace(known, spec=fewer, state=replace(known.state, spec=fewer), reason="all 130 results are there")
-    assert text.bag_words(whole) == "finished: all 130 results are there, after 1 interruption, 1 job failed"
+    assert bag_words(whole) == "finished: all 130 results are there, after 1 interruption, 1 job failed"
 
 
 def test_until_its_driver_has_vms_it_waits_for_workers() -> None:
@@ -208,10 +210,10 @@ def test_a_page_gets_the_bags_by_themselves(tmp_path: Path) -> None:
         writing.extend(SHORT.history[:60])
     _, page = displayed(journal)
     (panel,) = widgets_of(page)
-    assert panel.bags[0]["results"] < 20
+    assert panel.sections["bag"][0]["results"] < 20
     with Journal(journal) as writing:
         writing.extend(SHORT.history[60:])
-    eventually(lambda: panel.bags[0]["results"] == 130)
+    eventually(lambda: panel.sections["bag"][0]["results"] == 130)
     assert "bag-1" in page.shown[0]["text/plain"]
 
 
@@ -261,4 +263,4 @@ def test_a_bag_by_itself_is_a_sentence_and_a_picture(tmp_path: Path, capsys: pyt
     bag: Any = Bag("bag-1", stories.StoryCluster(journal))  # type: ignore[arg-type]
     show_handle(bag)
     assert capsys.readouterr().out.startswith("bag-1 on simulate: 130 of 200 results, 3 under way")
-    assert "130 done" in text_of(bag_panel_html(bag))
+    assert "130 done" in text_of(picture(bag))

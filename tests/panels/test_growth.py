@@ -47,7 +47,7 @@ def second(at: int, workers: list[str], drawn: random.Random) -> list[dict[str, 
 def test_a_page_makes_the_same_curves_of_what_is_new_as_of_all_of_them() -> None:
     state = stories.state_at("training", began=1_700_000_000)
     assert state.run
-    series, panel, drawn = RunSeries(), ClusterPanel({}, {}, [], [], lambda _: None), random.Random(1)
+    series, panel, drawn = RunSeries(), ClusterPanel({}, {}, {}, lambda _: None), random.Random(1)
     story, bytes_sent, bytes_whole = [], 0, 0
     for at in range(900):  # its rows become twice as long at second 720
         workers = ["worker-0", "worker-1"] + (["worker-2"] if at > 200 else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,10 @@ from transient_magics.client import text
 from transient_magics.client.following.identity import Identity
 from transient_magics.journal import ClusterState, Cost, JobState, bill, costs, events, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.job import show_job
-from transient_magics.panels.snapshot.work import MOST_JOBS
+from transient_magics.panels.snapshot.work import MOST_LINES
 from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
+from transient_magics.works.jobs.view import show as show_job
 
 from . import stories
 from .test_view import seconds_of
@@ -46,11 +47,16 @@ def state_of(*history: events.Event, purpose: str = "jobs") -> ClusterState:
 KEPT = events.JobKept(job="job-1", attempt=1, number=1, files=3, bytes=12_000_000, digest="0" * 64)
 
 
+def lines_of(snapshot: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The lines of the work of a kind on a panel."""
+    return next((group["lines"] for group in snapshot["work"] if group["kind"] == kind), [])
+
+
 def test_a_job_says_where_it_runs_since_when_it_is_kept_and_what_it_costs() -> None:
     state = state_of(KEPT)
     now = 100.0 + 3600
     snapshot = view(state, bill(state, now), now)
-    (job,) = snapshot["jobs"]
+    (job,) = lines_of(snapshot, "job")
     assert (job["name"], job["phase"]) == ("job-1", "running")
     assert job["words"].startswith("running on worker-1 (attempt 1), 12 MB kept (at ")
     cost = costs(state, now)["job-1"]
@@ -63,7 +69,7 @@ def test_a_job_says_where_it_runs_since_when_it_is_kept_and_what_it_costs() -> N
         "ps-0": ("scheduler", "ready"), "worker-0": ("worker", "ready"), "worker-1": ("worker", "runs job-1"),
     }  # fmt: skip
     assert "job-1: running on worker-1" in html(snapshot)
-    assert view(state, bill(state, now), now, "run-1")["jobs"] == [], "the panel of one run"
+    assert view(state, bill(state, now), now, "run-1")["work"] == [], "the panel of one run"
     train = state_of(KEPT, purpose="training")
     assert view(train, bill(train, now), now)["vms"][0]["role"] == "parameter server"
 
@@ -72,18 +78,18 @@ def test_what_is_not_kept_stays_said_when_the_job_is_over() -> None:
     unkept = events.JobUnkept(job="job-1", attempt=1, reason="it cannot be packed: No space left on device")
     exited = events.JobExited(job="job-1", attempt=1, rank=0, code=0)
     state = state_of(unkept, exited, events.JobEnded(job="job-1", state="finished", code=0))
-    (job,) = view(state, bill(state, 200.0), 200.0)["jobs"]
+    (job,) = lines_of(view(state, bill(state, 200.0), 200.0), "job")
     assert "finished; its folder is not brought here: it cannot be packed: No space left on device" in job["words"]
     assert state.of(JobState)["job-1"].unkept
 
 
 def test_of_many_jobs_those_that_run_come_first_and_the_rest_is_counted() -> None:
     state = state_of(*(declared(number) for number in range(2, 41)))
-    lines = view(state, bill(state, 200.0), 200.0)["jobs"]
-    assert (lines[0]["name"], len(lines)) == ("job-1", MOST_JOBS + 1)
+    lines = lines_of(view(state, bill(state, 200.0), 200.0), "job")
+    assert (lines[0]["name"], len(lines)) == ("job-1", MOST_LINES + 1)
     assert (lines[-1]["name"], lines[-1]["words"]) == ("", "and 28 more jobs")
     over = replay([events.ClusterDeleted()], state)
-    (latest, *_) = view(over, bill(over, 300.0), 300.0)["jobs"]
+    (latest, *_) = lines_of(view(over, bill(over, 300.0), 300.0), "job")
     assert latest["words"].startswith("ended with its cluster")
     json.dumps(lines, allow_nan=False)
 
@@ -103,20 +109,20 @@ def test_a_dask_cluster_says_how_many_workers_it_has_what_it_costs_and_where_its
     ]
     state = state_of(ended, *dask("dask-1"), *dask("dask-2", "bag-1"), leased, serving, *taken)
     snapshot = view(state, bill(state, 200.0), 200.0)
-    (line,) = snapshot["dasks"]
+    (line,) = lines_of(snapshot, "dask")
     assert (line["name"], line["phase"]) == ("dask-1", "running"), "a bag's is shown with the bag"
     assert line["words"].startswith("Dask on 1 of 2 workers, after 1 revocation, $")
     assert line["words"].endswith("; its dashboard: dask.client.dashboard_link")
     assert "dask-1: Dask on 1 of 2 workers" in html(snapshot)
     assert {lane["name"]: lane["words"] for lane in snapshot["vms"]}["worker-0"] == "runs dask-1"
     over = replay([events.ClusterDeleted()], state)
-    (line,) = view(over, bill(over, 300.0), 300.0)["dasks"]
+    (line,) = lines_of(view(over, bill(over, 300.0), 300.0), "dask")
     assert line["words"].startswith("ended with its cluster, $")
 
 
 def test_a_cell_shows_its_job_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shell = SimpleNamespace(execution_count=3)
-    monkeypatch.setattr("transient_magics.panels.job.current_shell", lambda: shell)
+    monkeypatch.setattr("transient_magics.works.jobs.view.current_shell", lambda: shell)
     cluster = SimpleNamespace(name="once", identity=Identity("once", ""), state=state_of())
     job: Any = SimpleNamespace(
         name="job-1", cluster=cluster, cost=lambda: Cost(subject="job-1", total=0.25), output=lambda lines: "step 7"

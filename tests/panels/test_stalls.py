@@ -16,8 +16,8 @@ from transient_magics.client import Stalls
 from transient_magics.errors import DeclarationError
 from transient_magics.panels import stalls_html
 from transient_magics.panels.snapshot.stalls import CHANGES, UNASKED, declared_view, stalls_view, wanted
-from transient_magics.panels.stalls import answered, show_stalls
 from transient_magics.panels.twin.stalls import COLOURS, stalls_picture
+from transient_magics.works.runs.view import answered, show_stalls
 
 ANYTHING = some.recursive(
     some.none() | some.booleans() | some.floats() | some.text(), lambda inner: some.dictionaries(some.text(), inner)
@@ -68,7 +68,7 @@ def test_a_change_is_answered_with_the_step_its_parts_and_how_sure_that_is() -> 
 
 def test_a_cell_shows_its_measure_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shell = SimpleNamespace(execution_count=3)
-    monkeypatch.setattr("transient_magics.panels.stalls.current_shell", lambda: shell)
+    monkeypatch.setattr("transient_magics.works.runs.view.current_shell", lambda: shell)
     show_stalls(cast("Stalls", Measured()))  # %transient_stalls
     show_stalls(cast("Stalls", Measured()))  # what it returns is the cell's value
     assert capsys.readouterr().out.count(WORDS) == 1

@@ -16,9 +16,10 @@ from transient_magics.client import Study, Trial
 from transient_magics.client.results.trials import best_so_far
 from transient_magics.journal import Journal, StudyState, bill, events, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.snapshot.studies import MOST_CURVES, pace, studies, whole_view
-from transient_magics.panels.twin.study import study_plot
 from transient_magics.panels.wishes import AskedStudy, Stoppable, wish
+from transient_magics.works.studies.picture import study_plot
+from transient_magics.works.studies.view import MOST_CURVES, pace, whole_view
+from transient_magics.works.studies.view import sections as studies
 
 from . import stories
 from .study_story import StudyStory, specification
@@ -58,7 +59,7 @@ def test_a_study_whose_trials_share_vms_says_so() -> None:
 
 def test_the_twin_of_a_study_has_the_best_first_and_says_how_many_are_left() -> None:
     snapshot = view(SHORT.state, bill(SHORT.state, SHORT.now), SHORT.now)
-    drawn = html(snapshot, None, studies(SHORT.state, SHORT.now))
+    drawn = html(snapshot, None, {"study": studies(SHORT.state, SHORT.now)})
     said = text_of(drawn)
     assert "search: 12 of 40 trials, 4 under way" in said
     assert "Best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64." in said
@@ -72,7 +73,9 @@ def test_the_twin_of_a_study_has_the_best_first_and_says_how_many_are_left() -> 
     assert f"aria-label='{study['curves_of']}, " not in study_plot(brief), "one step makes no curve"
     empty = StudyStory(specification(40), told=0, running=0)
     said = text_of(
-        html(view(empty.state, bill(empty.state, empty.now), empty.now), None, studies(empty.state, empty.now))
+        html(
+            view(empty.state, bill(empty.state, empty.now), empty.now), None, {"study": studies(empty.state, empty.now)}
+        )
     )
     assert "0 of 40 trials, waits for its first trial" in said
 
@@ -88,7 +91,7 @@ def test_five_hundred_trials_are_rows_and_few_curves_and_are_sent_less_often() -
     assert {best, 496, 497, 498, 499} <= set(drawn)
     assert len(json.dumps(study, allow_nan=False)) < 200_000
     assert (pace(SHORT.state), pace(long.state)) == (1.0, 2.5)
-    assert len(html(view(long.state, bill(long.state, long.now), long.now), None, [study])) < 60_000
+    assert len(html(view(long.state, bill(long.state, long.now), long.now), None, {"study": [study]})) < 60_000
 
 
 def test_the_plot_of_a_study_on_two_clusters_has_the_trials_of_both_and_one_best() -> None:
@@ -131,10 +134,10 @@ def test_a_page_gets_the_studies_by_themselves(tmp_path: Path) -> None:
         writing.extend(SHORT.history[:middle])
     _, page = displayed(journal)
     (panel,) = widgets_of(page)
-    assert panel.studies[0]["told"] == 0
+    assert panel.sections["study"][0]["told"] == 0
     with Journal(journal) as writing:
         writing.extend(SHORT.history[middle:])
-    eventually(lambda: panel.studies[0]["told"] == 12)
+    eventually(lambda: panel.sections["study"][0]["told"] == 12)
     assert "search" in page.shown[0]["text/plain"]
 
 

@@ -12,10 +12,10 @@ from tests.scenarios.steps import BEGAN, Steps, kind_of
 from transient_magics.client import text
 from transient_magics.client.results.stalls import report
 from transient_magics.journal import ClusterState, RunState, bill, costs, read
+from transient_magics.kinds import KINDS
 from transient_magics.panels import html, stalls_html, view
-from transient_magics.panels.snapshot.bags import bags
+from transient_magics.panels.sections import sections
 from transient_magics.panels.snapshot.stalls import stalls_view
-from transient_magics.panels.snapshot.studies import studies
 
 _LEFT_OUT = ("version", "at", "as_of", "events", "vms", "cost", "name", "spec", "emulated", "pace")
 """Of a snapshot: what all courses have in common, and what is written in another form."""
@@ -28,7 +28,7 @@ def picture(steps: Steps) -> str:
     """The text of a course that has ended."""
     lines = ["What happened", ""]
     for event in read(steps.journal):
-        if event.kind not in text.QUIET:
+        if event.kind not in text.quiet_kinds():
             lines.append(f"{_moment(event.at)}  {kind_of(event):22} {text.event_words(event)}")
     for name, at, state in steps.looks:
         lines += ["", "", f"{name[0].upper()}{name[1:]}", "", *_seen(state, at)]
@@ -49,10 +49,15 @@ def _seen(state: ClusterState, now: float) -> Iterable[str]:
     yield from _indented(text.status(state, spent, now).splitlines())
     shown = view(state, spent, now)
     yield "Panel"
-    yield from _indented(_values(shown))
+    work = {KINDS[group["kind"]].folder: group["lines"] for group in shown["work"]}
+    values: dict[str, Any] = {}
+    for name, value in shown.items():
+        values |= work if name == "work" else {name: value}
+    yield from _indented(_values(values))
     yield from _indented(_lane(lane) for lane in shown["vms"])
-    for found in (*studies(state, now), *bags(state, now)):
-        yield from _indented(_values(found))
+    for found in sections(state, now).values():
+        for section in found:
+            yield from _indented(_values(section))
     for run in state.of(RunState).values():
         if run.spec.stalls:
             yield from _indented(_values(stalls_view(report(state, run))))
@@ -61,7 +66,7 @@ def _seen(state: ClusterState, now: float) -> Iterable[str]:
 def _static(state: ClusterState, now: float) -> Iterable[str]:
     yield "Static panel"
     shown = view(state, bill(state, now), now)
-    yield from _indented(_words(html(shown, None, studies(state, now), bags(state, now))))
+    yield from _indented(_words(html(shown, None, sections(state, now))))
     for run in state.of(RunState).values():
         if run.spec.stalls:
             yield from _indented(_words(stalls_html(report(state, run))))

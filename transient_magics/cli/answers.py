@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ..client import Bag, Cluster, Job, Run, Stalls, Study, WorkList, text
+from ..client import Cluster, Handle, text
 from ..client.planning.deadlines import on_demand_words
+from ..client.recorded_run import RecordedRun
 from ..journal import Bill, ClusterState, Event, bill
 
 
@@ -30,7 +31,7 @@ class Deleted:
 class Begun:
     """Work that was declared when its cluster's journal had come to the event `since`."""
 
-    work: Run | Study | Job | Bag | Stalls
+    work: Handle[Any, Any]
     since: int
 
     def __str__(self) -> str:
@@ -40,7 +41,7 @@ class Begun:
     @property
     def promised(self) -> str:
         """What is known before the start of a run with a deadline; empty for other work."""
-        if not isinstance(self.work, Run):
+        if not isinstance(self.work, RecordedRun):
             return ""
         run = self.work.declared
         sentences = text.declared_words(run, time.time()), on_demand_words(self.work.cluster, run)
@@ -124,7 +125,7 @@ class Snapshot:
             }
             for vm in state.living
         ]
-        work = WorkList([self.cluster]).data
+        work = self.cluster.work().data
         return {
             **_cluster_data(state.name, state, bill(state, self.at)),
             "reason": state.reason,

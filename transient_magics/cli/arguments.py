@@ -23,10 +23,7 @@ from .option import Option
 
 __all__ = ["Command", "Option", "explain", "parse", "split", "verbs", "without_comment", "words_of_table"]
 
-_CELLS = ("train", "sweep", "job", "bag")
 _TERMINAL_ONLY = ("catalog", "export", "tensorboard")
-FROM_FILES = ("train", "study", "bag")
-"""Sub-commands of a terminal whose code is in a file."""
 _UNEXPANDED = re.compile(r"\$[A-Za-z_]\w*|\{[^{}]*\}")
 _WIDTH = 110
 """Columns of a terminal that a help takes."""
@@ -47,7 +44,7 @@ class Command:
 
 def verbs(magic: str = "cluster") -> tuple[str, ...]:
     """The sub-commands of `cluster` or `image`, those of the terminal's `transient` for `transient`."""
-    return {"cluster": options.CLUSTER_VERBS, "image": options.IMAGE_VERBS}.get(magic, options.PROGRAM_VERBS)
+    return {"cluster": options.CLUSTER_VERBS, "image": options.IMAGE_VERBS}.get(magic) or options.program_verbs()
 
 
 def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = False) -> Command:
@@ -86,16 +83,16 @@ def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
     typed = words[0].lstrip("%").removeprefix("transient_")
     if typed in ("help", "version"):  # the overview explains both, and neither has options
         return Overview(notebook)
-    verb = options.ALIASES.get(typed, typed)
+    verb = options.aliases().get(typed, typed)
     if verb == "emulator":
         raise DeclarationError("The emulator is a command of the terminal only", fix="Type: transient emulator -h")
-    if verb not in options.PROGRAM_VERBS:
-        raise unknown("command", typed, [*options.PROGRAM_VERBS, *options.ALIASES])
-    file = verb in FROM_FILES and not notebook
+    if verb not in options.program_verbs():
+        raise unknown("command", typed, [*options.program_verbs(), *options.aliases()])
+    file = verb in options.from_files() and not notebook
     called = f"transient {typed}"
     if notebook and verb not in _TERMINAL_ONLY:
-        name = next((alias for alias, known in options.ALIASES.items() if known == verb), verb)
-        called = f"%%{name}" if name in _CELLS else f"%transient_{name}"
+        work = options.work_commands().get(verb)
+        called = work.magic if work and not work.research else f"%transient_{verb}"
     return parse(verb, [*words[1:], "-h"], called=called, file=file).values["help"]
 
 
@@ -200,9 +197,9 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
     for option in declared:
         if option.required and option.name not in values:
             missing = [each.flags[-1] for each in declared if each.required and each.name not in values]
-            example = f"{called} {'cell.py ' if file else ''}{options.EXAMPLES[verb]}"
+            example = f"{called} {'cell.py ' if file else ''}{options.example(verb)}"
             raise DeclarationError(f"{called} needs {' and '.join(missing)}", fix=f"For example: {example}")
-    if check := options.CHECKS.get(verb):
+    if check := options.check_of(verb):
         check(values, called)
     common = {name: values.pop(name) for name in ("dry_run", "wait", "json", "output") if name in values}
     return Command(verb, values, **common)
@@ -235,8 +232,8 @@ def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
     parser = _Parser(
         prog=called,
         usage=" ".join([called, *words, "[options]"]).replace("%", "%%"),
-        description=textwrap.fill(options.DESCRIPTIONS[verb], _WIDTH),
-        epilog=options.EPILOGS.get(verb, "").format(called=called),
+        description=textwrap.fill(options.description(verb), _WIDTH),
+        epilog=options.epilog(verb).format(called=called),
         allow_abbrev=False,
         add_help=False,
         formatter_class=formatter,
@@ -276,7 +273,7 @@ def _refuse_unknown(words: Sequence[str], declared: Iterable[Option], called: st
 def _whose(flag: str, called: str) -> str:
     """Where this flag is an option, if it is one elsewhere."""
     terminal = not called.startswith("%")
-    found = [names[terminal] for verb, names in options.CELLS.items()
+    found = [names[terminal] for verb, names in options.lines().items()
              if any(flag in option.spellings for option in options.declared(verb))]  # fmt: skip
     *others, last = found or [""]
     return f"{', '.join(others)} and {last} have it." if others else f"{last} has it." if last else ""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .. import markup
-from .option import Option
-from .options import TIERS, Entry, grouped
+from .option import Entry, Option
+from .options import grouped, tiers
 
 _EPILOG = "white-space:pre-wrap;font-family:var(--jp-code-font-family,monospace)"
 
@@ -98,7 +98,7 @@ class Overview:
         return "`transient help COMMAND`, or -h after any of them, lists its options."
 
     def _tiers(self) -> Iterable[tuple[str, list[Entry]]]:
-        for title, entries in TIERS.items():
+        for title, entries in tiers().items():
             yield title, [entry for entry in entries if self._typed(entry)]
 
     def _typed(self, entry: Entry) -> str:

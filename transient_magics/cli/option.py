@@ -22,6 +22,15 @@ from ..spec.units import parse_deadline
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the overview: what is typed in a terminal (`line`) and in a cell (`magic`), where it exists there."""
+
+    line: str
+    magic: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     """One option (`flags` begin with '-') or one word by position.
 
@@ -368,13 +377,6 @@ def space(text: str) -> str:
     except ValueError as error:
         raise DeclarationError(f"Invalid --over: {error}") from None
     return text
-
-
-def configurations(text: str) -> tuple[str, ...]:
-    """The machines on which a study trains, checked."""
-    from ..client.configurations import parse_configurations
-
-    return parse_configurations(text)
 
 
 def event_kind(text: str) -> str:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from .. import places
 from ..client import text
-from ..client.following.watch import watch
+from ..client.following.cluster import watch
 from ..errors import CellError, DeclarationError, TransientError, unknown
 from ..protocol.checks import all_plain
 from . import arguments, options, verbs
 from .answers import Begun
 from .arguments import Command
+from .options import Code
 
 if TYPE_CHECKING:
     from ..client import Cluster
@@ -75,11 +76,11 @@ def _run(words: list[str]) -> int:
         from .. import emulator
 
         return emulator.main(rest)
-    verb = options.ALIASES.get(first, first)
+    verb = options.aliases().get(first, first)
     if verb not in arguments.verbs("transient"):
-        known = [*arguments.verbs("transient"), *_BESIDE, *options.ALIASES]
+        known = [*arguments.verbs("transient"), *_BESIDE, *options.aliases()]
         raise unknown("command", first, known, otherwise="See transient -h.")
-    command = arguments.parse(verb, rest, called=f"transient {first}", file=verb in arguments.FROM_FILES)
+    command = arguments.parse(verb, rest, called=f"transient {first}", file=verb in options.from_files())
     return _obey(command)
 
 
@@ -94,8 +95,9 @@ def _obey(command: Command) -> int:
         return 0
     if command.output:
         raise DeclarationError("-o binds a handle in a notebook; a terminal has none", fix="Leave it out.")
-    if command.verb in _FACES:
-        return _FACES[command.verb](command) or 0
+    face = _begin if command.verb in options.work_commands() else _FACES.get(command.verb)
+    if face:
+        return face(command) or 0
     answer = verbs.act(command)
     for each in answer if isinstance(answer, Iterator) else [answer]:
         print(all_plain(str(each)), flush=True)
@@ -127,21 +129,18 @@ def _of_file(command: Command) -> tuple[Command, str, Path]:
 
 
 def _begin(command: Command) -> None:
-    """Declare work. With --wait, show its events until it is over, and of a job its output."""
-    from ..client import Job
-
+    """Declare work. With --wait, show its output until it is over, or its events where it has no output."""
     source, folder = "", None
-    if command.verb in arguments.FROM_FILES:
+    if command.verb in options.from_files():
         command, source, folder = _of_file(command)
-    elif command.verb == "job" and not command.values.get("command"):
-        raise DeclarationError("transient job needs a command", fix='For example: transient job "python train.py"')
-    begun = verbs.begin(command, source, folder=folder)
+    called = f"transient {options.work_commands()[command.verb].name}"
+    begun = verbs.begin(command, Code(source, called, folder=folder))
     print(begun, flush=True)
     if not command.wait or not isinstance(begun, Begun):
         return
     work = begun.work
-    if isinstance(work, Job):
-        for output in work.stream():
+    if stream := getattr(work, "stream", None):
+        for output in stream():
             print(output, end="", flush=True)
     else:
         since = begun.since
@@ -180,13 +179,12 @@ def _doctor(command: Command) -> int:
 def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0) -> None:
     """Print a line per event until the state is as wanted."""
     for event in watch(cluster, after=after, until=until):
-        if event.kind == "train.progress" or event.kind not in text.QUIET:
+        if event.kind == "train.progress" or event.kind not in text.quiet_kinds():
             print(text.event_line(event), flush=True)
 
 
 _FACES: dict[str, Callable[[Command], int | None]] = {
     "declare": _declare,
-    **dict.fromkeys(("train", "study", "job", "bag", "stalls"), _begin),
     "attach": _attach,
     "image build": _build,
     "doctor": _doctor,

@@ -8,25 +8,26 @@ VMs and runs: how to show an answer, and how to wait, is for the face that asked
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import client
-from ..client import cell, foreground, text
-from ..client.declaring.including import included
+from ..client import foreground, text
+from ..client.finding import find_work
+from ..client.following.cluster import watch
 from ..client.following.reviving import present
-from ..client.following.watch import watch
 from ..client.planning.forecasts import forecast_line
 from ..client.planning.servers import foreseen
 from ..journal import Bill, encode
 from ..protocol.cluster_commands import GiveUp
-from ..protocol.study import parse_space
+from . import options
 from .answers import Begun, Deleted, EventLine, Listing, Sentence, Snapshot
 from .arguments import Command
+from .options import Code
 
 if TYPE_CHECKING:
-    from ..client import Build, Cluster, Preview, StudyPreview, Weather, WorkList
+    from ..client import Build, Cluster, Preview, Weather, WorkList
     from ..client.project.deflation import Deflated
 
 
@@ -53,84 +54,26 @@ def declare(*, dry_run: bool = False, **values: Any) -> Cluster | Preview:
     return foreseen(client.preview(declaration)) if dry_run else client.declare(declaration)
 
 
-def begin(
-    command: Command,
-    source: str = "",
-    *,
-    line_offset: int = 0,
-    notebook: Collection[str] = (),
-    folder: Path | None = None,
-) -> Begun | StudyPreview:
-    """Check the code in `source` and declare a run, study, job, bag or measurement of stalls with it.
+def begin(command: Command, code: Code) -> Any:
+    """Check code and declare work with it: return it as Begun, or what `--dry-run` shows.
 
-    Parameters
-    ----------
-    command
-        The verb is the kind of the work; with `dry_run` a study is only shown.
-    source
-        The code; of a job with a command and of a measurement of a run empty.
-    line_offset
-        The number of lines above the code in its cell.
-    notebook
-        Names that only the notebook has.
-    folder
-        The folder in which the file with the code is.
+    `command`: its verb is one of `options.work_commands`.
     """
-    values = dict(command.values)
-    if command.verb != "stalls" or source:
-        values["include"] = included(values.get("include", ()), folder if command.verb == "bag" else None)
     before = {cluster.identity: cluster.state.seq for cluster in client.clusters()}
-    match command.verb:
-        case "train":
-            _check(source, values, (), line_offset, notebook, folder)
-            work = client.train(source=source, line_offset=line_offset, **values)
-        case "study":
-            over = values.get("over")
-            tried = [dimension.name for dimension in parse_space(over)] if over else []
-            _check(source, values, tried, line_offset, notebook, folder)
-            work = client.declare_study(source=source, line_offset=line_offset, dry_run=command.dry_run, **values)
-        case "job":
-            _check_job(values, source, line_offset)
-            work = client.declare_job(values.pop("command", ""), source=source, **values)
-        case "bag":
-            work = client.declare_bag(source=source, line_offset=line_offset, notebook=notebook, **values)
-        case _:
-            if source:
-                _check(source, values, (), line_offset, notebook, None)
-            work = client.declare_stalls(source=source, line_offset=line_offset or 1, **values)
-    if isinstance(work, client.StudyPreview):
-        return work
-    return Begun(work, before.get(work.cluster.identity, 0))
-
-
-def _check_job(values: Mapping[str, Any], source: str, line_offset: int) -> None:
-    """Check the syntax of a job's code, or of the included Python files that its command names."""
-    command_words = values.get("command", "").split()
-    if not command_words:
-        cell.check_syntax(source, line_offset)
-    for path in map(Path, values["include"]):
-        if path.suffix == ".py" and path.name in command_words:
-            cell.check_syntax(path.read_text(encoding="utf-8", errors="replace"), file=path.name)
-
-
-def _check(
-    source: str, values: Mapping[str, Any], tried: Collection[str], line_offset: int, notebook: Collection[str],
-    folder: Path | None,
-) -> None:  # fmt: skip
-    """`tried`: the names of parameters that a study tries values of."""
-    params = dict.fromkeys(values.get("params", ()), "--param") | dict.fromkeys(tried, "--over")
-    cell.check(
-        source, notebook, line_offset=line_offset, include=values["include"], folder=folder,
-        own_model=not values.get("model"), params=params,
-    )  # fmt: skip
+    found = options.work_commands()[command.verb]
+    how = {"dry_run": command.dry_run} if found.dry_run else {}
+    answer = found.declare(dict(command.values), code, **how)
+    if not isinstance(answer, client.Handle):
+        return answer
+    return Begun(answer, before.get(answer.cluster.identity, 0))
 
 
 def _export(run: str, cluster: str | None = None, **how: Any) -> Path:
-    return client.run(run, cluster).export(**how)
+    return find_work("run", run, cluster).export(**how)
 
 
 def _tensorboard(run: str, cluster: str | None = None, **how: Any) -> Path:
-    return client.run(run, cluster).tensorboard(**how)
+    return find_work("run", run, cluster).tensorboard(**how)
 
 
 def _list(all: bool = False) -> Listing:

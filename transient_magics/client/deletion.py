@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import ClusterError, TransientError, joined
+from .cluster_handle import Cluster
 from .commands import SWEPT
 from .finding import cluster, clusters
 from .folders import unreadable
-from .handles import Cluster
 
 
 def deleted(name: str = "", *, all: bool = False) -> Iterator[Cluster]:

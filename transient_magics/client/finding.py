@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .. import emulator, places
 from ..errors import ClusterError, DeclarationError, UnknownWorkError, unknown
@@ -11,10 +12,12 @@ from ..journal import ClusterState, RunState
 from ..kinds import KINDS
 from ..protocol import layout
 from ..spec import parse_name
-from . import commands, folders
-from .handles import Bag, Cluster, Job, Run, Study, WorkList, current
+from . import commands, current, folders
+from .cluster_handle import Cluster
 from .programs import ask
+from .recorded_run import RecordedRun
 from .results.comparison import Comparison, Runs
+from .work_list import WorkList
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -79,33 +82,22 @@ def clusters(all: bool = False) -> list[Cluster]:
     return found if all else [each for each in found if not each.state.over]
 
 
-def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
-    """Return the run called `name`, of `cluster` or of the last one that has it; without a name the latest run.
+def find_work(kind: str, name: str | None = None, cluster: Cluster | str | None = None) -> Any:
+    """Return the handle of work of a kind: of `cluster`, or of the last cluster that has it.
+
+    Parameters
+    ----------
+    name
+        The name of the work (default: the latest work of the kind).
 
     Raises
     ------
     UnknownWorkError
-        There is no such run.
+        There is no such work.
     ClusterError
         No cluster is named, and several that are not deleted have such work.
     """
-    return _holder("run", name, cluster).run(name)
-
-
-def study(name: str | None = None, cluster: Cluster | str | None = None) -> Study:
-    """Return the study called `name`, as `run` finds a run. Raises UnknownWorkError and ClusterError."""
-    found = _holder("study", name, cluster).study(name)
-    return found if cluster is not None else found.parts[0]
-
-
-def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
-    """Return the job called `name`, as `run` finds a run. Raises UnknownWorkError and ClusterError."""
-    return _holder("job", name, cluster).job(name)
-
-
-def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
-    """Return the bag called `name`, as `run` finds a run. Raises UnknownWorkError and ClusterError."""
-    return _holder("bag", name, cluster).bag(name)
+    return _holder(kind, name, cluster).of_kind(kind, name)
 
 
 def work(cluster: Cluster | str | None = None) -> WorkList:
@@ -124,22 +116,23 @@ def work(cluster: Cluster | str | None = None) -> WorkList:
     ClusterError
         There is no such cluster.
     """
-    return WorkList([_cluster(cluster)] if cluster is not None else clusters())
+    chosen = [_cluster(cluster)] if cluster is not None else clusters()
+    return WorkList(handle for each in chosen for handle in each.work())
 
 
-def runs(cluster: Cluster | str | None = None) -> Runs:
+def runs(cluster: Cluster | str | None = None) -> Runs[Any]:
     """All runs (of `cluster`, else of every one), oldest first: a list that shows itself as a table."""
     chosen = [_cluster(cluster)] if cluster is not None else clusters(all=True)
-    return Runs(Run(name, each) for each in chosen for name in each.state.of(RunState))
+    return Runs(each.run(name) for each in chosen for name in each.state.of(RunState))
 
 
-def compare(*runs: Run) -> Comparison:
+def compare(*runs: RecordedRun) -> Comparison[Any]:
     """Put runs beside each other: a table and, in a notebook, their losses and evaluations over the steps.
 
     Raises DeclarationError where there are none, or something that is no run.
     """
     found = [each for given in runs for each in (given if isinstance(given, list | tuple) else [given])]
-    if not found or not all(isinstance(each, Run) for each in found):
+    if not found or not all(isinstance(each, RecordedRun) for each in found):
         raise DeclarationError("compare takes runs", fix='For example: tm.compare(tm.run("run-1"), tm.run("run-2"))')
     return Comparison(found)
 
@@ -165,9 +158,8 @@ def _holder(kind: str, name: str | None, cluster: Cluster | str | None) -> Clust
 
 
 def _names_of(kind: str, state: ClusterState) -> list[str]:
-    """Return the names of all work of a kind, but for the runs of studies."""
-    runs_of_studies = {run.name for run in state.of(RunState).values() if run.spec.study}
-    return [name for name in state.of_kind(kind) if name not in runs_of_studies]
+    """Return the names of all work of a kind, but for parts of other work."""
+    return [work.name for work in state.of_kind(kind).values() if not work.owner]
 
 
 def holding(has: Callable[[Cluster], bool]) -> Cluster | None:

@@ -1,59 +1,71 @@
-"""What stands for a cluster where there is room for one run: that run, and its studies.
+"""What stands for a cluster where there is room for one run: that run, what it belongs to, and other work.
 
-The runs of a study stand in its table and nowhere else. A panel, the status in a terminal and the forecast go by the
-same choice.
+The runs of a study stand in its table and nowhere else, a Dask cluster of a bag only with that bag. A panel, the status
+in a terminal and the forecast show the same choice.
 """
 
 from __future__ import annotations
 
-from ..journal import ClusterState, DaskState, JobState, RunState, StudyState
-from ..journal.bags.state import DeclaredBag
+from typing import Any
+
+from ..journal import ClusterState, RunState, Work
+from ..kinds import KINDS
+
+AnyWork = Work[Any]
 
 
-def jobs(state: ClusterState) -> list[JobState]:
-    """The jobs that go on, and the latest one."""
-    latest = state.works.latest(JobState)
-    return [job for job in state.of(JobState).values() if not job.over or job is latest]
+def is_part(work: AnyWork, state: ClusterState) -> bool:
+    """Return whether other work of the cluster has begun the work, as a study its runs.
+
+    A run whose study the journal does not have stands alone: it is shown nowhere else.
+    """
+    return bool(work.owner) and (work.owner in state.works or not work.trains)
 
 
-def bags(state: ClusterState) -> list[DeclaredBag]:
-    """The bags that go on, and the latest one."""
-    latest = state.works.latest(DeclaredBag)
-    return [bag for bag in state.of(DeclaredBag).values() if not bag.over or bag is latest]
+def trained(state: ClusterState) -> list[AnyWork]:
+    """Return the work that trains by runs of its own, studies, and is not over.
 
-
-def dasks(state: ClusterState) -> list[DaskState]:
-    """The Dask clusters that go on, and the latest one; without those of bags."""
-    own = [dask for dask in state.of(DaskState).values() if not dask.spec.bag]
-    return [dask for dask in own if not dask.over or dask is own[-1]]
-
-
-def studies(state: ClusterState) -> list[StudyState]:
-    """The studies that go on; where none does, the latest one, unless a run of no study was declared after it."""
-    going = [study for study in state.of(StudyState).values() if not study.over and not state.over]
-    if going or not state.of(StudyState):
-        return going
-    latest = max(state.of(StudyState).values(), key=lambda study: study.declared_at)
+    Where none is left, it is the latest one, unless a run that belongs to none was declared after it.
+    """
+    found = [work for work in state.works.values() if work.trains and not work.leases]
+    running = [work for work in found if not work.over and not state.over]
+    if running or not found:
+        return running
+    latest = max(found, key=lambda work: work.declared_at)
     alone = max((run.declared_at for run in _alone(state)), default=0.0)
     return [latest] if latest.declared_at >= alone else []
 
 
+def others(state: ClusterState) -> list[AnyWork]:
+    """Return the work that trains nothing: of each kind what is not over, and the latest one."""
+    return [work for kind in KINDS for work in of_kind(state, kind) if not work.trains]
+
+
+def of_kind(state: ClusterState, kind: str) -> list[AnyWork]:
+    """Return the work of a kind that is not over, and the latest one, without parts of other work."""
+    own = [work for work in state.of_kind(kind).values() if not is_part(work, state)]
+    return [work for work in own if not work.over or work is own[-1]]
+
+
 def run(state: ClusterState) -> RunState | None:
-    """The run of no study that goes on, or is the next to; where there is a study to show, none; else the latest."""
+    """Return the run that is not part of other work and trains, or is the next to train.
+
+    None where other work that trains is shown; where no run is left, the latest.
+    """
     alone = _alone(state)
     names = {each.name for each in alone}
     turns = [each for each in state.turns if each.name in names]
     if turns:
         return next((each for each in turns if state.has_begun(each)), turns[0])
-    return alone[-1] if alone and not studies(state) else None
+    return alone[-1] if alone and not trained(state) else None
 
 
 def beside(state: ClusterState) -> list[RunState]:
-    """The other runs of no study that go on or wait, in the order in which they begin."""
-    first, alone = run(state), {each.name for each in _alone(state)}
+    """Return the other runs that are not part of other work and not over, in the order in which they begin."""
+    first = run(state)
+    alone = {each.name for each in _alone(state)}
     return [each for each in state.turns if each.name in alone and (first is None or each.name != first.name)]
 
 
 def _alone(state: ClusterState) -> list[RunState]:
-    studies = state.of(StudyState)
-    return [each for each in state.of(RunState).values() if each.spec.study not in studies]
+    return [each for each in state.of(RunState).values() if not is_part(each, state)]

@@ -21,10 +21,10 @@ from ..journal import read, replay
 from ..journal.lock import take
 from ..protocol import layout
 from ..spec import ClusterSpec
-from . import commands
+from . import commands, current
+from .cluster_handle import Cluster
 from .declaring import Declaration, refuse_unreachable, specify
 from .folders import remove_abandoned
-from .handles import Cluster, current
 
 _ATTEMPTS = 20
 """Automatic names tried, where other processes take one after the other."""

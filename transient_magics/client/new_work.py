@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from ..errors import ClusterError
 from ..kinds import KINDS
 from ..spec import JOBS, ClusterSpec, parse_name
+from .cluster_handle import Cluster
 from .declaring import claims
 from .declaring.payload import Payload
 from .declaring.refusals import of_option, refuse_more_workers
 from .finding import cluster as find_cluster
-from .handles import Cluster
 
 Spec = TypeVar("Spec")
 

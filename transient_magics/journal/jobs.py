@@ -84,6 +84,11 @@ class DaskState(Work[DaskSpec]):
     """How it ended otherwise, a clause."""
 
     @property
+    def owner(self) -> str:
+        """The bag that began it; else empty."""
+        return self.spec.bag
+
+    @property
     def worker_count(self) -> int:
         """How many workers it asks for."""
         return self.spec.workers

@@ -234,6 +234,11 @@ class RunState(Work[RunSpec]):
     evaluations: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
 
     @property
+    def owner(self) -> str:
+        """The study of which it is a trial; else empty."""
+        return self.spec.study
+
+    @property
     def train_steps(self) -> int:
         """How many steps were declared, over all workers; 0 while that is not known here."""
         return self.spec.train_steps

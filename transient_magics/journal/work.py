@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from .. import markup
 from ..kinds import KINDS
 
 _Spec = TypeVar("_Spec", covariant=True)
 _State = TypeVar("_State", bound="Work[object]")
+
+
+Facts = tuple[str, Mapping[str, str]]
+"""A heading, and texts by name: what a notebook shows of a value."""
+_facts: list[Callable[[Any], Facts]] = []
+
+
+def show_as(facts: Callable[[Any], Facts]) -> None:
+    """Show the state of work of every kind in notebooks as the facts that this function returns of it."""
+    _facts[:] = [facts]
 
 
 class Stopping(Protocol):
@@ -46,6 +57,22 @@ class Work(Generic[_Spec]):
     ended_at: float = 0.0
     reason: str = ""
     """Why it failed, or ended before it was done, a clause."""
+
+    def __init_subclass__(cls) -> None:
+        # IPython asks each class for its own method before it takes the repr of a dataclass.
+        super(Work, cls).__init_subclass__()
+        cls._repr_pretty_ = Work[Any]._repr_pretty_
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(markup.lines(*_facts[0](self)) if _facts else repr(self))
+
+    def _repr_html_(self) -> str | None:
+        return markup.facts(*_facts[0](self)) if _facts else None
+
+    @property
+    def owner(self) -> str:
+        """The name of the work that began it and that it is a part of, such as the study of a run; else empty."""
+        return ""
 
     @property
     def over(self) -> bool:

@@ -11,7 +11,9 @@ when a cell says the first one.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
@@ -19,11 +21,14 @@ from IPython.display import display
 
 from ..cli import arguments
 from ..errors import CellError, DeclarationError
+from ..kinds import WORK_MAGICS
 
-_CELL = re.compile(r"%%(?:train|sweep|job|bag|transient_(?:train|sweep|job|bag|cluster|plan|stalls))(?:\s|$)")
+_WORK = "|".join(WORK_MAGICS)
+_CELL = re.compile(rf"%%(?:{_WORK}|transient_(?:{_WORK}|cluster|plan|stalls))(?:\s|$)")
 
 if TYPE_CHECKING:
     from ..cli.arguments import Command
+    from ..cli.options import Code
     from ..client import Cluster
 
 
@@ -65,68 +70,6 @@ class TransientMagics(Magics):
         display(arguments.explain(self._words(line), notebook=True))
 
     @line_cell_magic
-    def train(self, line: str, cell: str | None = None) -> Any:
-        """Train a model on a cluster; the cell's body is the code, which runs on the VMs.
-
-        %%train --model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 [options]
-        %%train --train-steps 2000 [options]        the model that the cell defines, as `%train -h` describes it
-
-        `%train -h` lists the options. `%%transient_train` is the same magic.
-        """
-        return self._train(line, cell, "train")
-
-    @line_cell_magic
-    def transient_train(self, line: str, cell: str | None = None) -> Any:
-        """The same as `%%train`, for notebooks in which something else owns that name."""
-        return self._train(line, cell, "transient_train")
-
-    @line_cell_magic
-    def sweep(self, line: str, cell: str | None = None) -> Any:
-        """Train what the cell's body defines many times, with different parameters, to find the best ones.
-
-        %%sweep --over "lr=1e-3:1e-1:log" --trials 20 --objective "max accuracy" --train-steps 2000 [options of %%train]
-
-        `%sweep -h` lists the options. `%%transient_sweep` is the same magic.
-        """
-        return self._train(line, cell, "sweep", "study")
-
-    @line_cell_magic
-    def transient_sweep(self, line: str, cell: str | None = None) -> Any:
-        """The same as `%%sweep`, for notebooks in which something else owns that name."""
-        return self._train(line, cell, "transient_sweep", "study")
-
-    @line_cell_magic
-    def job(self, line: str, cell: str | None = None) -> Any:
-        """Run any command, or the cell's body, on worker VMs of a cluster, with a folder that outlives them.
-
-        %job "python train.py" --include train.py --keep checkpoints [options]
-        %%job --keep checkpoints [options]          the Python code below it
-
-        `%job -h` lists the options. `%%transient_job` is the same magic.
-        """
-        return self._job(line, cell, "job")
-
-    @line_cell_magic
-    def transient_job(self, line: str, cell: str | None = None) -> Any:
-        """The same as `%%job`, for notebooks in which something else owns that name."""
-        return self._job(line, cell, "transient_job")
-
-    @line_cell_magic
-    def bag(self, line: str, cell: str | None = None) -> Any:
-        """Compute the function `job` of the cell's body at many points, and learn a surrogate of its results.
-
-        %%bag --over "density=0.3:0.9 temperature=0.8:1.6" --jobs 200 [options]
-
-        `%bag -h` lists the options. `%%transient_bag` is the same magic.
-        """
-        return self._train(line, cell, "bag", "bag")
-
-    @line_cell_magic
-    def transient_bag(self, line: str, cell: str | None = None) -> Any:
-        """The same as `%%bag`, for notebooks in which something else owns that name."""
-        return self._train(line, cell, "transient_bag", "bag")
-
-    @line_cell_magic
     def transient_stalls(self, line: str, cell: str | None = None) -> Any:
         """Measure on a cluster where the time of a step goes, and what would help; nothing is trained.
 
@@ -136,11 +79,8 @@ class TransientMagics(Magics):
 
         `%transient_stalls -h` lists the options.
         """
-        line, cell, continued = _continued(line, cell)
         called = "%transient_stalls" if cell is None else "%%transient_stalls"
-        command = arguments.parse("stalls", self._words(line), called=called)
-        offset = (self._lines_above(cell) or 1 + continued) if cell else 0
-        return self._obey(command, cell or "", offset)
+        return self._declare_work(line, cell, called)
 
     @line_magic
     def transient_work(self, line: str) -> Any:
@@ -246,22 +186,33 @@ class TransientMagics(Magics):
         command = arguments.parse("image", self._words(line), called="%transient_image")
         return self._obey(command)
 
-    def _train(self, line: str, body: str | None, name: str, verb: str = "train") -> Any:
-        line, body, continued = _continued(line, body)
-        called = {"train": "A run", "study": "A study", "bag": "A bag"}[verb]
-        command = arguments.parse(verb, self._words(line), called=f"%%{name}")
-        if command.verb != "help" and body is None:
-            raise DeclarationError(f"{called} needs its code: write %%{name} with two %, and the code below it")
-        offset = self._lines_above(body) or 1 + continued
-        return self._obey(command, body or "", offset)
+    def work_magic(self, name: str) -> Callable[..., Any]:
+        """Return the magic that declares work under a name, such as `job` or `transient_job`."""
 
-    def _job(self, line: str, body: str | None, name: str) -> Any:
+        def magic(self: TransientMagics, line: str, cell: str | None = None) -> Any:
+            return self._declare_work(line, cell, f"%%{name}")
+
+        magic.__name__ = name
+        magic.__doc__ = (
+            f"Declare work on a cluster. `%{name} -h` shows what it does and lists its options.\n\n"
+            f"`%%{name}` and `%%{_other_name(name)}` are the same magic."
+        )
+        return MethodType(magic, self)
+
+    def _declare_work(self, line: str, body: str | None, called: str) -> Any:
+        """Declare work as a line of the magic that was `called` says, with the code of the cell's body."""
+        from ..cli import options
+
         line, body, continued = _continued(line, body)
-        command = arguments.parse("job", self._words(line), called=f"%%{name}")
-        if command.verb != "help" and bool(command.values.get("command")) == bool(body):
-            what = "A job runs a command, or the code below it" + (", not both" if body else "")
-            raise DeclarationError(what, fix=f'Write %{name} "python train.py", or %%{name} and the code below it.')
-        return self._obey(command, body or "", self._lines_above(body) or 1 + continued)
+        typed = called.lstrip("%").removeprefix("transient_")
+        verb = options.aliases().get(typed, typed)
+        command = arguments.parse(verb, self._words(line), called=called)
+        if command.verb != "help" and body is None and options.work_commands()[verb].from_file:
+            what = f"A {options.kind_of(verb)} needs its code: write {called} with two %, and the code below it"
+            raise DeclarationError(what)
+        offset = self._lines_above(body) or 1 + continued
+        code = options.Code(body or "", called, line_offset=offset, notebook=self._shell.user_ns)
+        return self._obey(command, code)
 
     def _words(self, line: str) -> list[str]:
         try:
@@ -274,10 +225,10 @@ class TransientMagics(Magics):
         """Remember that this process declared or attached `cluster`."""
         self.held[cluster.name] = cluster
 
-    def _obey(self, command: Command, code: str = "", offset: int = 0) -> Any:
+    def _obey(self, command: Command, code: Code | None = None) -> Any:
         from .obeying import obey
 
-        return obey(self, command, code, offset)
+        return obey(self, command, code)
 
     @property
     def _shell(self) -> Any:
@@ -288,6 +239,10 @@ class TransientMagics(Magics):
         history = self._shell.history_manager.input_hist_raw
         above, found, _ = history[-1].rpartition(body.rstrip("\n")) if body and history else ("", "", "")
         return above.count("\n") if found else 0
+
+
+def _other_name(name: str) -> str:
+    return name.removeprefix("transient_") if name.startswith("transient_") else f"transient_{name}"
 
 
 def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:

@@ -15,24 +15,14 @@ from .. import places
 from ..catalog import ACCELERATORS, ZONES, region, zones_with
 from ..cli import arguments, options
 from ..cli.option import Option
-from ..kinds import KINDS
+from ..kinds import KINDS, WORK_MAGICS
 from ..protocol import layout
 
+_OTHERS = ("work", "stop", "weather", "deflate", "measure", "lifetimes", "plan", "doctor")
+_MAGICS = "|".join(sorted({"cluster", "stalls", "image", "help", *_OTHERS, *WORK_MAGICS}))
 _LINE = re.compile(
-    r"(?:^|=)\s*%{1,2}(?P<magic>transient_(?:cluster|train|sweep|job|bag|stalls|work|stop|weather|deflate|measure|lifetimes|plan|image|doctor|help)|train|sweep|job|bag)\s+(?P<rest>.*)$",
-    re.DOTALL,
+    rf"(?:^|=)\s*%{{1,2}}(?P<magic>transient_(?:{_MAGICS})|{'|'.join(WORK_MAGICS)})\s+(?P<rest>.*)$", re.DOTALL
 )
-
-
-_SAID = ("stalls", "work", "stop", "weather", "deflate", "measure", "lifetimes", "plan", "doctor")
-_LINES = {f"transient_{verb}": verb for verb in _SAID} | {
-    "sweep": "study",
-    "transient_sweep": "study",
-    "job": "job",
-    "bag": "bag",
-    "transient_bag": "bag",
-    "transient_job": "job",
-}
 
 
 @context_matcher(identifier="transient_magics")
@@ -57,7 +47,8 @@ def candidates(magic: str, before: str, token: str) -> list[str]:
     words = before.split()
     if magic == "transient_help":
         return _commands(words)
-    verb = _LINES.get(magic, "train")
+    typed = magic.removeprefix("transient_")
+    verb = options.aliases().get(typed, typed)
     if magic == "transient_cluster":
         verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
         if verb != "declare":
@@ -81,8 +72,8 @@ def candidates(magic: str, before: str, token: str) -> list[str]:
 def _commands(words: list[str]) -> list[str]:
     """Return the commands that a help in a notebook can explain, or the sub-commands of one."""
     if not words:
-        terminal_only = ("emulator", *options.ALIASES.values())
-        return [verb for verb in (*options.PROGRAM_VERBS, *options.ALIASES) if verb not in terminal_only]
+        terminal_only = ("emulator", *options.aliases().values())
+        return [verb for verb in (*options.program_verbs(), *options.aliases()) if verb not in terminal_only]
     return list(arguments.verbs(words[0])) if words in (["cluster"], ["image"]) else []
 
 

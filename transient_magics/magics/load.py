@@ -14,16 +14,14 @@ from typing import Any
 
 from ..client.shown import set_display
 from ..errors import TransientError
+from ..kinds import WORK_MAGICS
 from .cells import TransientMagics, with_body
 from .completion import matcher
 
-_SHORT = ("train", "sweep", "job", "bag")
+_SHORT = WORK_MAGICS
 """Names that another extension may have had before."""
-_LONG = (
-    "transient_cluster", "transient_train", "transient_sweep", "transient_job", "transient_bag", "transient_plan",
-    "transient_stalls",
-)  # fmt: skip
-_NAMES = (*_LONG, *_SHORT)
+_WORK_NAMES = (*_SHORT, *(f"transient_{name}" for name in _SHORT))
+_NAMES = ("transient_cluster", "transient_plan", "transient_stalls", *_WORK_NAMES)
 _LINE_NAMES = (
     "transient_work", "transient_stop", "transient_weather", "transient_deflate",
     "transient_measure", "transient_lifetimes",
@@ -31,11 +29,8 @@ _LINE_NAMES = (
 )  # fmt: skip
 
 _PANELS = {  # shown as a panel
-    ("client.handles.cluster", "Cluster"): "panels.show_handle",
-    **{
-        (f"client.handles.{name.lower()}", name): "panels.show_handle"
-        for name in ("Run", "Study", "Job", "Bag", "Dask", "Stalls")
-    },
+    ("client.cluster_handle", "Cluster"): "panels.show_handle",
+    ("client.handle", "Handle"): "panels.show_handle",  # work of all kinds
     ("planner.search", "Search"): "panels.show_search",
 }
 _HTML = {
@@ -45,9 +40,6 @@ _HTML = {
     ("client.planning.lifetimes", "Lifetimes"): "panels.lifetimes_html",
     ("client.results.comparison", "Runs"): "panels.runs_html",
     ("client.results.comparison", "Comparison"): "panels.comparison_html",
-    ("client.results.trials", "Configurations"): "panels.study_table_html",
-    ("client.handles.study", "Plot"): "panels.study_plot_html",
-    ("client.handles.bag", "Plot"): "panels.bag_plot_html",
     ("client.results.stalls", "Report"): "panels.stalls_html",
     ("planner.plan", "Plan"): "panels.plan_html",
     ("client.planning.bag_plans", "BagPlan"): "panels.bag_plan_html",
@@ -66,7 +58,7 @@ def load(shell: Any) -> None:
         for name in (*_NAMES, *(_LINE_NAMES if kind == "line" else ())):
             if name in _SHORT and not _ours(registered.get(name)):
                 continue
-            registered[name] = getattr(magics, name)
+            registered[name] = magics.work_magic(name) if name in _WORK_NAMES else getattr(magics, name)
     for name in _SHORT:
         if not _ours(shell.magics_manager.magics["cell"].get(name)):
             print(f"%%{name} belongs to another extension here; %%transient_{name} is ours.")

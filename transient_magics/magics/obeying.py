@@ -16,13 +16,12 @@ from .. import panels, places
 from ..cli import verbs
 from ..cli.answers import Begun, Deleted, Sentence
 from ..cli.arguments import Command
-from ..client import Cluster, Job
+from ..cli.options import Code
+from ..client import Cluster, Handle
 from ..errors import ClusterError
 
 if TYPE_CHECKING:
-    from ..client import Bag, Build, Preview, Run, Stalls, Study, StudyPreview
-
-    AnyWork = Run | Study | Job | Bag | Stalls
+    from ..client import Build, Preview
 
 
 class Notebook(Protocol):
@@ -37,17 +36,17 @@ class Notebook(Protocol):
 
 
 @places.reporting()
-def obey(magics: Notebook, command: Command, code: str = "", offset: int = 0) -> Any:
-    """Do what `command` says and return the magic's value. `code`: a cell's body, below `offset` lines."""
+def obey(magics: Notebook, command: Command, code: Code | None = None) -> Any:
+    """Do what `command` says and return the magic's value. `code`: that of work that is declared."""
     try:
+        if code is not None and command.verb != "help":
+            return _begin(magics, command, code)
         match command.verb:
             case "help":
                 display(command.values["help"])
                 return None
             case "declare":
                 return _declare(magics, command)
-            case "train" | "study" | "job" | "bag" | "stalls":
-                return _begin(magics, command, code, offset)
             case "attach":
                 return _attach(magics, command)
             case "image build":
@@ -78,28 +77,29 @@ def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
     return answer
 
 
-def _begin(magics: Notebook, command: Command, code: str, offset: int) -> AnyWork | StudyPreview:
-    """Declare work and show its panel. With --wait, wait for it; of a job the output is printed instead."""
-    begun = verbs.begin(command, code, line_offset=offset, notebook=_shell(magics).user_ns)
+def _begin(magics: Notebook, command: Command, code: Code) -> Any:
+    """Declare work and show its panel. With --wait, wait for it; if it has output, print that instead."""
+    begun = verbs.begin(command, code)
     if not isinstance(begun, Begun):
         return begun
     work = begun.work
     _hold(magics, command, work)
     if begun.promised:
         print(begun.promised, flush=True)
-    if not command.wait or not isinstance(work, Job):
+    prints = hasattr(work, "stream")
+    if not (command.wait and prints):
         panels.show_handle(work)
     if command.wait:
-        wait = partial(_print_output, work) if isinstance(work, Job) else work.wait
+        wait = partial(_print_output, work) if prints else work.wait
         stop = f"%transient_stop {work.cluster.name} {work.name} ends it."
         _wait(wait, f"{work.name} on {work.cluster.name}", fix=stop)
     return work
 
 
-def _print_output(job: Job) -> None:
-    for output in job.stream():
+def _print_output(work: Any) -> None:
+    for output in work.stream():
         print(output, end="", flush=True)
-    job.wait(timeout=5.0)
+    work.wait(timeout=5.0)
 
 
 def _attach(magics: Notebook, command: Command) -> Cluster:
@@ -126,7 +126,7 @@ def _build(command: Command) -> Build:
     return build
 
 
-def _hold(magics: Notebook, command: Command, handle: Cluster | AnyWork) -> None:
+def _hold(magics: Notebook, command: Command, handle: Cluster | Handle[Any, Any]) -> None:
     magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
     _bind(magics, command, handle)
 

@@ -4,7 +4,6 @@
 put together. The front end is in `widgets/`.
 """
 
-from .bag import bag_panel_html, bag_plot_html
 from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
 from .lifetimes import lifetimes_html
@@ -12,14 +11,11 @@ from .plan import bag_plan_html, plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, status
 from .snapshot.view import view
 from .stalls import stalls_html
-from .study import study_panel_html, study_plot_html, study_table_html
 from .twin.panel import html
 from .work import show_handle
 
 __all__ = [
-    "bag_panel_html",
     "bag_plan_html",
-    "bag_plot_html",
     "bundle",
     "comparison_html",
     "declare",
@@ -35,8 +31,5 @@ __all__ = [
     "show_search",
     "stalls_html",
     "status",
-    "study_panel_html",
-    "study_plot_html",
-    "study_table_html",
     "view",
 ]

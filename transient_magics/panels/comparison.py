@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..client import Comparison, Run, Runs
+from ..client import Comparison, Runs
+from ..client.recorded_run import RecordedRun
 from ..client.results.comparison import COLUMNS, Row, best_row, best_words, evaluated, judged_by
 from ..journal import RunSeries, metrics
 from ..protocol import layout
@@ -51,7 +52,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return [row.run if alone else f"{row.run} on {row.cluster}" for row in rows]
 
 
-def _losses(run: Run) -> list[tuple[float, float]]:
+def _losses(run: RecordedRun) -> list[tuple[float, float]]:
     """By its metrics of each second, where they are here; else by its progress in the journal."""
     series = RunSeries()
     series.add(metrics.sample(run.directory / layout.METRICS))

@@ -26,17 +26,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..client import text
 from ..client.following.identity import Identity
 from ..errors import TransientError
-from ..journal import Bill, ClusterState, DeclaredBag, Event, RunState, StudyState, bill
+from ..journal import Bill, ClusterState, Event, RunState, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
-from .snapshot.bags import bags
-from .snapshot.bags import pace as pace_of_bags
-from .snapshot.contract import Bag, Split, Study
+from .sections import Sections, pace, sections
+from .snapshot.contract import Split
 from .snapshot.curves import curves
 from .snapshot.measured import Beside, Measured
 from .snapshot.outlook import Forecasts, Outlook, nothing
 from .snapshot.split import lines
-from .snapshot.studies import pace, studies
 from .snapshot.view import shown_run, view
 from .twin.markup import picture
 from .twin.panel import html
@@ -135,7 +133,7 @@ class Display:
         now = time.time()
         account = bill(self._state, now)
         shown = view(self._state, account, now, self._run, self._forecast)
-        drawn = html(shown, self._curves(), self._studies(now), self._bags(now))
+        drawn = html(shown, self._curves(), self._sections(now))
         data: dict[str, Any] = {"text/plain": self._text(account, now), "text/html": drawn}
         if (live or self._in_place) and (panel := self._live_panel(shown)):
             data["text/html"] = picture(data["text/html"], panel.place)
@@ -183,7 +181,7 @@ class Display:
                 log.warning("no live panel: %s", error)
                 return None
             now = time.time()
-            self._panel = ClusterPanel(shown, self._curves(), self._studies(now), self._bags(now), self.ask)
+            self._panel = ClusterPanel(shown, self._curves(), self._sections(now), self.ask)
         return self._panel
 
     def _curves(self) -> Mapping[str, Any]:
@@ -191,11 +189,8 @@ class Display:
         series = self._measured.series_of(run.name) if run else None
         return curves(self._state, run, series, whole=bool(self._run)) if run else {}
 
-    def _studies(self, now: float) -> list[Study]:
-        return [] if self._run else studies(self._state, now)
-
-    def _bags(self, now: float) -> list[Bag]:
-        return [] if self._run else bags(self._state, now)
+    def _sections(self, now: float) -> Sections:
+        return {} if self._run else sections(self._state, now)
 
     # From here on: the follower's thread.
 
@@ -277,8 +272,7 @@ class Display:
             self._soon(_LAST_WORDS_SECONDS, self._end)
 
     def _draw_curves_soon(self) -> None:
-        slower = max(pace(self._state), pace_of_bags(self._state))
-        wait = _CURVES_SECONDS * slower - (time.monotonic() - self._curves_at)
+        wait = _CURVES_SECONDS * pace(self._state) - (time.monotonic() - self._curves_at)
         if wait <= 0 or self._state.over:
             self._send_curves()
         elif not self._curves_later:
@@ -297,12 +291,11 @@ class Display:
         if self._panel and (newest := self._beside.newest) != self._speeds_of:
             self._speeds_of, self._curves_at = newest, time.monotonic()
             self._panel.speeds = self._beside.speeds()
-        if self._panel and (self._panel.studies or self._state.of(StudyState)):
-            self._curves_at = time.monotonic()
-            self._panel.studies = self._studies(time.time())
-        if self._panel and (self._panel.bags or self._state.of(DeclaredBag)):
-            self._curves_at = time.monotonic()
-            self._panel.bags = self._bags(time.time())
+        if self._panel:
+            found = self._sections(time.time())
+            if any(found.values()) or any(self._panel.sections.values()):
+                self._curves_at = time.monotonic()
+                self._panel.sections = dict(found)
 
     def _refresh_twin(self) -> None:
         """Keep the stored output true.
@@ -340,7 +333,7 @@ class Display:
     def _turning_point(self, state: ClusterState) -> object:
         """What of a state has to be in the stored picture at once; where a page draws the panel that is less."""
         runs = [(run.name, run.phase, bool(run.metrics)) for run in state.of(RunState).values() if run.over]
-        ended = runs, [bag.name for bag in state.of(DeclaredBag).values() if bag.over]
+        ended = runs, [work.name for work in state.works.values() if work.over and not work.trains and not work.leases]
         return (ended, state.over) if self._page_seen else (ended, state.phase, state.revocations)
 
     def _act(self, message: Mapping[str, Any]) -> None:

@@ -10,15 +10,15 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..client import Cluster, Run, follower, text
+from ..client import Cluster, follower, text
 from ..client.following.identity import Identity
 from ..client.forecaster import ending
+from ..client.recorded_run import RecordedRun
 from ..journal import ClusterState, RunState, bill
 from .display import Display, Feed, Followed, known, live_view
-from .snapshot.bags import bags
+from .sections import sections
 from .snapshot.curves import curves
 from .snapshot.outlook import Forecasts
-from .snapshot.studies import studies
 from .snapshot.view import shown_run, view
 from .twin.markup import picture
 from .twin.panel import html
@@ -112,9 +112,9 @@ def show_live(
     return panel
 
 
-def bundle(handle: Cluster | Run) -> dict[str, Any]:
+def bundle(handle: Cluster | RecordedRun) -> dict[str, Any]:
     """What a handle looks like now, as a MIME bundle without a live view (to be stored or nested)."""
-    cluster, run = (handle.cluster, handle.name) if isinstance(handle, Run) else (handle, None)
+    cluster, run = (handle.cluster, handle.name) if isinstance(handle, RecordedRun) else (handle, None)
     state, now = known(cluster), time.time()
     shown = shown_run(state, run)
     snapshot = view(state, bill(state, now), now, run)
@@ -123,8 +123,7 @@ def bundle(handle: Cluster | Run) -> dict[str, Any]:
         "text/html": html(
             snapshot,
             curves(state, shown) if shown else None,
-            [] if run else studies(state, now),
-            [] if run else bags(state, now),
+            {} if run else sections(state, now),
         ),
     }
 

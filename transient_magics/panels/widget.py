@@ -7,7 +7,7 @@ page asks for arrives on whatever thread the kernel uses for such messages, and 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,6 +18,7 @@ from comm.base_comm import BaseComm
 from IPython.core.getipython import get_ipython
 
 from . import assets
+from .sections import Sections
 from .snapshot.growth import tail
 
 _ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa: B039 - nobody changes it
@@ -94,9 +95,9 @@ class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs.
 
     `view`: the latest snapshot; `curves`: what the charts are drawn from, as they were a while ago, and `tail`: what
-    came since; `speeds`: of the workers of other runs; `studies` and `bags`: those of the cluster, which are sent less
-    often than the rest; `log`: the last lines of the worker that the reader asked for; `picture`: the static part of
-    its MIME bundle, as last stored.
+    came since; `speeds`: of the workers of other runs; `sections`: by kind of work what `panels.sections` has, which is
+    sent less often than the rest; `log`: the last lines of the worker that the reader asked for; `picture`: the static
+    part of its MIME bundle, as last stored.
     """
 
     _esm = assets.path("cluster.js")
@@ -104,8 +105,7 @@ class ClusterPanel(Panel):
     curves = traitlets.Dict().tag(sync=True)
     tail = traitlets.Dict().tag(sync=True)
     speeds = traitlets.List().tag(sync=True)
-    studies = traitlets.List().tag(sync=True)
-    bags = traitlets.List().tag(sync=True)
+    sections = traitlets.Dict().tag(sync=True)
     log = traitlets.Dict().tag(sync=True)
     picture = traitlets.Dict().tag(sync=True)
 
@@ -113,11 +113,10 @@ class ClusterPanel(Panel):
         self,
         view: Mapping[str, Any],
         curves: Mapping[str, Any],
-        studies: Sequence[Mapping[str, Any]],
-        bags: Sequence[Mapping[str, Any]],
+        sections: Sections,
         ask: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        super().__init__(ask, view=dict(view), curves={**curves, "number": 1}, studies=list(studies), bags=list(bags))
+        super().__init__(ask, view=dict(view), curves={**curves, "number": 1}, sections=dict(sections))
 
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
@@ -133,7 +132,7 @@ class ClusterPanel(Panel):
 
     def resend(self) -> None:
         """Send the latest of everything once more."""
-        self.send_state(["view", "curves", "tail", "speeds", "studies", "bags"])
+        self.send_state(["view", "curves", "tail", "speeds", "sections"])
 
 
 class DeclarePanel(Panel):

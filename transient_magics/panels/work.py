@@ -2,63 +2,45 @@
 
 from __future__ import annotations
 
-from ..client import Bag, Cluster, Dask, Job, Run, Stalls, Study, foreground
-from ..journal import ClusterState
-from .bag import bag_panel_html, bag_text
-from .job import show_job
+from typing import Any
+
+from ..client import Cluster, Handle, foreground
+from ..kinds import find
 from .show import current_shell, has_front_end, show
-from .stalls import show_stalls
-from .study import study_panel_html, study_text
 
 
-def show_handle(handle: Cluster | Run | Study | Job | Bag | Dask | Stalls) -> None:
+def show_handle(handle: Cluster | Handle[Any, Any]) -> None:
     """Show a cluster or work in the running cell: its panel, or text where there is no front end."""
-    match handle:
-        case Cluster():
-            show(handle)
-        case Run():
-            show(handle.cluster, handle.name)
-        case Job():
-            show_job(handle)
-        case Stalls():
-            show_stalls(handle)
-        case Study() | Bag() | Dask():
-            _show_on_cluster(handle)
+    if isinstance(handle, Cluster):
+        show(handle)
+        return
+    own = getattr(find(handle.kind, "view"), "show", None)
+    if own:
+        own(handle)
+    else:
+        _show_on_cluster(handle)
 
 
-def _show_on_cluster(work: Study | Bag | Dask) -> None:
+def _show_on_cluster(work: Handle[Any, Any]) -> None:
     """Show the panel of the cluster, or a picture of work that is over and not on that panel any more."""
     state = work.cluster.state
     shell = current_shell()
+    view = find(work.kind, "view")
+    text = getattr(view, "text_of", _line)
     if not has_front_end(shell):
-        print(_text(work))
-    elif work.name not in state.kind_by_name or work.name in _on_panel(state):
+        print(text(work))
+        return
+    known = state.works.get(work.name)
+    if known is None or known in (*foreground.trained(state), *foreground.of_kind(state, work.kind)):
         show(work.cluster)
-    else:
-        shell.display_pub.publish(data={"text/plain": _text(work), "text/html": _picture(work)})
+        return
+    picture = getattr(view, "picture", _line_html)
+    shell.display_pub.publish(data={"text/plain": text(work), "text/html": picture(work)})
 
 
-def _on_panel(state: ClusterState) -> set[str]:
-    """Return the names of the studies, bags and Dask clusters on the panel of a cluster."""
-    shown = (*foreground.studies(state), *foreground.bags(state), *foreground.dasks(state))
-    return {work.name for work in shown}
+def _line(work: Handle[Any, Any]) -> str:
+    return f"{work.name} on {work.cluster.name}: {work.words}"
 
 
-def _text(work: Study | Bag | Dask) -> str:
-    match work:
-        case Study():
-            return study_text(work)
-        case Bag():
-            return bag_text(work)
-        case Dask():
-            return f"{work.name} on {work.cluster.name}: {work.words}"
-
-
-def _picture(work: Study | Bag | Dask) -> str:
-    match work:
-        case Study():
-            return study_panel_html(work)
-        case Bag():
-            return bag_panel_html(work)
-        case Dask():
-            return work._repr_html_()
+def _line_html(work: Handle[Any, Any]) -> str:
+    return work._repr_html_()

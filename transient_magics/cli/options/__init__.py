@@ -1,4 +1,7 @@
-"""Every option of cells and terminals, declared once: its sub-command, help, group, and what excludes it."""
+"""Every option of cells and terminals, declared once: its sub-command, help, group, and what excludes it.
+
+The options of sub-commands that declare work are in the part `options` of each kind (`work.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,106 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from ..option import Option, word
-from . import bags, clusters, jobs, planning, project, runs, stalls, weather
+from ...kinds import load
+from ..option import Entry, Option, word
+from . import clusters, planning, project, weather
 from .planning import WORKLOADS
 from .words import (
-    ALIASES,
-    CELLS,
+    AFTER_WORK,
+    BEFORE_WORK,
     CLUSTER_VERBS,
     DESCRIPTIONS,
     EPILOGS,
     EXAMPLES,
     IMAGE_VERBS,
-    PROGRAM_VERBS,
-    TIERS,
-    Entry,
+    OTHER_CELLS,
+    OTHER_VERBS,
+    RESEARCH_ENTRIES,
 )
+from .work import Code, WorkCommand, kind_of, work_commands
 
 __all__ = [
-    "ALIASES",
-    "CELLS",
-    "CHECKS",
     "CLUSTER_VERBS",
-    "DESCRIPTIONS",
-    "EPILOGS",
-    "EXAMPLES",
     "IMAGE_VERBS",
-    "PROGRAM_VERBS",
-    "TIERS",
     "WORKLOADS",
+    "Code",
     "Entry",
+    "WorkCommand",
+    "aliases",
+    "check_of",
     "declared",
+    "description",
+    "epilog",
+    "example",
+    "from_files",
     "grouped",
+    "kind_of",
+    "lines",
+    "program_verbs",
+    "tiers",
+    "work_commands",
 ]
+
+
+def program_verbs() -> tuple[str, ...]:
+    """Return the sub-commands of a terminal."""
+    return "cluster", *work_commands(), *OTHER_VERBS
+
+
+def aliases() -> Mapping[str, str]:
+    """Return other names of sub-commands in a terminal, each with the sub-command."""
+    return {command.typed: verb for verb, command in work_commands().items() if command.typed}
+
+
+def from_files() -> tuple[str, ...]:
+    """Return the sub-commands of a terminal whose code is in a file."""
+    return tuple(verb for verb, command in work_commands().items() if command.from_file)
+
+
+def lines() -> Mapping[str, tuple[str, str]]:
+    """Return the lines of the sub-commands with the most options, in a cell and in a terminal."""
+    core = {verb: command for verb, command in work_commands().items() if not command.research}
+    return {
+        "declare": ("%transient_cluster", "transient cluster"),
+        **{verb: (command.magic, f"transient {command.name}") for verb, command in core.items()},
+        **OTHER_CELLS,
+    }
+
+
+def tiers() -> Mapping[str, tuple[Entry, ...]]:
+    """Return the commands of the overview, those that most people need first."""
+    core: list[Entry] = []
+    research: list[Entry] = []
+    for command in work_commands().values():
+        (research if command.research else core).extend(command.entries)
+    return {
+        "Core commands": (*BEFORE_WORK, *core, *AFTER_WORK),
+        "Research": (*research, *RESEARCH_ENTRIES),
+    }
+
+
+def description(verb: str) -> str:
+    """Return what a sub-command does."""
+    found = work_commands().get(verb)
+    return found.description if found else DESCRIPTIONS[verb]
+
+
+def epilog(verb: str) -> str:
+    """Return the text below the options in the help of a sub-command."""
+    found = work_commands().get(verb)
+    return found.epilog if found else EPILOGS.get(verb, "")
+
+
+def example(verb: str) -> str:
+    """Return the options of an example of a sub-command."""
+    found = work_commands().get(verb)
+    return found.example if found else EXAMPLES[verb]
+
+
+def check_of(verb: str) -> Callable[[dict[str, Any], str], None] | None:
+    """Return what checks the values of a sub-command that belong together; None where nothing does."""
+    found = work_commands().get(verb)
+    return found.check if found else _CHECKS.get(verb)
 
 
 def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
@@ -59,15 +130,11 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
     # A function, so that importing this module costs nothing before the first cell uses it.
     return {
         "declare": clusters.declare(),
-        "train": runs.train(),
-        "study": runs.study(),
-        "job": jobs.job(),
-        "bag": bags.bag(),
-        "stalls": stalls.stalls(),
+        **{verb: command.options() for verb, command in work_commands().items()},
         **clusters.verbs(),
         **clusters.work(),
         "catalog": planning.catalog(),
-        **runs.results(),
+        **load("run", "options").results(),
         "plan": planning.plan(),
         "doctor": project.doctor(),
         "weather": weather.weather(),
@@ -78,15 +145,10 @@ def _table() -> Mapping[str, tuple[Option, ...]]:
     }
 
 
-CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
+_CHECKS: Mapping[str, Callable[[dict[str, Any], str], None]] = {
     "declare": clusters.check_declare,
     "resize": clusters.check_resize,
     "relocate": clusters.check_relocate,
-    "train": runs.check_train,
-    "study": runs.check_study,
-    "job": jobs.check_job,
-    "bag": bags.check_bag,
-    "stalls": stalls.check_stalls,
     "delete": clusters.check_delete,
     "doctor": project.check_doctor,
     "plan": planning.check_plan,

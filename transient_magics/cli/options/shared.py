@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 from ...protocol.bag.spec import BagSpec
 from ...protocol.cluster_commands import GiveUp
@@ -282,3 +283,12 @@ def max_cost(effect: str, default: str = "") -> Option:
 def max_hours(effect: str) -> Option:
     """Return the option of a limit of time."""
     return flag("--max-hours", effect, hours("--max-hours"), metavar="TIME")
+
+
+def split_paths(values: dict[str, Any]) -> None:
+    """`--include` and `--pip`, each path by itself."""
+    for key in ("include", "pip"):
+        if key in values:
+            # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.
+            pieces = (each for text in values[key] for each in ([text] if Path(text).exists() else text.split(",")))
+            values[key] = tuple(piece for piece in pieces if piece)

@@ -27,7 +27,7 @@ from .. import commands
 from ..folders import remove_abandoned
 
 if TYPE_CHECKING:
-    from ..handles import Cluster
+    from ..following.cluster import BaseCluster
 
 LOCK = "names.lock"
 """The file in a cluster's folder that is locked while one of its names is claimed."""
@@ -36,13 +36,13 @@ _LOCK_PAUSE_SECONDS = 0.01
 _FIX = "Choose another --name."
 
 
-def refuse_taken(cluster: Cluster, kind: str, name: str) -> None:
+def refuse_taken(cluster: BaseCluster, kind: str, name: str) -> None:
     """Raise NameTakenError where other work of the cluster has the name, or reserves it."""
     if why := refusal(cluster.name, kind, name, _taken(cluster)):
         raise NameTakenError(why, fix=_FIX)
 
 
-def free_name(cluster: Cluster, kind: str, stem: str, *, first: int = 1) -> str:
+def free_name(cluster: BaseCluster, kind: str, stem: str, *, first: int = 1) -> str:
     """Return the first of `stem-1`, `stem-2`, ... that work of this kind can have. `first`: the first number tried."""
     taken = _taken(cluster)
     number = first
@@ -52,7 +52,7 @@ def free_name(cluster: Cluster, kind: str, stem: str, *, first: int = 1) -> str:
 
 
 def declare(
-    cluster: Cluster,
+    cluster: BaseCluster,
     kind: str,
     name: str | None,
     *,
@@ -102,7 +102,7 @@ def declare(
     return chosen
 
 
-def announce(cluster: Cluster, kind: str, name: str) -> None:
+def announce(cluster: BaseCluster, kind: str, name: str) -> None:
     """Send the controller the command that begins declared work.
 
     Raises what `commands.send` does. NameTakenError, where another machine has declared work of that name meanwhile:
@@ -122,7 +122,7 @@ def write_record(path: Path, declaration: Mapping[str, Any]) -> None:
         json.dump(declaration, file, indent=1)
 
 
-def _taken(cluster: Cluster) -> dict[str, str]:
+def _taken(cluster: BaseCluster) -> dict[str, str]:
     """Return the kind of each work of the cluster by name: what its journal has, and what lies in its folder.
 
     Work that was just declared has a folder only. Work that another machine declared may be in the journal only.

@@ -24,7 +24,7 @@ from .. import commands
 from ..text.deadlines import moment
 
 if TYPE_CHECKING:
-    from ..handles import Cluster
+    from .cluster import BaseCluster
 
 _STARTING_SECONDS = 20.0
 """A folder of this age that was never locked belongs to a controller that another process is starting."""
@@ -77,7 +77,7 @@ class _Unattended:
         return f"Another one was started and ended. Its log: {self.directory / layout.CONTROLLER_LOG}"
 
 
-def revive(clusters: Iterable[Cluster]) -> list[str]:
+def revive(clusters: Iterable[BaseCluster]) -> list[str]:
     """Start a controller for each of the clusters that has none and is not over; return a sentence for each.
 
     Waits until the new ones hold their locks, at most 5 seconds for all: the next command finds them in charge.
@@ -92,7 +92,7 @@ def revive(clusters: Iterable[Cluster]) -> list[str]:
     return [dead.report(now) for dead in found]
 
 
-def present(cluster: Cluster) -> ClusterState:
+def present(cluster: BaseCluster) -> ClusterState:
     """The state of a cluster as its journal has it, with the trouble that its controller has now."""
     state = cluster.state
     if state.over or not commands.in_charge(cluster.directory):
@@ -100,7 +100,7 @@ def present(cluster: Cluster) -> ClusterState:
     return replace(state, trouble=commands.trouble(cluster.directory) or state.trouble)
 
 
-def _unattended(cluster: Cluster) -> _Unattended | None:
+def _unattended(cluster: BaseCluster) -> _Unattended | None:
     """The cluster, if it needs a controller, or a process that follows its controller on a VM, and has none."""
     directory = cluster.directory
     if commands.in_charge(directory):

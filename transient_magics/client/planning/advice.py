@@ -15,7 +15,7 @@ from ...spec import WORKER
 
 if TYPE_CHECKING:
     from ...planner.deflation import Advice, Measured
-    from ..handles import Run
+    from ..recorded_run import RecordedRun
 
 _ASKED = re.compile(r"\s*reclaim\s+(\d+(?:\.\d+)?)\s*", re.IGNORECASE)
 _AROUND, _SETTLING = 20.0, 10.0
@@ -25,7 +25,7 @@ _CHANGES = (
 )  # fmt: skip
 
 
-def advice(run: Run, question: str) -> Advice:
+def advice(run: RecordedRun, question: str) -> Advice:
     """What to give up as many workers as `question` says means. Raises DeclarationError, or PlanError where the run
     does not train or has as few workers."""
     from ...planner.deflation import advise
@@ -47,7 +47,7 @@ def advice(run: Run, question: str) -> Advice:
     return replace(told, measured=tuple(_measured(run, run.cluster.events("vm"))))
 
 
-def _measured(run: Run, history: Sequence[Event]) -> Iterable[Measured]:
+def _measured(run: RecordedRun, history: Sequence[Event]) -> Iterable[Measured]:
     """What came of VMs that were shrunk or taken while it trained, where nothing else happened around that."""
     from ...planner.deflation import Measured
 

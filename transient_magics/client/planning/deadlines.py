@@ -20,16 +20,17 @@ from ...spec.units import parse_deadline
 from ..declaring import widened
 from ..folders import known_runs
 from ..programs import ask
+from ..project.weather import weather
 from .capacity import on_demand
 from .learning import alike, learn, store_for
 
 if TYPE_CHECKING:
-    from ..handles import Cluster
+    from ..following.cluster import BaseCluster
 
 _OPTION = "--finish-by"
 
 
-def moment(finish_by: str | float | datetime, cluster: Cluster) -> float:
+def moment(finish_by: str | float | datetime, cluster: BaseCluster) -> float:
     """When that is, in seconds since 1970. A time of the day is the next one on this machine's clock; a number of hours
     passes on the cluster's clock, as its limits do. Raises DeclarationError, also where it is past."""
     now = time.time()
@@ -47,7 +48,7 @@ def moment(finish_by: str | float | datetime, cluster: Cluster) -> float:
     return at
 
 
-def refuse_untimely(cluster: Cluster, options: Mapping[str, Any]) -> None:
+def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
     """Raise ClusterError or DeclarationError where this cluster cannot have a run with a deadline, or not with these
     `options` (fields of RunSpec)."""
     state = cluster.state
@@ -87,7 +88,7 @@ def refuse_untimely(cluster: Cluster, options: Mapping[str, Any]) -> None:
             raise DeclarationError(what, where="--max-cost", fix="Take less.")
 
 
-def refuse_without_quota(cluster: Cluster, run: RunSpec) -> None:
+def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
     """Raise ClusterError where the project has no quota left for as many VMs on demand as the cluster has workers,
     of each GPU that the run may have them of.
 
@@ -95,7 +96,7 @@ def refuse_without_quota(cluster: Cluster, run: RunSpec) -> None:
     """
     spec = cluster.state.spec
     assert spec
-    if spec.emulated and not (cluster.state.vms and cluster.weather().settings.get("quota")):
+    if spec.emulated and not (cluster.state.vms and weather(cluster, {}).settings.get("quota")):
         return
     count = spec.worker_count
     for gpu in run.gpus or dict.fromkeys(each.accelerator for each in spec.groups):
@@ -116,14 +117,14 @@ def refuse_without_quota(cluster: Cluster, run: RunSpec) -> None:
                 )  # fmt: skip
 
 
-def on_demand_wait(cluster: Cluster, run: RunSpec) -> float:
+def on_demand_wait(cluster: BaseCluster, run: RunSpec) -> float:
     """The longest that a VM on demand was waited for where the run may have one, in seconds: what was seen here."""
     assert cluster.state.spec
     now, rate = time.time(), _rate(cluster)
     return max(each.waited(now, rate) for each in on_demand(cluster.state.spec, run, now))
 
 
-def on_demand_words(cluster: Cluster, run: RunSpec) -> str:
+def on_demand_words(cluster: BaseCluster, run: RunSpec) -> str:
     """What is known of capacity on demand before a run with a deadline begins, where it may be changed for it."""
     spec = cluster.state.spec
     if spec is None or not run.finish_by or run.adapt == "off":
@@ -132,7 +133,7 @@ def on_demand_words(cluster: Cluster, run: RunSpec) -> str:
     return "\n".join(each.words(now, rate) for each in on_demand(spec, run, now))
 
 
-def refuse_impossible(cluster: Cluster, run: RunSpec, source: str, made: int = 0) -> None:
+def refuse_impossible(cluster: BaseCluster, run: RunSpec, source: str, made: int = 0) -> None:
     """Raise DeclarationError where earlier runs of this code tell that no workers of the cluster do it in time, with
     the nearest deadline that they can. `made`: steps that count already. Nothing where no run tells its speed.
 
@@ -179,12 +180,12 @@ def _studies(state: ClusterState) -> list[str]:
     return [study.name for study in state.of(StudyState).values() if not study.over]
 
 
-def _rate(cluster: Cluster) -> float:
+def _rate(cluster: BaseCluster) -> float:
     """How fast the cluster's clock runs, in seconds per second; before its first VM only the weather knows."""
     spec = cluster.state.spec
     if spec is None or not spec.emulated:
         return 1.0
     try:
-        return rate_of(cluster.weather().settings.get("hours_per_minute"))
+        return rate_of(weather(cluster, {}).settings.get("hours_per_minute"))
     except (ClusterError, UnreachableError):  # there is no emulator yet
         return cluster.state.clock.rate

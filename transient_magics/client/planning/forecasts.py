@@ -15,6 +15,7 @@ from ...journal import ClusterState, Cost, RunState, kept, metrics
 from ...protocol import layout
 from ...spec import WORKER, WorkerGroup
 from ..folders import KnownRun, known_runs
+from ..project.weather import weather
 from .learning import alike, learn, record, source, store_of
 from .revocations import emulated, foreseen
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from ...planner.forecast import Behind, Forecast
     from ...planner.measured import Record
     from ...planner.store import ModelStore
-    from ..handles import Cluster, Run
+    from ..following.cluster import BaseCluster
+    from ..recorded_run import RecordedRun
 
 
-def forecast(run: Run, revocations: str | None = None) -> Forecast:
+def forecast(run: RecordedRun, revocations: str | None = None) -> Forecast:
     """Forecast the end of a running run, and its cost by then. Raises PlanError where no forecast can be made.
 
     `revocations`: `published` or `none`; by default `published` on Compute Engine, and on the emulator what its weather
@@ -110,7 +112,7 @@ def _machines(run: KnownRun) -> tuple[bool, frozenset[tuple[str, str, str]]]:
     return bool(state.spec and state.spec.emulated), kinds
 
 
-def projected(cost: Cost, run: Run) -> Cost:
+def projected(cost: Cost, run: RecordedRun) -> Cost:
     """Return the cost of a running run with its projection to the end, or with a note on why that cannot be
     read; unchanged where the run is too young to tell."""
     try:
@@ -122,7 +124,7 @@ def projected(cost: Cost, run: Run) -> Cost:
         return cost
 
 
-def forecast_line(run: Run) -> str:
+def forecast_line(run: RecordedRun) -> str:
     """`run-1 finishes in ...` for a run that goes on; nothing where that cannot be told."""
     if run.state.phase != "running":
         return ""
@@ -139,13 +141,13 @@ def no_forecast(error: StoreError) -> str:
     return f"no forecast: {error}"
 
 
-def weather_of(cluster: Cluster) -> str:
+def weather_of(cluster: BaseCluster) -> str:
     """Which revocations are foreseen of a cluster: `published`, or `none` where the emulator's weather has others."""
     spec = cluster.state.spec
     if spec is None or not spec.emulated:
         return "published"
     try:
-        set_to = cluster.weather().settings.get("revocations")
+        set_to = weather(cluster, {}).settings.get("revocations")
     except (ClusterError, UnreachableError):
         return "none"
     return "published" if set_to == "published" else "none"

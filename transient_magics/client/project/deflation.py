@@ -20,7 +20,7 @@ from .. import commands, text
 from .emulated import ask, emulator_of
 
 if TYPE_CHECKING:
-    from ..handles import Cluster
+    from ..following.cluster import BaseCluster
 
 _PATH = "/emulator/v1/shares"
 _NO_DEFLATION = "Compute Engine shrinks no VM that runs: it changes the machine type of VMs that are stopped alone"
@@ -75,7 +75,7 @@ def check(values: Mapping[str, Any]) -> None:
         raise DeclarationError("--policy says how --reclaim is shared out", fix="Add --reclaim 1.5cpu.")
 
 
-def deflate(cluster: Cluster, **values: Any) -> Iterator[Deflated]:
+def deflate(cluster: BaseCluster, **values: Any) -> Iterator[Deflated]:
     """Make the change that these options of `Cluster.deflate` describe, and return what each VM has.
 
     Raises DeclarationError and ClusterError; with `restore`, once all VMs were tried.
@@ -94,7 +94,7 @@ def deflate(cluster: Cluster, **values: Any) -> Iterator[Deflated]:
     return iter(_change(cluster, [vm], {vm.vm_id: 0.0}, parts))
 
 
-def _reclaim(cluster: Cluster, cpus: float, policy: str) -> list[Deflated]:
+def _reclaim(cluster: BaseCluster, cpus: float, policy: str) -> list[Deflated]:
     """Take this number of vCPUs from the cluster's workers, by a policy of the provider's."""
     workers = [vm for vm in _all_running(cluster) if vm.role == WORKER and vm.state != "leaving"]
     dearest = max((vm.hourly for vm in workers), default=0.0)
@@ -102,7 +102,7 @@ def _reclaim(cluster: Cluster, cpus: float, policy: str) -> list[Deflated]:
     return _change(cluster, workers, priorities, {"reclaim": cpus, "policy": policy})
 
 
-def _restore(cluster: Cluster, worker: str) -> Iterator[Deflated]:
+def _restore(cluster: BaseCluster, worker: str) -> Iterator[Deflated]:
     """Restore one VM or all. One that is refused keeps no other from it; errors are raised at the end."""
     vms = [_running(cluster, worker)] if worker else _all_running(cluster)
     smaller = [vm for vm in vms if vm.machine_type != vm.rented_as]
@@ -122,25 +122,25 @@ def _restore(cluster: Cluster, worker: str) -> Iterator[Deflated]:
         raise joined(refused)
 
 
-def _restart(cluster: Cluster, worker: str, machine_type: str) -> None:
+def _restart(cluster: BaseCluster, worker: str, machine_type: str) -> None:
     """Have a VM stopped, made this machine type (empty: what it was rented as), and started again."""
     commands.send(cluster.directory, ChangeMachine(vm=worker, machine_type=machine_type))
 
 
 def _change(
-    cluster: Cluster, vms: list[VmState], priorities: dict[str, float], wanted: dict[str, Any]
+    cluster: BaseCluster, vms: list[VmState], priorities: dict[str, float], wanted: dict[str, Any]
 ) -> list[Deflated]:
     url = emulator_of(cluster, _NO_DEFLATION, _INSTEAD)
     shares = ask(url, "POST", _PATH, {"vms": priorities, **wanted})["shares"]
     return [Deflated(vm.name, Share(*shares.get(vm.vm_id, (1.0, 1.0)))) for vm in vms]
 
 
-def _all_running(cluster: Cluster) -> list[VmState]:
+def _all_running(cluster: BaseCluster) -> list[VmState]:
     """But for those that are stopped and started again, which have nothing meanwhile."""
     return [vm for vm in cluster.state.living if vm.vm_id and not vm.change]
 
 
-def _running(cluster: Cluster, name: str) -> VmState:
+def _running(cluster: BaseCluster, name: str) -> VmState:
     vm = cluster.state.vms.get(name)
     if vm is None or not vm.living or not vm.vm_id:
         running = [each.name for each in cluster.state.living if each.vm_id]

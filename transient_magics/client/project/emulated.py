@@ -12,12 +12,12 @@ from ... import emulator
 from ...errors import ClusterError, DeclarationError, UnreachableError, heard
 
 if TYPE_CHECKING:
-    from ..handles import Cluster
+    from ..following.cluster import BaseCluster
 
 _ANSWER_SECONDS = 10.0
 
 
-def emulator_of(cluster: Cluster, elsewhere: str, here: str) -> str:
+def emulator_of(cluster: BaseCluster, elsewhere: str, here: str) -> str:
     """The emulator's URL. It is started where it does not run and the cluster still needs it.
 
     Of a cluster in a project there is none: ClusterError says that there it is as the clause `elsewhere`, and of one

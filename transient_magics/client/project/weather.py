@@ -18,7 +18,7 @@ from .availability import replayed
 from .emulated import ask, emulator_of
 
 if TYPE_CHECKING:
-    from ..handles import Cluster
+    from ..following.cluster import BaseCluster
 
 _PATH = "/emulator/v1/weather"
 _BESIDE = ("rate", "since", "anchors", "description", "wanted_back")
@@ -46,7 +46,7 @@ class Weather:
         return str(self)
 
 
-def weather(cluster: Cluster, settings: Mapping[str, Any]) -> Weather:
+def weather(cluster: BaseCluster, settings: Mapping[str, Any]) -> Weather:
     """Set what is given, and tell what the weather is then. Raises DeclarationError, ClusterError, UnreachableError."""
     url = emulator_of(cluster, "the weather is Google's", "the weather of its emulator can be set")
     given = {key: _with_file(value) if key == "revocations" else value for key, value in settings.items()}
@@ -73,13 +73,13 @@ def _with_file(value: Any) -> Any:
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--revocations") from None
 
 
-def _transient(cluster: Cluster) -> list[str]:
+def _transient(cluster: BaseCluster) -> list[str]:
     """The ids of its transient workers that run."""
     workers = [vm for vm in cluster.state.serving if vm.role == WORKER and vm.provisioning_model != "standard"]
     return [vm.vm_id for vm in workers if vm.vm_id and vm.state in ("booting", "ready")]
 
 
-def _places(cluster: Cluster) -> list[tuple[str, str]]:
+def _places(cluster: BaseCluster) -> list[tuple[str, str]]:
     """Zones and GPUs for traces that name none: the cluster's own, then the others that have its GPUs."""
     spec = cluster.state.spec
     own = (

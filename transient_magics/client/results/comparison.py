@@ -6,17 +6,19 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...journal import ClusterState, Cost, RunState, costs
 from ...protocol.measures.objective import Objective
 from .. import text
+from ..recorded_run import RecordedRun
 from .trials import revocations
 
 if TYPE_CHECKING:
     import pandas
 
-    from ..handles import Run
+
+AnyRun = TypeVar("AnyRun", bound=RecordedRun)
 
 COLUMNS = ("run", "cluster", "steps", "best", "loss", "hours", "dollars", "revocations", "state")
 
@@ -54,7 +56,7 @@ class Row:
         )  # fmt: skip
 
 
-class Runs(list["Run"]):
+class Runs(list[AnyRun]):
     """Runs in a list, which shows itself as a table; `rows` has its figures, `frame` makes a DataFrame of them."""
 
     @property
@@ -85,7 +87,7 @@ class Runs(list["Run"]):
         printer.text(repr(self))
 
 
-class Comparison(Runs):
+class Comparison(Runs[AnyRun]):
     """Runs whose losses and evaluations are drawn over each other, too, where there is a page to draw on."""
 
     def __repr__(self) -> str:

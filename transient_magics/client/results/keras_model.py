@@ -29,12 +29,12 @@ from .models import serving_words, with_checkpoint
 if TYPE_CHECKING:
     from numpy import ndarray
 
-    from ..handles import Run
+    from ..recorded_run import RecordedRun
 
 _SUFFIX = ".keras"
 
 
-def keras_model(run: Run, file: Path | None, checkpoint: str | int) -> Any:
+def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> Any:
     """The compiled model; written to `file` too. Raises TrainingError, CellError or DeclarationError."""
     target = file and _checked(file)
     if registered := RunFolder(run.directory).spec().model:
@@ -53,7 +53,7 @@ def keras_model(run: Run, file: Path | None, checkpoint: str | int) -> Any:
     return model
 
 
-def _values(run: Run, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
+def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
     """Step and weights, by their names, of a checkpoint; and features of two examples, all zeros."""
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)

@@ -23,17 +23,19 @@ from ..programs import ask_model, fetch
 if TYPE_CHECKING:
     from numpy import ndarray
 
-    from ..handles import Run
+    from ..recorded_run import RecordedRun
 
 
-def predict(run: Run, inputs: Any, data_dir: str | Path | None, checkpoint: str | int) -> ndarray | dict[str, ndarray]:
+def predict(
+    run: RecordedRun, inputs: Any, data_dir: str | Path | None, checkpoint: str | int
+) -> ndarray | dict[str, ndarray]:
     """What the model answers to `inputs`; one array, or one by name for a model with several outputs."""
     answers = _ask(run, "predict", inputs, data_dir, checkpoint)
     return next(iter(answers.values())) if len(answers) == 1 else answers
 
 
 def decode(
-    run: Run, inputs: Any, data_dir: str | Path | None, checkpoint: str | int,
+    run: RecordedRun, inputs: Any, data_dir: str | Path | None, checkpoint: str | int,
     beam_size: int, alpha: float, average: int,
 ) -> list[str]:  # fmt: skip
     """The texts that the model, the mean of so many checkpoints, answers `inputs` with. Raises as `Run.decode`."""
@@ -45,7 +47,7 @@ def decode(
 
 
 def _ask(
-    run: Run, do: str, inputs: Any, data_dir: str | Path | None, checkpoint: str | int, how: Sequence[str] = ()
+    run: RecordedRun, do: str, inputs: Any, data_dir: str | Path | None, checkpoint: str | int, how: Sequence[str] = ()
 ) -> dict[str, ndarray]:
     """The arrays that the model answers with, by name."""
     try:
@@ -75,7 +77,7 @@ def _is_structure(inputs: Any, *, own: bool) -> bool:
     return isinstance(inputs, Mapping) or is_named(inputs) or several
 
 
-def export(run: Run, target: Path, data_dir: str | Path | None, checkpoint: str | int) -> Path:
+def export(run: RecordedRun, target: Path, data_dir: str | Path | None, checkpoint: str | int) -> Path:
     """Write a SavedModel to `target`, all of it or nothing. Raises TrainingError where something is there already."""
     target = target.absolute()
     _refuse_full(target)
@@ -107,7 +109,7 @@ def serving_words(which: tuple[Path, int], data_dir: str | Path | None) -> list[
     return ["--run", str(folder), "--step", str(step), *data]
 
 
-def with_checkpoint(run: Run, temporary: Path, checkpoint: str | int) -> tuple[Path, int]:
+def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) -> tuple[Path, int]:
     """A folder with the run's declaration, cell and checkpoints, and the step of the one that is wanted.
 
     Its own, or one filled from its bucket. `checkpoint`: `last`, `best`, or the step of one that is kept. Raises
@@ -133,7 +135,7 @@ def with_checkpoint(run: Run, temporary: Path, checkpoint: str | int) -> tuple[P
     return folder, there[0] if wanted is None else wanted
 
 
-def _wanted(run: Run, checkpoint: str | int) -> int | None:
+def _wanted(run: RecordedRun, checkpoint: str | int) -> int | None:
     """The step of the checkpoint; None: the last one, whichever that is."""
     if checkpoint == "last":
         return None
@@ -148,7 +150,7 @@ def _wanted(run: Run, checkpoint: str | int) -> int | None:
     raise TrainingError(f"checkpoint is 'last', 'best' or a step, not {checkpoint!r}")
 
 
-def _no_checkpoint(run: Run, step: int | None) -> TrainingError:
+def _no_checkpoint(run: RecordedRun, step: int | None) -> TrainingError:
     when = "" if run.recorded.over else " yet"
     what = "no checkpoint" if step is None else f"no checkpoint of step {step:,}"
     return TrainingError(f"{run.name} has {what}{when}", where=run.cluster.name)

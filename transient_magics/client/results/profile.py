@@ -23,12 +23,12 @@ from ...protocol import layout
 from ...protocol.cluster_commands import Profile
 from ...protocol.measures.step_parts import MOST_BYTES, Operation, Trace, unpacked
 from .. import commands
-from ..following.home import until_home
+from ..following.cluster import until_home
 from ..text import plain
 from .event_files import integer, message
 
 if TYPE_CHECKING:
-    from ..handles import Run
+    from ..recorded_run import RecordedRun
 
 _SECONDS = 150.0
 XPLANE = ".xplane.pb"
@@ -36,7 +36,7 @@ _TRANSFER = re.compile(r"edge_\d+_(.+) from (\S+) to (\S+)")
 _DEVICE = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)/device:(\w+:\d+)(.*)")
 
 
-def profile(run: Run, file: Path, worker: str) -> Path:
+def profile(run: RecordedRun, file: Path, worker: str) -> Path:
     """Have a step of the worker traced and write it. Raises TrainingError or ClusterError."""
     before, had = run.state.traced, _written(run)
     commands.send(run.cluster.directory, Profile(run=run.name, worker=worker))
@@ -62,7 +62,7 @@ def profile(run: Run, file: Path, worker: str) -> Path:
     return file
 
 
-def _written(run: Run) -> dict[Path, int]:
+def _written(run: RecordedRun) -> dict[Path, int]:
     """When each trace of the run that is here was written."""
     return {path: path.stat().st_mtime_ns for path in (run.directory / layout.TRACES).glob("*.json.gz")}
 

@@ -23,11 +23,11 @@ from ...errors import TrainingError
 from ...files import write_atomically
 from ...journal import Event, events, metrics, read
 from ...protocol import layout
-from ..text import QUIET, event_words
+from ..text import event_words, quiet_kinds
 from . import event_files, profile
 
 if TYPE_CHECKING:
-    from ..handles import Run
+    from ..recorded_run import RecordedRun
 
 _FILE = "events.out.tfevents.{:010d}.transient-magics"
 _SAFE = re.compile(r"[A-Za-z0-9_-]+")
@@ -46,7 +46,7 @@ class _Written:
     sizes: dict[str, int] = field(default_factory=dict)
 
 
-def write(run: Run, folder: Path) -> Path:
+def write(run: RecordedRun, folder: Path) -> Path:
     """Bring `folder` up to date. Raises TrainingError where it holds another run's, or cannot be written."""
     state = run.recorded
     identity = f"{run.cluster.name}/{run.name} of {state.declared_at:.3f}"
@@ -67,7 +67,7 @@ def write(run: Run, folder: Path) -> Path:
     return folder
 
 
-def _profiles(run: Run, folder: Path) -> None:
+def _profiles(run: RecordedRun, folder: Path) -> None:
     """The traces of steps that were asked for (`run.profile`), where TensorBoard's profiler looks for them."""
     for path in sorted((run.directory / layout.TRACES).glob("*.json.gz")):
         if _SAFE.fullmatch(worker := path.name.removesuffix(".json.gz")):
@@ -90,7 +90,7 @@ def _save(path: Path, written: _Written) -> None:
     write_atomically(path, json.dumps(asdict(written)), durable=False, mode=0o644)
 
 
-def _workers(run: Run, written: _Written, records: Records) -> None:
+def _workers(run: RecordedRun, written: _Written, records: Records) -> None:
     """What the workers measured, behind the newest row of each that is written already."""
     rows = metrics.read(run.directory / layout.METRICS)
     for row, speed in zip(rows, metrics.speeds(rows), strict=True):
@@ -112,7 +112,7 @@ def _measured(row: Mapping[str, Any], speed: float | None) -> dict[str, Any]:
     return curves
 
 
-def _journal(run: Run, written: _Written, records: Records) -> None:
+def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
     """What the chief reported, the evaluations, and what happened to the cluster between the run's begin and end."""
     step, state = 0, run.recorded
     end = state.ended_at if state.over else math.inf
@@ -128,7 +128,7 @@ def _journal(run: Run, written: _Written, records: Records) -> None:
         if isinstance(event, events.TrainEvaluated):
             records.setdefault("evaluation", []).extend(_scalars(event.at, step, event.metrics))
         cluster.extend(_scalars(event.at, step, _curves(event)))
-        if event.kind and event.kind not in QUIET:
+        if event.kind and event.kind not in quiet_kinds():
             cluster.append(event_files.text(event.at, step, f"events/{event.kind}", event_words(event)))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
+from ...kinds import load
 from ...protocol.measures.objective import Objective
 from ...protocol.measures.step_parts import part_words
 from ...protocol.run import Value
@@ -215,6 +216,9 @@ class Configurations(list[Configuration]):
 
     def _repr_pretty_(self, printer: object, cycle: bool) -> None:
         printer.text(repr(self))  # type: ignore[attr-defined]
+
+    def _repr_html_(self) -> str:
+        return load("study", "view").table_html(self)
 
 
 def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float) -> Configurations:

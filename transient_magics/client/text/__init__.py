@@ -8,7 +8,6 @@ from __future__ import annotations
 from ...protocol.checks import MOST_CHARACTERS, plain
 from ...spec import render_money as money
 from ...spec import render_table as table
-from .bags import bag_words, quality_words, section_words, tried_words
 from .bills import (
     bill_words,
     hourly_words,
@@ -19,16 +18,13 @@ from .bills import (
     transfer_words,
     work_cost,
 )
-from .dasks import dask_words
 from .deadlines import declared_words, outlook_facts
-from .events import QUIET, event_line, event_words, group_words, grouped
-from .jobs import job_words
+from .events import event_line, event_words, group_words, grouped, quiet_kinds
 from .records import data_words
 from .screens import listing, listing_row, status
 from .states import (
     NOTHING_TO_DELETE,
     RENTED,
-    best_words,
     counted_words,
     deleted_words,
     destination,
@@ -40,7 +36,6 @@ from .states import (
     phase_words,
     replacements,
     run_words,
-    study_words,
     to_agree_words,
     transfer_price,
     vm_words,
@@ -58,20 +53,16 @@ from .words import (
     share_words,
     value_words,
 )
-from .work import work_phase, work_words
+from .work import short_words, status_lines, work_phase, work_words
 
 __all__ = [
     "MOST_CHARACTERS",
     "NOTHING_TO_DELETE",
-    "QUIET",
     "RENTED",
-    "bag_words",
-    "best_words",
     "bill_words",
     "clock",
     "count",
     "counted_words",
-    "dask_words",
     "data_words",
     "declared_words",
     "deleted_words",
@@ -85,7 +76,6 @@ __all__ = [
     "grouped",
     "hourly_words",
     "is_evaluated",
-    "job_words",
     "leaves_at",
     "lines_words",
     "listing",
@@ -97,23 +87,22 @@ __all__ = [
     "params_words",
     "phase_words",
     "plain",
-    "quality_words",
+    "quiet_kinds",
     "rate_words",
     "replacements",
     "run_words",
     "saved_words",
     "scores",
     "scores_words",
-    "section_words",
     "share_words",
+    "short_words",
     "spent_words",
     "status",
-    "study_words",
+    "status_lines",
     "table",
     "to_agree_words",
     "transfer_price",
     "transfer_words",
-    "tried_words",
     "value_words",
     "vm_words",
     "waits_for",

@@ -6,25 +6,29 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 from ...journal import Event, events
+from ...kinds import parts
 from ...protocol.checks import all_plain
 from ...protocol.machines import Share
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
-from .bags import bag_event_words
-from .dasks import dask_event_words
 from .deadlines import deadline_event_words
-from .jobs import job_event_words
 from .records import data_words
 from .states import destination, transfer_price
-from .words import clock, count, evaluated_words, number, params_words, scores_words, share_words
+from .words import clock, count, evaluated_words, number, scores_words, share_words
 
-QUIET = (
+_QUIET = frozenset({
     "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
-    "cluster.leased", "train.checked", "study.asked", "job.packed", "job.kept", "deadline.outlook",
-    "bag.proposed", "train.data",
-)  # fmt: skip
+    "cluster.leased", "train.checked", "deadline.outlook", "train.data",
+})  # fmt: skip
+
+
+@cache
+def quiet_kinds() -> frozenset[str]:
+    """Return the kinds of events that panels and `events` leave out."""
+    return _QUIET.union(*(words.QUIET for words in parts("words").values()))
 
 
 def event_line(event: Event, *, dated: bool = False) -> str:
@@ -221,24 +225,10 @@ def _words(event: Event) -> str:
         case events.ControllerRecovered():
             damage = f"; {count(event.unreadable, 'line')} of the journal cannot be read" if event.unreadable else ""
             return f"a new controller took over {count(event.vms, 'VM')}{damage}"
-        case events.StudyDeclared():
-            return f"study {event.study} was declared"
-        case events.StudyAsked():
-            params = f": {params_words(event.params)}" if event.params else ""
-            return f"{event.study} has trial {event.trial}{params}"
-        case events.StudyTold():
-            value = f", {number(event.value)}" if event.value is not None else ""
-            why = f": {event.reason}" if event.reason and not event.reason.startswith(event.state) else ""
-            return f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}{value}{why}"
-        case events.StudyExtended():
-            return f"study {event.study} has {count(event.trials, 'trial')} more"
-        case events.StudyEnded():
-            return f"study {event.study} ended{f': {event.reason}' if event.reason else ''}"
-    said = job_event_words(event) or dask_event_words(event) or bag_event_words(event) or deadline_event_words(event)
-    return said or _train_words(event)
-
-
-_ENDED_AS = {"complete": "is complete", "pruned": "was pruned", "failed": "failed", "stopped": "was stopped"}
+    for words in parts("words").values():
+        if said := words.event_words(event):
+            return said
+    return deadline_event_words(event) or train_event_words(event)
 
 
 def _held(kind: str, why: str) -> str:
@@ -268,7 +258,7 @@ def why_slow(event: events.TrainSlow) -> str:
     return event.bottleneck
 
 
-def _train_words(event: Event) -> str:
+def train_event_words(event: Event) -> str:
     match event:
         case events.TrainDeclared():
             return f"{event.run} was declared"

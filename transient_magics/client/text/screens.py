@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...journal import Bill, ClusterState, DeclaredBag, VmState
+from ...journal import Bill, ClusterState, VmState
 from ...protocol.checks import all_plain
 from ...spec import render_money as money
 from ...spec import render_table as table
 from .. import foreground
-from .bags import bag_words, quality_words, tried_words
 from .bills import bill_words, rate_words, work_cost
-from .dasks import dask_words
 from .deadlines import outlook_facts
 from .events import why_slow
-from .jobs import job_words
 from .records import data_words
 from .states import (
-    best_words,
     counted_words,
     ending_words,
     given_up_words,
     machine,
     phase_words,
     run_words,
-    study_words,
     to_agree_words,
     vm_words,
 )
 from .words import count, evaluated_words, scores_words
+from .work import short_words, status_lines
 
 
 def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> str:
@@ -43,11 +39,8 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     if proposed := given_up_words(state, now):
         lines.append(f"{proposed} {to_agree_words(state.name)}")
     by_name = bill.work
-    for study in foreground.studies(state):
-        lines.append(f"{study.name}  {study_words(study, deleted=state.over)}")
-        lines.append(f"{' ' * len(study.name)}  this study {by_name[study.name].words}")
-        if best := best_words(study):
-            lines.append(f"{' ' * len(study.name)}  best so far: {best}")
+    for work in foreground.trained(state):
+        lines += status_lines(work, state, by_name[work.name])
     if run := foreground.run(state):
         lines.append(f"{run.name}  {run_words(run)}")
         lines.append(f"{' ' * len(run.name)}  this run {by_name[run.name].words}")
@@ -80,14 +73,10 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  {run.order}")
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {why_slow(run.slow)}")
-    others = [(each.name, run_words(each, state)) for each in foreground.beside(state)]
-    others += [(each.name, job_words(each)) for each in foreground.jobs(state)]
-    others += [(each.name, dask_words(each)) for each in state.active_dasks if not each.spec.bag]
-    lines += [f"{name}  {words}{work_cost(by_name[name])}" for name, words in others]
-    for bag in state.of(DeclaredBag).values():
-        lines.append(f"{bag.name}  {bag_words(bag)}{work_cost(by_name[bag.name])}")
-        if quality := quality_words(bag):
-            lines.append(f"{' ' * len(bag.name)}  {tried_words(bag)}; {quality}")
+    for run in foreground.beside(state):
+        lines.append(f"{run.name}  {run_words(run, state)}{work_cost(by_name[run.name])}")
+    for work in foreground.others(state):
+        lines += status_lines(work, state, by_name[work.name])
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
         lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
@@ -109,11 +98,7 @@ def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     """A cluster in a list, by column."""
     spec, run = state.spec, foreground.run(state)
     working = [f"{run.name} {counted_words(run).replace(' of ', '/')}"] if run else []
-    for study in foreground.studies(state):
-        working.append(f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials")
-    working += [f"{job.name} {job.phase}" for job in foreground.jobs(state)]
-    working += [f"{dask.name} {dask.phase}" for dask in state.active_dasks if not dask.spec.bag]
-    working += [f"{bag.name} {bag.phase}" for bag in state.active_bags]
+    working += [short_words(work) for work in (*foreground.trained(state), *foreground.others(state))]
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
         "name": name,

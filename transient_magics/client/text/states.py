@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ...catalog import worker_entry
 from ...errors import DeclarationError
-from ...journal import Bill, ClusterState, DaskState, JobState, RunState, StudyState, VmState
+from ...journal import Bill, ClusterState, RunState, VmState
+from ...kinds import load
 from ...protocol.checks import plain
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
-from .words import clock, count, number, params_words, share_words
+from .words import clock, count, number, share_words
 
 _NEAR_END_SECONDS = 3600.0
 
@@ -50,12 +51,8 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     runs, going = state.runs_of(vm), [run for run in state.of(RunState).values() if run.phase == "running"]
     names = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} trials of {runs[0].spec.study}"
     training = f"training {names}" if runs and len(going) > 1 else "training" if runs else ""
-    job = state.of(JobState).get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
-    dask = state.of(DaskState).get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
-    if dask and dask.phase == "running":
-        training = f"runs {dask.spec.bag or dask.name}"
-    if job and vm.name in job.vms and vm.name not in job.exits and not job.over:
-        training = f"runs {job.name}"
+    if user := _user(state, vm):
+        training = f"runs {user}"
     if vm.state == "ready" and vm.coming:
         return "ready, its cluster is still to come"
     if vm.left and vm.living:
@@ -87,6 +84,14 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
         reason = f": {plain(vm.reason)}" if vm.state == "refused" and vm.reason else ""
         return f"{vm.state}, replaced by {after.name}" if after else f"{vm.state}{reason}"
     return vm.state
+
+
+def _user(state: ClusterState, vm: VmState) -> str:
+    """Return the name of the work without training that uses a worker's VM now; empty where none does."""
+    work = state.works.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
+    if work is None or work.trains:
+        return ""
+    return load(work.kind, "words").user_of(work, vm)
 
 
 def destination(spec: ClusterSpec) -> str:
@@ -167,30 +172,6 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
     if run.spec.stalls:
         return f"{of} taken, {count(len(run.workers), 'worker')}"
     return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
-
-
-def study_words(study: StudyState, *, deleted: bool = False) -> str:
-    """`12 of 40 trials, 4 under way`, and why it ended early; `deleted`: its cluster is."""
-    told, running = sum(trial.told for trial in study.trials.values()), len(study.running)
-    said = f"{told} of {count(study.wanted, 'trial')}"
-    if deleted and not study.over:
-        return f"{said}, ended with its cluster"
-    if running:
-        said += f", {running} under way"
-    elif not study.trials and not study.stopping:
-        said += ", waits for its first trial"
-    if study.reason:
-        return f"{said}, ended: {plain(study.reason)}"
-    return f"{said}, stopped" if study.over and told < study.wanted else said
-
-
-def best_words(study: StudyState) -> str:
-    """`accuracy 0.943 in trial 7: learning_rate 0.02`; nothing before the first complete trial."""
-    best = study.best
-    if best is None:
-        return ""
-    params = f": {params_words(best.params)}" if best.params else ""
-    return f"{study.spec.goal.metric} {number(best.value)} in trial {study.spec.first + best.number}{params}"
 
 
 def ending_words(state: ClusterState, now: float) -> str:

@@ -121,6 +121,14 @@ class WorkLine(TypedDict):
     stoppable: bool
 
 
+class WorkGroup(TypedDict):
+    """The lines of all work of one kind; `title` is what the list is called."""
+
+    kind: str
+    title: str
+    lines: list[WorkLine]
+
+
 class Said(TypedDict):
     """An event, or several that say the same; `at` in seconds since 1970."""
 
@@ -154,8 +162,7 @@ class View(TypedDict):
     vms: list[Lane]
     training: Training | None
     beside: list[WorkLine]
-    jobs: list[WorkLine]
-    dasks: list[WorkLine]
+    work: list[WorkGroup]
     cost: Cost
     ending: str
     events: list[Said]

@@ -7,18 +7,20 @@ be lost. Moments are seconds since 1970, so that the page can show its own clock
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from functools import cache
 
 from ...client import foreground, text
 from ...client.results.trials import revocations
-from ...journal import Bill, ClusterState, Event, RunState, StudyState, events
+from ...journal import Bill, ClusterState, Event, RunState, events
 from ...journal import Cost as Spent
-from ...protocol.bag.events import BagLost
+from ...kinds import KINDS, parts
 from ...spec import render_duration
 from .contract import VERSION, Cost, Proposal, Said, Training, View, sound
 from .curves import end_of
 from .lanes import lanes
 from .losses import lost_words
-from .work import dask_lines, job_lines, run_lines, run_phase
+from .work import run_lines, run_phase, work_groups
 
 MOST_EVENTS = 40
 _TONES = {
@@ -28,11 +30,6 @@ _TONES = {
     events.VmRefused: "warn",
     events.ControllerTrouble: "warn",
     events.TrainFailed: "bad",
-    events.JobInterrupted: "warn",
-    events.JobUnkept: "warn",
-    events.JobGpuUnused: "warn",
-    events.DaskGpuUnused: "warn",
-    BagLost: "warn",
     events.TrainSlow: "warn",
     events.TrainRecovered: "good",
     events.TrainUnevaluated: "warn",
@@ -46,15 +43,20 @@ _TONES = {
     events.ClusterStayed: "warn",
     events.TrainFinished: "good",
 }
-_FAMILIES = {
-    "vm": "VMs", "worker": "VMs", "reclaim": "VMs",
-    **dict.fromkeys(("train", "study", "job", "dask", "bag"), "training"),
-}  # fmt: skip
+_FAMILIES = {"vm": "VMs", "worker": "VMs", "reclaim": "VMs", **dict.fromkeys(("train", "work", *KINDS), "training")}
 _SAID_BY_STUDY = (
     "train.declared", "train.started", "train.checkpoint", "train.evaluated", "train.finished", "train.best",
     "worker.joined", "worker.left", "worker.batch_resized",
 )  # fmt: skip
 """What goes without saying of each of a study's many runs."""
+
+
+@cache
+def _tones() -> Mapping[type[Event], str]:
+    tones: dict[type[Event], str] = dict(_TONES)
+    for words in parts("words").values():
+        tones |= getattr(words, "TONES", {})
+    return tones
 
 
 def shown_run(state: ClusterState, run: str | None) -> RunState | None:
@@ -86,8 +88,7 @@ def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, fo
         "vms": lanes(state, now),
         "training": _training(state, shown, run, forecast, bill, now) if shown else None,
         "beside": [] if run else run_lines(state, bill.work),
-        "jobs": [] if run else job_lines(state, bill.work),
-        "dasks": [] if run else dask_lines(state, bill.work),
+        "work": [] if run else work_groups(state, bill.work),
         "cost": _cost(state, bill, now),
         "ending": text.ending_words(state, now),
         "events": _events(state, run),
@@ -100,7 +101,7 @@ def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
     moment = time.strftime("%d %b %Y, %H:%M:%S %Z", time.localtime(now)).lstrip("0").strip()
     if state.over or (run and run.over):
         return f"As of {moment}."
-    studied = state.active_run and not run and state.active_run.spec.study in state.of(StudyState)
+    studied = state.active_run and not run and foreground.is_part(state.active_run, state)
     went_on = "study" if studied else "run" if run or state.active_run else "cluster"
     return f"As of {moment}; the {went_on} went on."
 
@@ -227,19 +228,16 @@ def _facts(state: ClusterState, run: RunState, cost: Spent, now: float) -> list[
 
 
 def _events(state: ClusterState, run: str | None) -> list[Said]:
-    of_study: set[str] = set()
-    if run is None:
-        studies = state.of(StudyState)
-        of_study = {known.name for known in state.of(RunState).values() if known.spec.study in studies}
+    of_study = set() if run else {each.name for each in state.of(RunState).values() if foreground.is_part(each, state)}
     chosen = [
         event for event in state.recent
-        if event.kind not in text.QUIET and _concerns(event, state, run)
+        if event.kind not in text.quiet_kinds() and _concerns(event, state, run)
         and not (event.kind in _SAID_BY_STUDY and getattr(event, "run", "") in of_study)
     ]  # fmt: skip
     lines: list[Said] = []
     for alike in reversed(text.grouped(chosen)):
         event = alike[-1]
-        tone = _TONES.get(type(event), "")
+        tone = _tones().get(type(event), "")
         lines.append({"at": event.at, "clock": text.clock(event.at), "text": text.group_words(alike), "tone": tone,
                       "family": _FAMILIES.get(event.kind.partition(".")[0], "cluster")})  # fmt: skip
         if len(lines) == MOST_EVENTS:

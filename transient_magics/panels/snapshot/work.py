@@ -1,14 +1,18 @@
-"""The lines of a panel for runs beside the one whose curves are shown, for jobs and for Dask clusters."""
+"""The lines of a panel for runs beside the one whose curves are shown, and for work that trains nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ...client import foreground, text
-from ...journal import ClusterState, Cost, DaskState, JobState, RunState
-from .contract import WorkLine
+from ...journal import ClusterState, Cost, RunState, Work
+from ...kinds import KINDS, find
+from ..sections import section_views
+from .contract import WorkGroup, WorkLine
 
-MOST_JOBS = 12
+MOST_LINES = 12
+"""Lines of each kind of work."""
 
 
 def run_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkLine]:
@@ -27,26 +31,27 @@ def run_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkLine
     return lines
 
 
-def job_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkLine]:
-    """Return a line for each job that is not over, and the latest one; of many, a last line counts the others."""
-    jobs = sorted(foreground.jobs(state), key=lambda job: not job.vms)
-    lines = [_line(state, job, by_name, _kept_words(job)) for job in jobs[:MOST_JOBS]]
-    if len(jobs) > MOST_JOBS:
-        words = f"and {text.count(len(jobs) - MOST_JOBS, 'more job')}"
-        lines.append({"name": "", "phase": "declared", "words": words, "step": 0, "steps": 0, "stoppable": False})
-    return lines
+def work_groups(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkGroup]:
+    """Return the lines of work that trains nothing and has no section of its own, by kind.
 
-
-def dask_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkLine]:
-    """Return a line for each Dask cluster that is not over, and the latest one, with the way to its dashboard."""
-    lines: list[WorkLine] = []
-    for dask in foreground.dasks(state):
-        line = _line(state, dask, by_name)
-        has_dashboard = dask.serving is not None and bool(dask.serving.dashboard)
-        if dask.phase == "running" and has_dashboard and not state.over:
-            line["words"] += "; its dashboard: dask.client.dashboard_link"
-        lines.append(line)
-    return lines
+    Each kind has a line for everything that is not over and for the latest one; of many, a last line counts the others.
+    `by_name`: the costs of the cluster's work.
+    """
+    groups: list[WorkGroup] = []
+    with_sections = section_views()
+    for kind in KINDS.values():
+        found = [work for work in foreground.of_kind(state, kind.name) if not work.trains]
+        if kind.name in with_sections or not found:
+            continue
+        has_vms = set(state.leases.values())
+        found.sort(key=lambda work: work.over or work.name not in has_vms)
+        lines = [_line(state, work, by_name) for work in found[:MOST_LINES]]
+        if len(found) > MOST_LINES:
+            words = f"and {text.count(len(found) - MOST_LINES, f'more {kind}')}"
+            lines.append({"name": "", "phase": "declared", "words": words, "step": 0, "steps": 0, "stoppable": False})
+        title = f"{str(kind)[0].upper()}{str(kind)[1:]}s of this cluster"
+        groups.append({"kind": kind.name, "title": title, "lines": lines})
+    return groups
 
 
 def run_phase(state: ClusterState, run: RunState) -> str:
@@ -58,19 +63,21 @@ def run_phase(state: ClusterState, run: RunState) -> str:
     return "waiting" if text.waits_for(run, state) else "starting"
 
 
-def _line(
-    state: ClusterState, work: RunState | JobState | DaskState, by_name: Mapping[str, Cost], more: str = ""
-) -> WorkLine:
+def _line(state: ClusterState, work: Work[Any], by_name: Mapping[str, Cost]) -> WorkLine:
     stopping = work.stopped if isinstance(work, RunState) else work.stop is not None
+    words = text.work_words(work, state) + _more_words("more_words", work, state)
+    words += text.work_cost(by_name[work.name]) + _more_words("last_words", work, state)
     return {
         "name": work.name,
         "phase": work.phase,
-        "words": f"{text.work_words(work, state)}{more}{text.work_cost(by_name[work.name])}",
+        "words": words,
         "step": 0,
         "steps": 0,
         "stoppable": not (stopping or work.over or state.over),
     }
 
 
-def _kept_words(job: JobState) -> str:
-    return f" (at {text.clock(job.kept.at)})" if job.kept else ""
+def _more_words(name: str, work: Work[Any], state: ClusterState) -> str:
+    """Return what the view of a kind adds to the line of its work, under one of two names; empty where it has none."""
+    own = getattr(find(work.kind, "view"), name, None)
+    return own(work, state) if own else ""

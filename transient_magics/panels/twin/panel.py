@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .bags import bag_html
+from ..sections import Sections, sections_html
 from .chart import HEIGHT, WIDTH, chart
 from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
 from .split import split_html
-from .study import study_html
 
 TONES = {
     "ready": "good", "deflated": "good", "training": "good", "running": "good", "finished": "good",
@@ -34,10 +33,9 @@ _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 def html(
     view: Mapping[str, Any],
     curves: Mapping[str, Any] | None = None,
-    studies: Iterable[Mapping[str, Any]] = (),
-    bags: Iterable[Mapping[str, Any]] = (),
+    sections: Sections | None = None,
 ) -> str:
-    """The twin of a snapshot, of the curves of the run that it shows, of its studies and its bags."""
+    """The twin of a snapshot, of the curves of the run that it shows, and of its sections."""
     parts = [_head(view), f"<div style='{FAINT};font-size:12px'>{escape(view['as_of'])}</div>"]
     if view["trouble"]:
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
@@ -45,15 +43,18 @@ def html(
         parts.append(_proposal(view["proposal"]))
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
-    parts += [_beside(each) for each in [*view["beside"], *view["jobs"], *view["dasks"]]]
-    parts += [study_html(each) for each in studies]
-    parts += [bag_html(each) for each in bags]
+    parts += [_beside(each) for each in _work_lines(view)]
+    parts.append(sections_html(sections or {}))
     if not view["focus"]:
         parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
         parts.append(_cost(view))
     parts.append(_events(view["events"][:_EVENTS]))
     body = "".join(parts)
     return f"<div style='{FONT}'>{body}</div>"
+
+
+def _work_lines(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*view["beside"], *(line for group in view["work"] for line in group["lines"])]
 
 
 def offer_html(offered: Mapping[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""Dask clusters on a cluster's VMs: decided, given to agents with certificates of their own, followed, ended."""
+"""Dask clusters on VMs, and their clients in this process. Dask is imported when the first client is made."""

@@ -1,3 +1,1 @@
-"""A cluster's runs: checked before they begin, brought to the VMs, followed, their results brought home."""
-
-from __future__ import annotations
+"""Runs: training of one model, and measurements of where the time of a step goes."""

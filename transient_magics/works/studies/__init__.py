@@ -1,1 +1,1 @@
-"""Studies: trials asked for as workers are free, told as their runs end, pruned in between."""
+"""Studies: trials of a model that differ in their parameters."""

@@ -1,1 +1,0 @@
-"""The clients of Dask clusters on VMs. Dask is imported when the first client is made."""

@@ -1,0 +1,149 @@
+"""Declaring a bag: its folder (declaration, cell, lifetimes of VMs) is written, and the controller told."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ...catalog import region
+from ...catalog.published import LAST_HOUR
+from ...client import cell
+from ...client.cluster_handle import Cluster
+from ...client.declaring.payload import Payload
+from ...client.declaring.refusals import of_option
+from ...client.new_work import NewWork
+from ...errors import CellError, DeclarationError, install_extra
+from ...protocol import layout
+from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
+from ...protocol.study import parse_space
+from ...spec import ClusterSpec
+from ...spec.image import usual_boot_seconds
+from .handle import Bag
+
+try:
+    from ...bags.core import Lifetimes
+    from ...bags.policy.expectation import Survival
+    from ...client.planning.revocations import emulated, foreseen
+except ModuleNotFoundError as error:
+    raise DeclarationError(f"Bags need {error.name}", fix=install_extra("bags")) from None
+
+_ITS_OPTION = {
+    "timeout_seconds": "job-timeout", "memory_bytes": "memory", "job_seconds": "job-time", "save_seconds": "save-time",
+    "space": "over",
+}  # fmt: skip
+_FUNCTION = "job"
+
+
+def declare_bag(
+    *,
+    source: str,
+    over: str,
+    jobs: int,
+    until: str | float | Mapping[str, float] = "",
+    cluster: Cluster | str | None = None,
+    name: str | None = None,
+    include: str | Sequence[str] = (),
+    pip: str | Sequence[str] = (),
+    notebook: Collection[str] = (),
+    line_offset: int = 0,
+    **options: Any,
+) -> Bag:
+    """Declare a bag of the function `job` in `source`, and return at once. Raises DeclarationError or ClusterError.
+
+    `over`, `jobs` and `until` as the options of `%%bag`; `include` names files and folders that go with it, `pip`
+    packages to install on its VMs; `options` are other fields of BagSpec. `notebook`: names that only the notebook
+    knows, and `line_offset`, how many lines stand above the code.
+    """
+    new = NewWork("bag", cluster, name)
+    cluster_spec = new.cluster_spec
+    payload = Payload.of(
+        "\n" * line_offset + source,  # so that a VM counts lines as the notebook shows them
+        include,
+        pip,
+        build=bool(options.get("pip_build")),
+    )
+    try:
+        space = parse_space(over)
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --over: {error}") from None
+    cell.check(source, notebook, line_offset=line_offset, include=payload.include, hparams=False)
+    check_function(source, [dimension.name for dimension in space], line_offset)
+    values = {
+        **options,
+        "jobs": jobs,
+        "space": [asdict(dimension) for dimension in space],
+        "until": _limits(until),
+    }
+    spec = new.specify(BagSpec.from_dict, values, payload, _ITS_OPTION)
+    known = json.dumps(_lifetimes(new.cluster, cluster_spec).to_dict()).encode()
+
+    def fill(folder: Path) -> None:
+        payload.fill(folder)
+        (folder / layout.LIFETIMES).write_bytes(known)
+
+    chosen = new.declare(lambda taken: replace(spec, name=taken).to_dict(), fill)
+    return Bag(chosen, new.cluster)
+
+
+def _limits(until: str | float | Mapping[str, float]) -> Mapping[str, float]:
+    """Return the standard deviations to reach, by output. Raises DeclarationError."""
+    if isinstance(until, Mapping):
+        return until
+    if until == "":
+        return {}
+    try:
+        return parse_until(str(until))
+    except ValueError as error:
+        raise of_option(error) from None
+
+
+def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> None:
+    """See that the code defines `job`, and that it takes these parameters. Raises CellError."""
+    tree = ast.parse(source)
+    found = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == _FUNCTION]
+    example = f"def job({', '.join([*names, 'seed'])}): ... return {{'pressure': p, 'pressure_error': e}}"
+    if not found:
+        raise CellError("The cell defines no function job", fix=f"Write {example}")
+    takes = found[-1].args
+    known = {each.arg for each in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)}
+    where = f"cell line {found[-1].lineno + line_offset}" if line_offset else f"line {found[-1].lineno}"
+    if takes.posonlyargs:
+        raise CellError(f"{where}: job is called by names, and {takes.posonlyargs[0].arg} takes none", fix=example)
+    if not takes.kwarg and (lost := [each for each in names if each not in known]):
+        raise CellError(f"{where}: job has no argument {lost[0]}, which --over names", fix=f"Write {example}")
+    ordinary = len(takes.args) - len(takes.defaults)
+    needed = {each.arg for each in takes.args[:ordinary]}
+    needed |= {each.arg for each, given in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if given is None}
+    if lost := sorted(needed - {*names, *GIVEN}):
+        raise CellError(
+            f"{where}: nothing gives job its argument {lost[0]}", fix="Name it in --over, or give a default."
+        )
+
+
+def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
+    """What is known of how long the cluster's workers live: published lifetimes, where they are revoked by them."""
+    revoked = spec.provisioning_model != "standard"
+    if revoked and spec.emulated:
+        from ...client.planning.forecasts import weather_of
+
+        revoked = weather_of(cluster) == "published"
+    return lifetimes(spec, cluster.state.clock.rate if spec.emulated else 1.0, revoked=revoked)
+
+
+def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
+    """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast time passes."""
+    gpu = spec.groups[0].accelerator
+    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual_boot_seconds(spec, gpu) / 3600)
+    lived = emulated() if spec.emulated else foreseen("published")
+    model = lived[0](gpu, region(spec.home_zone)) if revoked else None
+    if model is None:
+        return known
+    if spec.provisioning_model == "preemptible":
+        from ...planner.lifetimes.kaplan_meier import Capped
+
+        model = Capped(model, LAST_HOUR)
+    return replace(known, survival=Survival.of(model))

@@ -1,0 +1,167 @@
+"""The options of a bag of jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from ...cli.option import Entry, Option, duration, flag, group, one_of, whole
+from ...cli.options.shared import (
+    CLUSTER,
+    COST,
+    FILES,
+    INCLUDE,
+    JOB_TIMEOUT,
+    JOBS,
+    MEMORY,
+    ON_CLUSTER,
+    OUTPUT,
+    PIP,
+    PIP_BUILD,
+    POLICY,
+    RETRIES,
+    SAVE_TIME,
+    SPARE,
+    max_cost,
+    max_hours,
+    name_of,
+    over,
+    seed,
+    split_paths,
+    wait_until,
+)
+from ...cli.options.work import Code, WorkCommand, with_included
+from ...protocol.bag.spec import BagSpec, parse_until
+
+if TYPE_CHECKING:
+    from .handle import Bag
+
+
+def bag() -> tuple[Option, ...]:
+    """Return the options of a bag."""
+    return (
+        *group(
+            "Points and surrogate",
+            over("the points at which to compute the function"),
+            JOBS,
+            SPARE,
+            flag(
+                "--surrogate",
+                "what learns from the results and chooses further points: a Gaussian process (gp), an "
+                "ensemble of small networks, or none",
+                default="gp",
+                **one_of("--surrogate", _choices("surrogate")),
+            ),
+            flag(
+                "--until",
+                "end early, once the surrogate's standard deviation is below this everywhere, and its "
+                "intervals hold: 0.01, or pressure=0.02,energy=0.01",
+                _until,
+                metavar="TOLERANCE",
+            ),
+            seed("the points, and of each job's own seed", "0"),
+        ),
+        *group(
+            "Jobs",
+            POLICY,
+            flag(
+                "--job-time",
+                "how long one job takes, for the policy and for saving points",
+                duration("--job-time", "m"),
+                default="as measured",
+                name="job_seconds",
+                metavar="TIME",
+            ),
+            replace(SAVE_TIME, name="save_seconds"),
+            JOB_TIMEOUT,
+            MEMORY,
+            replace(RETRIES, default="1"),
+        ),
+        *group(
+            FILES,
+            INCLUDE,
+            PIP,
+            PIP_BUILD,
+        ),
+        *group(
+            COST,
+            max_cost("end the bag when it has cost this many US dollars"),
+            max_hours("end the bag after this time"),
+        ),
+        *group(
+            CLUSTER,
+            ON_CLUSTER,
+            flag("--workers", "how many VMs compute at a time", whole("--workers"), default="all", metavar="N"),
+            name_of("bag"),
+            wait_until("the bag is over"),
+            OUTPUT,
+        ),
+    )
+
+
+def check_bag(values: dict[str, Any], called: str) -> None:
+    """What a bag cannot be without."""
+    from ...errors import DeclarationError
+
+    if missing := next((name for name in ("over", "jobs") if not values.get(name)), ""):
+        fix = f'For example: {called} --over "density=0.3:0.9 temperature=0.8:1.6" --jobs 200'
+        raise DeclarationError(f"A bag needs --{missing}", fix=fix)
+    if "memory" in values:
+        values["memory_bytes"] = round(values.pop("memory") * 1e9)
+    split_paths(values)
+
+
+def _choices(name: str) -> tuple[str, ...]:
+    return get_args(get_type_hints(BagSpec)[name])
+
+
+def _until(text: str) -> str:
+    from ...errors import DeclarationError
+
+    try:
+        parse_until(text)
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --until: {error}") from None
+    return text
+
+
+def _declare(values: dict[str, Any], code: Code) -> Bag:
+    """Declare a bag of the function in the code."""
+    from .declare import declare_bag
+
+    values = with_included(values, code.folder)
+    return declare_bag(source=code.source, line_offset=code.line_offset, notebook=code.notebook, **values)
+
+
+COMMANDS = (
+    WorkCommand(
+        "bag",
+        bag,
+        _declare,
+        rank=3,
+        description=(
+            "Compute a function at many points on VMs of a cluster, and learn a surrogate of its "
+            "results. The bag waits for no single job; a job that is lost with its VM restarts on "
+            "another one."
+        ),
+        entries=(
+            Entry(
+                "bag FILE.py [options]",
+                "%%bag [options]",
+                "Compute a function at many points, and learn a surrogate of the results",
+            ),
+        ),
+        check=check_bag,
+        example="--over 'density=0.3:0.9 temperature=0.8:1.6' --jobs 200 --until 0.01",
+        epilog=(
+            "The code defines job(NAME, ..., seed, checkpoint), which returns a dict of numbers:\n"
+            "  {{'pressure': p, 'pressure_error': e}}   the standard error of pressure counts as its "
+            "noise\n"
+            "  seed             a whole number of the job's own, where job takes it\n"
+            "  checkpoint       where job takes it: checkpoint.load() gives the arrays that were saved "
+            "last, or None;\n"
+            "                   checkpoint.save(arrays) saves them where that is due, and at the notice "
+            "of a preemption"
+        ),
+    ),
+)

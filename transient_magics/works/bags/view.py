@@ -1,0 +1,289 @@
+"""The bags of a panel: the points of each and how they do, which VM of which age holds what, how good the surrogate is,
+what a result costs, and when the bag ends.
+
+All points are sent, because each is a few numbers; many of them are sent less often.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ...bags.surrogate.stopping import COVERED
+from ...client import foreground, text
+from ...journal import ClusterState, Cost, VmState, costs
+from ...journal.bags.state import BagJobState, DeclaredBag
+from ...panels.snapshot.axes import Axis
+from ...panels.snapshot.contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
+from ...panels.twin.markup import FONT
+from ...protocol.bag.spec import ERROR
+from ...protocol.run import Value
+from ...spec import if_capacity_lasts, render_duration
+from . import words
+from .handle import Bag as BagHandle
+from .handle import Plot
+from .picture import bag_html
+from .sections import section_html as surrogate_html
+
+if TYPE_CHECKING:
+    from ...bags.policy.ending import Progress
+
+WIDE = f"{FONT};max-width:1040px"
+STATES = ("done", "running", "waiting", "lost", "failed", "skipped")
+"""What becomes of points, in the order in which they are told. `lost`: the job waits to be begun again."""
+MOST_VMS = 24
+_MANY = 500
+"""Points up to which all of them are sent each second."""
+_DAY, _HOUR = 86_400.0, 3600.0
+_STANDS_STILL = 10
+"""How many times longer than any job has taken all run where nothing can be said of their end."""
+_LOOKS = 30
+"""Looks at the end of a bag while a usual job takes its time, if nothing happens."""
+
+
+def sections(state: ClusterState, now: float) -> list[Bag]:
+    """What a cluster's panel shows of its bags at `now`."""
+    found = _shown(state)
+    by_name = costs(state, now) if found else {}
+    return [bag_view(state, bag, by_name[bag.name], now) for bag in found]
+
+
+def pace(state: ClusterState) -> float:
+    """How many times longer than usual to wait until the bags are sent again: many points are much to send."""
+    return max(1.0, sum(len(bag.state.jobs) for bag in _shown(state)) / _MANY)
+
+
+def _shown(state: ClusterState) -> list[DeclaredBag]:
+    return [work for work in foreground.of_kind(state, "bag") if isinstance(work, DeclaredBag)]
+
+
+def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:
+    """The snapshot of one bag."""
+    known, over = bag.state, bag.over or state.over
+    axes = _axes(bag)
+    points = [_point(bag, job, over=over) for job in known.jobs.values()]
+    vms = [] if over else _vms(state, bag, now)
+    results = len(known.counted)
+    states = [each[0] for each in points]
+    shown: Bag = {
+        "name": bag.name,
+        "phase": text.work_phase(bag, state),
+        "words": text.work_words(bag, state),
+        "about": _about(bag),
+        "results": results,
+        "wanted": bag.spec.jobs,
+        "cost_words": cost.words if bag.dasks else "",
+        "per_result": cost.total / results if results else None,
+        "ends": "" if state.over and not bag.over else _ends(state, bag, now),
+        "counts": [(each, many) for each in STATES if (many := states.count(each))],
+        "tried_words": words.tried_words(bag),
+        "tried": _tried(bag),
+        "axes": axes,
+        "points": points,
+        "vms": vms[:MOST_VMS],
+        "more": max(0, len(vms) - MOST_VMS),
+        "stoppable": not over and bag.stop is None,
+    }
+    return sound(shown)
+
+
+def _point(bag: DeclaredBag, job: BagJobState, *, over: bool) -> BagPoint:
+    returned = job.result.returned if job.result else {}
+    state = "lost" if job.phase == "waiting" and job.attempt else job.phase
+    if over and state in ("waiting", "running", "lost"):
+        state = "skipped"
+    place: list[Parameter] = [_short(job.point[each.name]) for each in bag.spec.space]
+    outputs = bag.state.outputs if returned else ()
+    values: list[Figure] = [_figure(returned[name]) for name in outputs]
+    errors = [_figure(returned[name + ERROR]) if name + ERROR in returned else None for name in outputs]
+    return state, job.attempt, place, values, errors if any(each is not None for each in errors) else []
+
+
+def _short(value: Value) -> Parameter:
+    """A float in as many digits as a picture has."""
+    shown = parameter(value)
+    return _figure(shown) if isinstance(shown, float) else shown
+
+
+def _figure(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _axes(bag: DeclaredBag) -> list[BagAxis]:
+    parameters = [Axis.of(each) for each in bag.spec.space]
+    values = {name: [returned[name] for _, returned in bag.state.points()] for name in bag.state.outputs}
+    outputs = [Axis.over(name, found) for name, found in values.items() if found]
+    return [_axis(each, output=False) for each in parameters] + [_axis(each, output=True) for each in outputs]
+
+
+def _axis(axis: Axis, *, output: bool) -> BagAxis:
+    return {
+        "name": axis.name, "output": output, "kind": axis.kind, "low": axis.low, "high": axis.high,
+        "choices": [_short(each) for each in axis.choices],
+        "named": [(round(place, 4), words) for place, words in axis.named],
+    }  # fmt: skip
+
+
+def _about(bag: DeclaredBag) -> str:
+    spec = bag.spec
+    models = {"gp": "Gaussian process", "ensemble": "ensemble of networks"}
+    surrogate = [models[spec.surrogate]] if spec.surrogate in models else []
+    until = (
+        [f"until {', '.join(f'{name} {goal:g}'.strip() for name, goal in spec.until.items())}"] if spec.until else []
+    )
+    return " · ".join([*map(str, spec.space), *surrogate, *until, spec.policy])
+
+
+def _tried(bag: DeclaredBag) -> list[BagTried]:
+    learnt, until = bag.state.learnt, bag.spec.until
+    judged = next((each for each in reversed(learnt) if each.judged), None)
+    found: list[BagTried] = []
+    for name, largest in learnt[-1].largest.items() if learnt else ():
+        coverage = judged.coverage.get(name) if judged else None
+        residual = judged.residual.get(name) if judged else None
+        goal = until.get(name) or until.get("")
+        right = coverage is not None and residual is not None and COVERED[0] <= coverage <= COVERED[1] and residual <= 1
+        found.append({
+            "output": name, "coverage": coverage, "residual": residual, "largest": largest, "until": goal,
+            "good": right and (goal is None or largest <= goal),
+        })  # fmt: skip
+    return found
+
+
+def _vms(state: ClusterState, bag: DeclaredBag, now: float) -> list[BagVm]:
+    """The VMs that are the bag's, and those that hold a job of it though they are gone; the oldest first."""
+    holds = {job.vm: job for job in bag.state.running}
+    dask = bag.dasks[-1] if bag.dasks else ""
+    own = [vm for vm in state.living if state.has(dask, vm)]
+    gone = [vm for name in holds if (vm := state.vms.get(name)) and vm not in own]
+    ages = {vm.name: _age(state, vm, now) for vm in (*own, *gone)}
+    ordered = sorted((*own, *gone), key=lambda vm: -ages[vm.name])
+    return [_vm(state, vm, ages[vm.name], holds.get(vm.name), now) for vm in ordered]
+
+
+def _vm(state: ClusterState, vm: VmState, age: float, job: BagJobState | None, now: float) -> BagVm:
+    words = [] if vm.state == "ready" else [text.vm_words(state, vm, now)]
+    if job:
+        words.append(f"for {render_duration(max(0.0, now - job.began_at))}")
+        words += [f"attempt {job.attempt}"] if job.attempt > 1 else []
+        words += [f"{render_duration(job.done)} saved"] if job.done else []
+    return {
+        "name": vm.name,
+        "age": render_duration(age) if age else "",
+        "state": vm.state,
+        "job": job.number if job else None,
+        "at": text.params_words(job.point) if job else "",
+        "words": ", ".join(words),
+    }
+
+
+def _age(state: ClusterState, vm: VmState, now: float) -> float:
+    """For how long it has run, in seconds of the cluster's clock."""
+    born = vm.started_at or vm.running_at
+    return max(0.0, state.clock.between(born, vm.ended_at or now)) if born else 0.0
+
+
+def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
+    """When all results will be there: about, and between which moments with 90 %."""
+    if bag.over:
+        return f"at {text.clock(bag.ended_at)}"
+    if bag.stop or bag.state.enough:
+        return ""
+    found = _ending(state, bag, now)
+    if found is None:
+        return ""
+    low, middle, high = found
+    sooner = ", or sooner" if bag.spec.until else ""
+    sooner += if_capacity_lasts(state.spec.provisioning_model if state.spec else "spot")
+    about = f"in about {render_duration(middle)}"
+    if low == high:
+        return f"{about}{sooner}"
+    if high >= _DAY:
+        return f"{about} ({render_duration(low)} to {render_duration(high)}){sooner}"
+    at, early, late = (text.clock(now + seconds)[:5] for seconds in (middle, low, high))
+    return f"{about}, at {at} ({early} to {late}){sooner}"
+
+
+def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, float, float] | None:
+    """Seconds until all results are there: 5 %, 50 % and 95 % of simulated courses. All three are the same where the
+    error is unknown; None where nothing tells what a job takes, or it may be a year."""
+    from ...bags.policy.ending import LEAST_FINISHED, MOST_HOURS, Progress
+
+    known, spec = bag.state, bag.spec
+    vms = sum(dask in bag.dasks for dask in state.leases.values())
+    finished = tuple(_took(known.jobs[number]) for number in known.counted)
+    running = tuple(job.done + max(now - job.began_at, 0.0) for job in known.running)
+    left = spec.jobs - len(known.counted)
+    if len(finished) < LEAST_FINISHED:
+        about = left * spec.job_seconds / vms if vms else 0.0
+        return (about, about, about) if about else None
+    if running and min(running) > _STANDS_STILL * max(finished):
+        return None
+    coarse = statistics.median(finished) / _LOOKS  # so that the same courses serve for a while
+    lived = [_age(state, vm, now) for vm in state.vms.values()]
+    progress = Progress(
+        left=left,
+        waiting=max(spec.begun - len(known.results), left) - len(running),
+        finished=tuple(seconds / _HOUR for seconds in finished),
+        running=tuple(round(seconds / coarse) * coarse / _HOUR for seconds in running),
+        vms=vms,
+        lost=sum(job.interruptions for job in known.jobs.values()),
+        watched=round(sum(lived) / _DAY, 1) * _DAY / _HOUR,
+        revocable=_revocable(state),
+    )
+    low, middle, high = _quantiles(progress)
+    if high >= MOST_HOURS * _HOUR:
+        return None
+    if len(finished) <= len(running):  # the longest jobs have not shown yet what they take
+        return middle, middle, middle
+    return low, middle, high
+
+
+def _revocable(state: ClusterState) -> bool:
+    """Whether the cluster's workers may be revoked."""
+    return state.spec is None or state.spec.provisioning_model != "standard"
+
+
+@lru_cache(maxsize=64)
+def _quantiles(progress: Progress) -> tuple[float, float, float]:
+    from ...bags.policy.ending import hours_left, middle
+
+    low, median, high = middle(hours_left(progress))
+    return low * _HOUR, median * _HOUR, high * _HOUR
+
+
+def _took(job: BagJobState) -> float:
+    """Seconds that a finished job had its VM; of one that was begun again, what it computed."""
+    assert job.result is not None
+    return max(job.result.at - job.began_at, 1e-3) if job.attempt == 1 else max(job.result.seconds, 1e-3)
+
+
+def section_html(bag: Mapping[str, Any]) -> str:
+    """Return the static picture of a snapshot."""
+    return bag_html(bag)
+
+
+def text_of(bag: BagHandle) -> str:
+    """A bag in a terminal."""
+    state = bag.cluster.state
+    known = state.of(DeclaredBag).get(bag.name)
+    if known is None:
+        return repr(bag)
+    quality = words.quality_words(known)
+    said = f"{bag.name} on {state.name}: {words.bag_words(known)}"
+    return "\n".join([said, *([f"{words.tried_words(known)}; {quality}"] if quality else [])])
+
+
+def picture(bag: BagHandle) -> str:
+    """The picture of a bag."""
+    state, now = bag.cluster.state, time.time()
+    return f"<div style='{WIDE}'>{bag_html(bag_view(state, bag.state, costs(state, now)[bag.name], now))}</div>"
+
+
+def plot_html(plot: Plot) -> str:
+    """What a surrogate said, a row of pictures for each output."""
+    drawn = "".join(f"<div>{surrogate_html(each)}</div>" for each in plot.sections)
+    return f"<div style='{WIDE}'>{drawn}</div>"

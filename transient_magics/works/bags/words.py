@@ -1,0 +1,134 @@
+"""Bags of jobs in words: how one does, and what happened to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...client.text.bills import work_cost
+from ...client.text.words import count, number, params_words, value_words
+from ...journal import ClusterState, Cost, Event
+from ...journal.bags import events as e
+from ...journal.bags.state import DeclaredBag
+from ...protocol.bag import events as b
+from ...protocol.checks import plain
+from ...protocol.study import Dimension
+from ...spec import render_duration
+
+if TYPE_CHECKING:
+    from ...bags.surrogate.section import Section
+
+
+QUIET = ("bag.proposed",)
+TONES = {b.BagLost: "warn"}
+"""How a panel colours events."""
+
+
+def work_words(bag: DeclaredBag, cluster: ClusterState | None) -> str:
+    """Return what a bag does, or how it ended."""
+    return bag_words(bag)
+
+
+def status_lines(bag: DeclaredBag, cluster: ClusterState, cost: Cost) -> list[str]:
+    """Return the lines of a bag in the status of its cluster."""
+    lines = [f"{bag.name}  {bag_words(bag)}{work_cost(cost)}"]
+    if quality := quality_words(bag):
+        lines.append(f"{' ' * len(bag.name)}  {tried_words(bag)}; {quality}")
+    return lines
+
+
+def bag_words(bag: DeclaredBag) -> str:
+    """`12 of 40 results, 4 under way, after 2 interruptions`, or how it ended."""
+    known = bag.state
+    made = f"{len(known.counted)} of {count(bag.spec.jobs, 'result')}"
+    lost = f", after {count(known.interruptions, 'interruption')}" if known.interruptions else ""
+    failed = sum(job.phase == "failed" for job in known.jobs.values())
+    if failed and bag.phase != "failed":  # else its reason says that
+        lost += f", {count(failed, 'job')} failed"
+    if bag.over:
+        whole = bag.phase == "finished" and len(known.counted) >= bag.spec.jobs  # its reason says that
+        return f"{bag.phase}: {plain(bag.reason)}{'' if whole else f', {made}'}{lost}"
+    if bag.stop:
+        return f"ends: {plain(bag.stop.reason)}, {made}"
+    if bag.phase == "declared" or not known.jobs:
+        return "waits for workers"
+    return f"{made}, {len(known.running)} under way{lost}"
+
+
+def tried_words(bag: DeclaredBag) -> str:
+    """What its surrogate was learnt from, and on how many batches it was tried before it knew them; nothing without
+    one."""
+    if bag.spec.surrogate == "none":
+        return ""
+    learnt = bag.state.learnt
+    if not learnt:
+        return "nothing is learnt yet"
+    tried = sum(each.judged > 0 for each in learnt)
+    many = "one batch" if tried == 1 else f"{tried} batches"
+    return f"learnt from {count(learnt[-1].results, 'result')}, {f'tried on {many}' if tried else 'not tried yet'}"
+
+
+def quality_words(bag: DeclaredBag) -> str:
+    """`pressure: 90% intervals held 92%, largest sd 0.014 (until 0.01)` of the last batch; nothing before there is
+    one."""
+    learnt = bag.state.learnt
+    judged = next((each for each in reversed(learnt) if each.judged), None)
+    said = []
+    for name, largest in learnt[-1].largest.items() if learnt else ():
+        held = f"90% intervals held {judged.coverage[name]:.0%}, " if judged and name in judged.coverage else ""
+        goal = bag.spec.until.get(name) or bag.spec.until.get("")
+        until = f" (until {number(goal)})" if goal else ""
+        said.append(f"{plain(name)}: {held}largest sd {number(largest)}{until}")
+    return "; ".join(said)
+
+
+def section_words(section: Section) -> str:
+    """`pressure over density 0.3 to 0.9, at salt 0.2: 0.21 to 0.84, sd at most 0.014 (from the surrogate)`."""
+    over = " and ".join(map(_range_words, section.over))
+    at = f", at {params_words(section.held)}" if section.held else ""
+    means, sds = (
+        [value for row in rows for value in row if value is not None] for rows in (section.means, section.sds)
+    )
+    said = (
+        f"{number(min(means))} to {number(max(means))}, sd at most {number(max(sds))}"
+        if means
+        else "outside of the results"
+    )
+    return f"{plain(section.output)} over {over}{at}: {said} (from the surrogate)"
+
+
+def _range_words(dimension: Dimension) -> str:
+    values = dimension.choices or (dimension.low, dimension.high)
+    return f"{dimension.name} {value_words(values[0])} to {value_words(values[-1])}"
+
+
+def event_words(event: Event) -> str:
+    """What happened to a bag; nothing of other events."""
+    match event:
+        case e.BagDeclared():
+            return f"bag {event.bag} was declared"
+        case e.BagBegan():
+            return f"{event.bag} begins, with the Dask cluster {event.dask}"
+        case e.BagEnding():
+            return f"{event.bag} is to end: {event.reason}"
+        case e.BagEnded():
+            return f"{event.bag} {event.state}{f': {event.reason}' if event.reason else ''}"
+        case b.BagGaveUp():
+            return f"{event.bag} gives up {event.vm}: by its age it is worth no job any more"
+        case b.BagStarted():
+            again = f", for the {event.attempt}. time" if event.attempt > 1 else ""
+            return f"job {event.job} of {event.bag} begins on {event.vm}{again}"
+        case b.BagSaved():
+            return f"job {event.job} of {event.bag} is saved {render_duration(event.done)} into it"
+        case b.BagResult():
+            return f"job {event.job} of {event.bag} has a result, after {render_duration(event.seconds)}"
+        case b.BagLost():
+            return f"job {event.job} of {event.bag} gave no result: {event.reason or event.why}"
+        case b.BagLearnt():
+            judged = ""
+            if event.coverage:
+                inside = ", ".join(f"{name} {share:.0%}" for name, share in event.coverage.items())
+                judged = f"; of {event.judged} new ones the 90% intervals held {inside}"
+            return f"{event.bag}: learnt from {count(event.results, 'result')}{judged}"
+        case b.BagStopped():
+            return f"{event.bag} begins no further job: {event.reason or event.why}"
+    return ""

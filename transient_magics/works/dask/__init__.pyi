@@ -1,0 +1,1 @@
+from .handle import Dask as Dask

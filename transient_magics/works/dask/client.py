@@ -1,0 +1,116 @@
+"""The client of a Dask cluster on VMs: dask.distributed's own, which reaches the scheduler by an SSH forward.
+
+Imported only where a client is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from distributed import Client
+
+from ... import errors
+from ...client import commands
+from ...errors import ClusterError, RemoteError, TransientError
+from ...journal import DaskState
+from ...kinds import load
+from ...protocol import layout
+from ...protocol.cluster_commands import Stop
+
+if TYPE_CHECKING:
+    from ...client.following.cluster import BaseCluster
+
+_CONNECT_SECONDS, _END_SECONDS = 30.0, 10.0
+
+
+class VmClient(Client):
+    """dask.distributed's client. Closing it ends its Dask cluster, and gives the VMs back."""
+
+    def __init__(self, way: Way, *arguments: Any, **options: Any) -> None:
+        self._way = way
+        self.dask, self.spec = way.dask.name, way.dask.spec
+        super().__init__(*arguments, **options)
+
+    async def _close(self, fast: bool = False) -> None:
+        try:
+            await super()._close(fast=fast)
+        finally:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """End its Dask cluster, as closing does."""
+        self._way.end()
+
+    @property
+    def dashboard_link(self) -> str:
+        """Where the scheduler's dashboard is, by a forward of its own; empty where the VMs have none."""
+        port = self._way.ports["dashboard"]
+        if not port:
+            return ""
+        prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
+        if prefix and find_spec("jupyter_server_proxy"):
+            return f"{prefix.rstrip('/')}/proxy/{port}/status"
+        return f"http://127.0.0.1:{port}/status"
+
+
+class Way:
+    """The forwards to one scheduler. They end with this process, however that ends."""
+
+    def __init__(self, cluster: BaseCluster, dask: DaskState) -> None:
+        self.dask = dask
+        self._cluster = cluster
+        command = [sys.executable, "-m", "transient_magics.works.dask.forward", cluster.name, dask.name]
+        with (cluster.directory / layout.CONTROLLER_LOG).open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True
+            )
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:
+            answer = {"error": f"The way to the scheduler of {dask.name} could not be opened"}
+        if "error" in answer:
+            self._close()
+            raise errors.heard(answer, RemoteError)
+        self.ports: dict[str, int] = answer
+
+    def end(self) -> None:
+        """Close the forwards, and end the Dask cluster, which would end by itself without a client, but later."""
+        if self._process.stdin is None or self._process.stdin.closed:
+            return
+        self._close()
+        with suppress(TransientError):
+            stop = Stop(kind="dask", name=self.dask.name, reason="its client was closed")
+            commands.send(self._cluster.directory, stop)
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def connected(cluster: BaseCluster, dask: DaskState) -> VmClient:
+    """The client of what listens there. Raises RemoteError or ClusterError."""
+    folder = cluster.directory / layout.DASKS / dask.name
+    way = Way(cluster, dask)
+    security = load("dask", "on_vm.setting").security(folder)
+    try:
+        return VmClient(
+            way, f"tls://127.0.0.1:{way.ports['scheduler']}", security=security, direct_to_workers=False,
+            timeout=_CONNECT_SECONDS,
+        )  # fmt: skip
+    except (OSError, TimeoutError) as error:
+        way.end()
+        raise ClusterError(f"The scheduler of {dask.name} does not answer: {error}", where=cluster.name) from error

@@ -1,0 +1,73 @@
+"""Dask clusters in words: how one does, and what happened to it."""
+
+from __future__ import annotations
+
+from ...client.text.words import count, size
+from ...journal import ClusterState, DaskState, Event, VmState, events
+from ...protocol.checks import plain
+
+QUIET = ()
+TONES = {events.DaskGpuUnused: "warn"}
+"""How a panel colours events."""
+
+
+def work_words(dask: DaskState, cluster: ClusterState | None) -> str:
+    """Return what a Dask cluster does, or how it ended, on a cluster in this state."""
+    if cluster is None:
+        return dask_words(dask)
+    ready = sum(vm.state == "ready" and cluster.has(dask.name, vm) for vm in cluster.living)
+    return dask_words(dask, ready)
+
+
+def user_of(dask: DaskState, vm: VmState) -> str:
+    """Return the name of a Dask cluster, or of the bag that has it, while it uses the VM; else nothing."""
+    return (dask.spec.bag or dask.name) if dask.phase == "running" else ""
+
+
+def dask_words(dask: DaskState, there: int | None = None) -> str:
+    """`Dask on 2 workers, after 1 revocation`, or how it ended. `there`: how many of its workers' VMs are ready."""
+    after = f", after {count(dask.left, 'revocation')}" if dask.left else ""
+    after += f", after {count(dask.crashes, 'fault')}" if dask.crashes else ""
+    if dask.stop and not dask.over:
+        return f"ends: {plain(dask.stop.reason)}"
+    match dask.phase:
+        case "declared":
+            return f"waits for {count(dask.spec.workers, 'worker')}"
+        case "running":
+            some = f"{there} of " if there is not None and there < dask.spec.workers else ""
+            unused = f"; GPU not used on {', '.join(dask.gpu_unused)}" if dask.gpu_unused else ""
+            begins = "" if dask.serving else ", begins"
+            return f"Dask on {some}{count(dask.spec.workers, 'worker')}{begins}{after}{unused}"
+    return f"{dask.phase}: {plain(dask.reason)}{after}" if dask.reason else f"{dask.phase}{after}"
+
+
+def event_words(event: Event) -> str:
+    """What happened to a Dask cluster; nothing of other events."""
+    match event:
+        case events.DaskDeclared():
+            return f"Dask cluster {event.dask} was declared"
+        case events.DaskBegan():
+            return f"the scheduler of {event.dask} begins on {event.vm}"
+        case events.DaskServing():
+            return f"the scheduler of {event.dask} listens (Dask {event.versions.get('distributed', '?')})"
+        case events.DaskLeft():
+            again = event.lost + event.interrupted
+            anew = f", {count(again, 'task')} computed again" if again else ""
+            return (
+                f"{event.worker} left {event.dask} in {event.seconds:.1f} s: {count(event.moved, 'result')} moved "
+                f"({size(event.moved_bytes)}){anew}"
+            )
+        case events.DaskCrashed():
+            return f"the process of {event.dask} on {event.vm} ended: {event.reason}"
+        case events.DaskGpuUnused() if event.seconds:
+            minutes = f"{event.seconds / 60:.0f} min"
+            return f"{event.dask} has not used the GPU of {event.vm} ({plain(event.gpu)}) in {minutes}: it is paid for"
+        case events.DaskGpuUnused():
+            return f"{event.dask} uses the GPU of {event.vm} ({plain(event.gpu)}) now"
+        case events.DaskClosed():
+            return f"the scheduler of {event.dask} has ended: {event.reason}"
+        case events.DaskStopping():
+            return f"{event.dask} is to end: {event.reason}"
+        case events.DaskEnded():
+            return f"{event.dask} {event.state}{f': {event.reason}' if event.reason else ''}"
+    return ""

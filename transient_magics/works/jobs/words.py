@@ -1,0 +1,77 @@
+"""Jobs in words: how one does, and what happened to it."""
+
+from __future__ import annotations
+
+from ...client.text.words import count, size
+from ...journal import ClusterState, Event, JobState, VmState, events
+from ...protocol.checks import plain
+
+QUIET = ("job.packed", "job.kept")
+TONES = {events.JobInterrupted: "warn", events.JobUnkept: "warn", events.JobGpuUnused: "warn"}
+"""How a panel colours events."""
+
+
+def work_words(job: JobState, cluster: ClusterState | None) -> str:
+    """Return what a job does, or how it ended."""
+    return job_words(job)
+
+
+def user_of(job: JobState, vm: VmState) -> str:
+    """Return the name of a job if its command runs, or begins, on the VM; else nothing."""
+    return job.name if vm.name in job.vms and vm.name not in job.exits and not job.over else ""
+
+
+def job_words(job: JobState) -> str:
+    """`running on worker-1 (attempt 2, after 1 revocation), 12 MB kept`, or how it ended."""
+    kept = f", {size(job.kept.bytes)} kept" if job.kept else ""
+    unkept = f"; its folder is not brought here: {plain(job.unkept)}" if job.unkept else ""
+    again = f", after {count(job.interruptions, 'revocation')}" if job.interruptions else ""
+    again += f", after {count(job.failures, 'failure')}" if job.failures else ""
+    match job.phase:
+        case "declared":
+            return f"waits for {count(job.spec.workers, 'worker')}"
+        case "running" if job.stop:
+            return f"ends: {job.stop.reason}"
+        case "running" if not job.vms:
+            return f"waits for {count(job.spec.workers, 'worker')} to go on{again}{kept}"
+        case "running":
+            does = "running on" if job.started else "begins on"
+            unused = f"; GPU not used on {', '.join(job.gpu_unused)}" if job.gpu_unused else ""
+            return f"{does} {', '.join(job.vms)} (attempt {job.attempt}{again}){kept}{unkept}{unused}"
+        case "finished":
+            return f"finished{again}{kept}{unkept}"
+    return f"{job.phase}: {plain(job.reason)}{kept}{unkept}" if job.reason else f"{job.phase}{kept}{unkept}"
+
+
+def event_words(event: Event) -> str:
+    """What happened to a job; nothing of other events."""
+    match event:
+        case events.JobDeclared():
+            return f"job {event.job} was declared"
+        case events.JobBegan():
+            return f"{event.job} begins on {', '.join(event.vms)} (attempt {event.attempt})"
+        case events.JobStarted():
+            kept = f", with what was kept ({event.kept})" if event.kept else ""
+            return f"the command of {event.job} runs{f' as rank {event.rank}' if event.rank else ''}{kept}"
+        case events.JobPacked():
+            return f"the folder of {event.job} is packed: {count(event.files, 'file')}, {size(event.bytes)}"
+        case events.JobKept():
+            return f"the folder of {event.job} is here: {count(event.files, 'file')}, {size(event.bytes)}"
+        case events.JobUnkept():
+            why = f" is not brought here: {event.reason}" if event.reason else " is brought here again"
+            return f"the folder of {event.job}{why}"
+        case events.JobGpuUnused() if event.seconds:
+            where = f"rank {event.rank} of {event.job}" if event.rank else event.job
+            return f"{where} has not used its GPU ({plain(event.gpu)}) in {event.seconds / 60:.0f} min: it is paid for"
+        case events.JobGpuUnused():
+            return f"{event.job} uses its GPU ({plain(event.gpu)}) now"
+        case events.JobExited():
+            how = "was told to end" if event.noticed else f"ended with code {event.code}"
+            return f"the command of {event.job} {how}"
+        case events.JobInterrupted():
+            return f"{event.job} goes on elsewhere: {event.reason}"
+        case events.JobStopping():
+            return f"{event.job} is to end: {event.reason}"
+        case events.JobEnded():
+            return f"{event.job} {event.state}{f': {event.reason}' if event.reason else ''}"
+    return ""
