@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...planner.stalls.terms import Prediction
 
 CHANGES = ("cache", "cores", "disk", "link", "gpu", "batch", "ps")
-"""What can be changed on the panel, each as `planner.stalls.what_if.Change` has it."""
+"""What can be changed on the panel, each as `planner.stalls.terms.Change` has it."""
 UNASKED: StallAnswer = {"asked": 0, "error": "", "words": "", "parts": []}
 
 
