@@ -32,7 +32,9 @@ def write(folder: Path) -> None:
         title, about = _opening(cells)
         index += [f"## [{title}]({name}.md)", "", about, ""]
         if pictures:
-            index += [f"```{{image}} {next(iter(pictures))}", f":alt: {title}", f":target: {name}.html", "```", ""]
+            # The first panel often shows a cluster without VMs yet; the largest file shows most.
+            fullest = max(pictures, key=lambda file: len(pictures[file]))
+            index += [f"```{{image}} {fullest}", f":alt: {title}", f":target: {name}.html", "```", ""]
     index += ["```{toctree}", ":hidden:", "", *notebooks, "```", ""]
     _store(folder / "index.md", "\n".join(index).encode())
 
