@@ -39,8 +39,7 @@ from transient_magics.journal import Event, RunState, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import CLOSING_SECONDS, expected, forecast
-from transient_magics.planner.lifetimes.model import LifetimeModel
-from transient_magics.planner.lifetimes.parametric import Weibull
+from transient_magics.planner.lifetimes.parametric import LifetimeModel, Weibull
 from transient_magics.planner.measured import Record
 from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.ranges import middle

@@ -28,7 +28,7 @@ from transient_magics.journal.bags import events as e
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
 from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.measures.trace import packed
+from transient_magics.protocol.measures.step_parts import packed
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.works.bags import handle as handle_of_bags

@@ -29,7 +29,7 @@ from transient_magics.journal import Event, Journal, events
 from transient_magics.planner.measured import CROSSING, Observation, Record
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.search import Search
-from transient_magics.planner.speeds.preparation import Waits
+from transient_magics.planner.speeds.speed import Waits
 from transient_magics.planner.store import ModelStore
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space

@@ -14,9 +14,9 @@ from transient_magics.journal import ClusterState, RunState, Works, bill, events
 from transient_magics.journal.events import TrainMeasured
 from transient_magics.journal.power import Stretch
 from transient_magics.panels import stalls_html, view
+from transient_magics.protocol.machines import WHOLE, Share
 from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.share import WHOLE, Share
 
 WORKERS = ("worker-1", "worker-2", "worker-3")
 

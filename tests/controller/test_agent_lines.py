@@ -29,7 +29,7 @@ from transient_magics.controller.vms.link import Link
 from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.protocol.vm_events import TrafficCounted, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
-from transient_magics.spec.places import place
+from transient_magics.spec.cluster import place
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.runs.training import Training
 

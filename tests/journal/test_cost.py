@@ -23,7 +23,7 @@ from transient_magics.journal.power import Stretch
 from transient_magics.journal.state import unknown_run
 from transient_magics.panels.snapshot.view import view
 from transient_magics.protocol.job import JobSpec
-from transient_magics.spec.places import place
+from transient_magics.spec.cluster import place
 
 SECOND = 10**9
 MINUTE = 60 * SECOND

@@ -22,7 +22,7 @@ from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped
 from ..protocol.events import FACT, INTENTION, Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
 from ..protocol.literals import CheckedValue, all_as_json
-from ..protocol.share import LEAST
+from ..protocol.machines import LEAST
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
     DaskClosed,
     DaskCrashed,
@@ -719,7 +719,7 @@ class DaskEnded(Event):
 @_event("cluster.leased", FACT)
 class ClusterLeased(Event):
     """Which runs have begun, each with the number of its ports on the parameter servers, and which run, job or Dask
-    cluster has the worker in each place: that of a slot, or a further one on its VM (spec/places.py).
+    cluster has the worker in each place: that of a slot, or a further one on its VM (spec/cluster.py).
 
     `held`: runs that would have enough workers and wait all the same, with what for (check, memory, link) and why, a
     clause. `ahead`: which run makes ready in a slot, to have its worker next.

@@ -11,7 +11,7 @@ from functools import cache
 from ...journal import Event, events
 from ...kinds import KINDS, parts
 from ...protocol.checks import all_plain
-from ...protocol.share import Share
+from ...protocol.machines import Share
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
 from .deadlines import deadline_event_words

@@ -20,7 +20,7 @@ from ...journal import Event, RunState, events, metrics
 from ...journal.declared import note_brought
 from ...protocol import layout
 from ...protocol.checks import LONGEST_LINE
-from ...protocol.measures.trace import MOST_BYTES
+from ...protocol.measures.step_parts import MOST_BYTES
 from ...runtime.files.manifest import split
 from .checking import check_counts
 from .checkpoint_copy import copy_checkpoints

@@ -31,7 +31,7 @@ from ...protocol.cluster_commands import Agree, Command, Move, Profile
 from ...protocol.vm_events import ProcessGaveUp
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, RunSpec, run_store
-from ...spec.places import slot_of
+from ...spec.cluster import slot_of
 from .deadlines import Deadlines
 from .tracing import bring
 from .training import Training
