@@ -122,8 +122,8 @@ class RunSync(Sync[RunState]):
     def react(self, event: Event) -> None:
         """Bring what a line of the journal has just told of."""
         match event:
-            case events.TrainDeclared():
-                self._have_run(event.run)
+            case events.WorkDeclared(of="run"):
+                self._have_run(event.work)
             case events.TrainStarted():
                 self._follow_metrics(event.run)
             case events.TrainTraced():
