@@ -38,8 +38,7 @@ from transient_magics.deadlines.speeds import Speeds
 from transient_magics.errors import PlanError
 from transient_magics.journal.deadlines import BLOCK_SECONDS, Block, DeadlineState
 from transient_magics.planner.choices import Choice
-from transient_magics.planner.deadlines.cost import deadline_cost, drawn, start_seconds
-from transient_magics.planner.deadlines.market import GRID, published
+from transient_magics.planner.deadlines.cost import GRID, deadline_cost, drawn, published, start_seconds
 from transient_magics.planner.speeds.workloads import Workload
 
 HOUR = 3600.0

@@ -30,9 +30,8 @@ from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
 from transient_magics.errors import PlanError
 from transient_magics.planner.efficiency import Accuracies, NoiseScale, Target, TargetSteps
 from transient_magics.planner.lifetimes.kaplan_meier import Capped, KaplanMeier, continued
-from transient_magics.planner.lifetimes.model import LifetimeModel
 from transient_magics.planner.lifetimes.observations import LEAST_EVENTS, Observations
-from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, Weibull
+from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, LifetimeModel, Weibull
 from transient_magics.planner.measured import Record
 from transient_magics.planner.ranges import middle as middle_of
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate

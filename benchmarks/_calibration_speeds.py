@@ -39,8 +39,7 @@ from transient_magics.journal import Event, RunState, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import CLOSING_SECONDS, expected, forecast
-from transient_magics.planner.lifetimes.model import LifetimeModel
-from transient_magics.planner.lifetimes.parametric import Weibull
+from transient_magics.planner.lifetimes.parametric import LifetimeModel, Weibull
 from transient_magics.planner.measured import Record
 from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.ranges import middle
@@ -358,7 +357,7 @@ def journal_of(course: Course, hours: float, steps: int) -> list[Event]:
     for place, vm in enumerate(course.stretches[0].vms):
         assert vm is not None
         come(vm, place, -ABSENT_HOURS, 0.0)
-    found.insert(0, (-0.5, events.TrainDeclared(run="run-1", spec=model)))
+    found.insert(0, (-0.5, events.WorkDeclared(of="run", work="run-1", spec=model)))
     leases = {f"{place}": "run-1" for place in range(len(course.gpus))}
     found.insert(1, (-0.4, events.ClusterLeased(ports={"run-1": 0}, workers=leases)))
     before = course.stretches[0].vms

@@ -17,7 +17,7 @@ from _calibration import Array, Row, Trial, World, mean_correlation, predictive
 from numpy.typing import NDArray
 
 from transient_magics.planner.stalls.parts import COMPUTE, STALLS, Repeat, Stalls
-from transient_magics.planner.stalls.what_if import Change, seconds, what_if
+from transient_magics.planner.stalls.terms import Change, seconds, what_if
 from transient_magics.protocol.measures.stalls import MEASURES, Measure
 
 SERIES_OFF = (0.063, 0.038, 0.105)

@@ -16,7 +16,7 @@ from transient_magics.catalog.traces import Trace
 from transient_magics.deadlines.decisions import Verdict, decide
 from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen
 from transient_magics.deadlines.world import World
-from transient_magics.planner.deadlines.market import Open
+from transient_magics.planner.deadlines.cost import Open
 
 SPEEDS = (0.0, 11.36, 22.54, 34.58, 40.80, 44.63, 44.63, 47.43, 47.43)
 """Steps per second of so many workers, no fewer than fewer make: derived/cmdare_cluster_speed_steps_per_s.csv."""

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from transient_magics.catalog.traces import Trace
 from transient_magics.errors import PlanError
-from transient_magics.planner.deadlines.market import AGES, GRID, Chains, Open
+from transient_magics.planner.deadlines.cost import AGES, GRID, Chains, Open
 
 WAIT, SPOT, ON_DEMAND = 0, 1, 2
 """What is held, and what an act takes for the next step."""

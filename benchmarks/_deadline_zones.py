@@ -26,7 +26,7 @@ from _deadline_policies import (
 )
 from numpy.typing import NDArray
 
-from transient_magics.planner.deadlines.market import Chains
+from transient_magics.planner.deadlines.cost import Chains
 
 MOVE = 0.5
 """Steps of Spot that a move costs: 10 GB at a cent each, where a Spot VM is a dollar an hour."""

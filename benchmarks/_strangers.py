@@ -102,7 +102,7 @@ def said(draw: Any, kinds: frozenset[str] | None = None) -> bytes:
         return draw(some.binary(max_size=40) | some.sampled_from([DEEP, b'{"a":"' + b"x" * 2**20 + b'"}', b"9" * 5000]))
     if way == 1:
         return json.dumps(draw(value)).encode()
-    kind = draw(some.sampled_from(sorted(kinds or CHIEF | AGENT | {"train.declared"}) if way > 5 else KINDS))
+    kind = draw(some.sampled_from(sorted(kinds or CHIEF | AGENT | {"work.declared"}) if way > 5 else KINDS))
     cls = events.KINDS.get(kind) or vm_events._OF_AGENT[kind]
     told: dict[str, Any] = {"kind": draw(some.just(kind) | value) if way == 2 else kind, "time": NOW}
     for name in (each.name for each in fields(cls)):

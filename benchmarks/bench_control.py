@@ -75,7 +75,7 @@ def grown(count: int) -> ClusterState:
             events.VmReady(vm=name),
         ]  # fmt: skip
     history += [
-        events.TrainDeclared(run="run-1", spec={"train_steps": 10**6}),
+        events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 10**6}),
         events.TrainStarted(run="run-1", step=0),
     ]
     history += [

@@ -71,7 +71,7 @@ from transient_magics.client import Declaration
 from transient_magics.deadlines.seen import LACKS, LASTS
 from transient_magics.errors import PlanError
 from transient_magics.journal import Event, bill, events, replay
-from transient_magics.planner.deadlines.market import GRID, Chains, Open, published
+from transient_magics.planner.deadlines.cost import GRID, Chains, Open, published
 from transient_magics.works.runs.deadline_situation import seen
 
 HERE = ROOT.parent / "shared" / "data" / "availability"

@@ -63,7 +63,7 @@ from _peers import IMPORTS, PEERS
 from transient_magics import client, emulator
 from transient_magics.client import Cluster, Declaration, Run
 from transient_magics.journal import ClusterState, Event, events, metrics
-from transient_magics.protocol.cache import Cache
+from transient_magics.protocol.run import Cache
 
 PACE = 0.8
 """Seconds of a step, so that the two who train leave the cores to the one who comes."""

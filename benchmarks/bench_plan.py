@@ -43,9 +43,8 @@ from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import Forecast
 from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
-from transient_magics.planner.lifetimes.model import drawn
 from transient_magics.planner.lifetimes.observations import Observations
-from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady
+from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, drawn
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.lifetimes.study import as_published, formulas, log_likelihood
 from transient_magics.planner.lifetimes.study import fit as fit_lifetimes

@@ -279,7 +279,7 @@ class Course:
         self.revoked = self.again = 0
         self.worked = 0
         """Seconds of workers that were there."""
-        self._record(events.StudyDeclared(study="s", spec=self._spec.to_dict()))
+        self._record(events.WorkDeclared(of="study", work="s", spec=self._spec.to_dict()))
         self._twin = Twin(self._spec)
 
     def until(self, worker_seconds: int) -> float:
@@ -318,7 +318,7 @@ class Course:
                     self._record(events.StudyAsked(study="s", trial=trial, params=self._point(trial), runs=names))
                 case Declare(trial, repeat):
                     spec = self._spec.run_of(trial, repeat, self._study.trials[trial].params)
-                    self._record(events.TrainDeclared(run=spec.name, spec=spec.without_token()))
+                    self._record(events.WorkDeclared(of="run", work=spec.name, spec=spec.without_token()))
                 case StopRun():
                     raise AssertionError("nothing is pruned here")
         return bool(decisions)

@@ -16,8 +16,7 @@ from transient_magics.bags.policy.simulate import Bag, on_demand, simulate
 from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Planner
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
-from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
-from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
+from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, LifetimeModel, Weibull, drawn
 from transient_magics.planner.lifetimes.published import published_lifetimes
 
 BATHTUB = Bathtub(0.4137, 24.0, 0.9, 0.76)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 def sent(story: StudyStory) -> dict[str, Any]:
     state = story.state
     return {"view": view(state, bill(state, story.now), story.now), "curves": {}, "tail": {}, "log": {},
-            "studies": studies(state, story.now)}  # fmt: skip
+            "sections": {"study": studies(state, story.now)}}  # fmt: skip
 
 
 CUT = "(() => { const wide = document.querySelector('.transient-trials').parentElement;"

@@ -17,7 +17,7 @@ from transient_magics.planner.choices import Choice
 from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.spec import parse_groups
-from transient_magics.spec.pricing import age_words
+from transient_magics.spec.cluster import age_words
 
 NOW = calendar.timegm((2026, 11, 27, 0, 0, 0))
 

@@ -93,7 +93,7 @@ def test_a_cluster_that_is_shared_or_ends_before_or_has_no_spot_is_refused(sent:
         begin(cluster, "6h")
     with pytest.raises(DeclarationError, match=r"\$5.00 are more than the \$2.00 left of c's limit"):
         begin(cluster, "1h", max_cost=5.0)
-    happened(events.TrainDeclared(run="run-9", spec={"train_steps": 5}))
+    happened(events.WorkDeclared(of="run", work="run-9", spec={"train_steps": 5}))
     with pytest.raises(ClusterError, match="needs c for itself, and run-9 would share it"):
         begin(cluster, "1h")
     assert sent == []
@@ -102,10 +102,10 @@ def test_a_cluster_that_is_shared_or_ends_before_or_has_no_spot_is_refused(sent:
 def test_a_resize_to_workers_that_static_mini_batches_cannot_follow_is_refused(sent: list[Command]) -> None:
     cluster = declared()
     static = {"train_steps": 5, "batching": "static"}
-    happened(events.TrainDeclared(run="run-1", spec={**static, "most_workers": 1}))
+    happened(events.WorkDeclared(of="run", work="run-1", spec={**static, "most_workers": 1}))
     cluster.resize("k80x2+cpu")
     assert [type(each) for each in sent] == [Resize]
-    happened(events.TrainDeclared(run="run-2", spec=static))
+    happened(events.WorkDeclared(of="run", work="run-2", spec=static))
     with pytest.raises(DeclarationError, match="the speed of workers without a GPU is not known beside other GPUs"):
         cluster.resize("k80x2+cpu")
     cluster.resize("k80x2+p100")
@@ -141,7 +141,7 @@ def test_a_gpu_that_the_cluster_has_no_price_of_becomes_known_first(sent: list[C
 
 def test_nothing_begins_beside_it_and_a_proposal_is_agreed_to_by_its_number(sent: list[Command]) -> None:
     run = begin(declared(), adapt="ask")
-    happened(events.TrainDeclared(run="run-1", spec=run.declared.without_token()))
+    happened(events.WorkDeclared(of="run", work="run-1", spec=run.declared.without_token()))
     for other in (lambda: begin(run.cluster), lambda: run.cluster.run("true --fast", keep="")):
         with pytest.raises(ClusterError, match="run-1 has a deadline, and c for itself until it is over"):
             other()

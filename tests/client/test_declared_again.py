@@ -24,7 +24,7 @@ from transient_magics.protocol.job import JobSpec
 from transient_magics.spec import ClusterSpec
 
 DELETED: tuple[Event, ...] = (
-    events.JobDeclared(job="job-1", spec=JobSpec("job-1", "make").to_dict()),
+    events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "make").to_dict()),
     *(events.ControllerTrouble(what=f"trouble {number}") for number in range(9)),
     events.ControllerTrouble(what=""),
     events.ClusterDeleting(reason="asked by the user"),

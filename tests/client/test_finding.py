@@ -25,7 +25,7 @@ def declared(name: str, job: str = "job-1", *, over: bool = False) -> None:
     (directory / layout.SPEC).write_text(json.dumps(spec), encoding="utf-8")
     with Journal(directory / layout.JOURNAL) as journal:
         journal.append(events.ClusterDeclared(spec=spec))
-        journal.append(events.JobDeclared(job=job, spec=JobSpec(job, "make").to_dict()))
+        journal.append(events.WorkDeclared(of="job", work=job, spec=JobSpec(job, "make").to_dict()))
         if over:
             journal.append(events.ClusterDeleting(reason="asked by the user"))
             journal.append(events.ClusterDeleted())
@@ -129,7 +129,7 @@ def test_work_that_several_clusters_have_is_that_of_this_process() -> None:
     assert client.job("job-1", "mine").cluster.name == "mine"
     client.attach("mine")
     assert client.job("job-1").cluster.name == client.job().cluster.name == "mine"
-    happened("theirs", events.JobDeclared(job="own", spec=JobSpec("own", "make").to_dict()))
+    happened("theirs", events.WorkDeclared(of="job", work="own", spec=JobSpec("own", "make").to_dict()))
     assert client.job("own").cluster.name == "theirs", "no other cluster has it"
 
 

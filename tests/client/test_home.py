@@ -28,7 +28,7 @@ from transient_magics.journal.bags import events as e
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as b
 from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.measures.trace import packed
+from transient_magics.protocol.measures.step_parts import packed
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.works.bags import handle as handle_of_bags
@@ -77,7 +77,8 @@ def come(run: Run) -> None:
 def test_who_waits_for_a_run_has_all_of_its_metrics(cluster: Cluster, tmp_path: Path) -> None:
     run = Run("run-1", cluster)
     happen(
-        cluster, events.TrainDeclared(run="run-1", spec=RUN.without_token()), events.TrainStarted(run="run-1", step=0),
+        cluster, events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token()),
+        events.TrainStarted(run="run-1", step=0),
         events.TrainFinished(run="run-1", step=10),
     )  # fmt: skip
     coming = later(lambda: come(run))
@@ -91,9 +92,9 @@ def test_who_waits_for_a_run_has_all_of_its_metrics(cluster: Cluster, tmp_path: 
 def test_who_waits_for_a_study_has_the_metrics_of_its_trials(cluster: Cluster) -> None:
     trial = Run(STUDY.run_name(0), cluster)
     happen(
-        cluster, events.StudyDeclared(study="s", spec=STUDY.to_dict()),
+        cluster, events.WorkDeclared(of="study", work="s", spec=STUDY.to_dict()),
         events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial.name,)),
-        events.TrainDeclared(run=trial.name, spec=RUN.without_token()),
+        events.WorkDeclared(of="run", work=trial.name, spec=RUN.without_token()),
         events.TrainStarted(run=trial.name, step=0), events.TrainFinished(run=trial.name, step=10),
         events.StudyTold(study="s", trial=0, state="complete", value=0.9),
         events.StudyEnded(study="s", reason="its limit"),
@@ -111,7 +112,9 @@ def test_a_trace_is_the_one_that_was_asked_for_and_not_that_of_last_time(
 ) -> None:
     run = Run("run-1", cluster)
     happen(
-        cluster, events.TrainDeclared(run="run-1", spec=RUN.without_token()), events.TrainStarted(run="run-1", step=0)
+        cluster,
+        events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token()),
+        events.TrainStarted(run="run-1", step=0),
     )
     trace = run.directory / layout.trace_of("worker-3")
     trace.parent.mkdir(parents=True)
@@ -138,7 +141,8 @@ def test_a_trace_is_the_one_that_was_asked_for_and_not_that_of_last_time(
 def test_a_plan_looks_again_at_a_run_of_which_not_all_was_here(cluster: Cluster) -> None:
     run = Run("run-1", cluster)
     happen(
-        cluster, events.TrainDeclared(run="run-1", spec=RUN.without_token()), events.TrainStarted(run="run-1", step=0),
+        cluster, events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token()),
+        events.TrainStarted(run="run-1", step=0),
         events.TrainEvaluated(run="run-1", step=10, metrics={"accuracy": 0.5}),
         events.TrainFinished(run="run-1", step=10),
     )  # fmt: skip
@@ -177,7 +181,8 @@ def test_who_waits_for_a_bag_has_what_was_learnt_last(cluster: Cluster) -> None:
         )
     ]  # fmt: skip
     happen(
-        cluster, e.BagDeclared(bag="bag-1", spec=spec.to_dict()), e.BagBegan(bag="bag-1", dask="bag-1-1"), *computed,
+        cluster, events.WorkDeclared(of="bag", work="bag-1", spec=spec.to_dict()),
+        e.BagBegan(bag="bag-1", dask="bag-1-1"), *computed,
         b.BagLearnt(bag="bag-1", batch=0, results=8, model="gp"),
         b.BagLearnt(bag="bag-1", batch=1, results=16, model="gp"),
         e.BagEnded(bag="bag-1", state="finished", reason="all of it is computed"),

@@ -49,7 +49,7 @@ def job_with(*history: Event, purpose: str = "training") -> Job:
     directory.mkdir(parents=True)
     spec = specify(client.Declaration("cpux2", name="one", purpose=purpose))
     with Journal(directory / layout.JOURNAL) as journal:
-        declared = events.JobDeclared(job="job-1", spec=SPEC.to_dict())
+        declared = events.WorkDeclared(of="job", work="job-1", spec=SPEC.to_dict())
         for event in (events.ClusterDeclared(spec=spec.to_dict()), RENTED, declared, *history):
             journal.append(event)
     return Job("job-1", Cluster("one"))

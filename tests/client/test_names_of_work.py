@@ -65,7 +65,7 @@ def test_what_only_the_journal_has_is_taken_too(cluster: client.Cluster) -> None
     with Journal(cluster.directory / layout.JOURNAL) as journal:
         spec = json.loads((cluster.directory / layout.SPEC).read_text(encoding="utf-8"))
         journal.append(events.ClusterDeclared(spec=spec))
-        journal.append(events.JobDeclared(job="work-1", spec=JobSpec("work-1", "make").to_dict()))
+        journal.append(events.WorkDeclared(of="job", work="work-1", spec=JobSpec("work-1", "make").to_dict()))
     with pytest.raises(NameTakenError, match="lab has a job work-1 already"):
         declared(cluster, "bag", "work-1")
     assert declared(cluster, "run") == "work-2"

@@ -83,8 +83,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[client.Run]
         found,
         (0, events.ClusterDeclared(spec=SPEC.to_dict())),
         (1, events.VmReady(vm="worker-0")),
-        (2, events.TrainDeclared(run="run-0", spec={"train_steps": 9})),
-        (9, events.TrainDeclared(run="run-1", spec={"train_steps": 90})),
+        (2, events.WorkDeclared(of="run", work="run-0", spec={"train_steps": 9})),
+        (9, events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 90})),
         (10, events.TrainStarted(run="run-1", step=0)),
         (11, events.TrainProgress(run="run-1", step=10, loss=2.0, steps_per_second=8.0, active=2)),
         (12, events.TrainProgress(run="run-0", step=70, loss=7.0)),
@@ -134,7 +134,7 @@ def test_a_worker_is_lost_by_the_run_that_had_it_when_its_notice_came(run: clien
         (16, events.ClusterLeased(ports={"run-1": 0}, workers={"5": "run-1"})),
         (50, events.VmPreemptionNotice(vm="worker-5")),
         (60, events.TrainFinished(run="run-1", step=90, loss=0.25)),
-        (61, events.TrainDeclared(run="run-2", spec={"train_steps": 90})),
+        (61, events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 90})),
         (62, events.ClusterLeased(ports={"run-2": 0}, workers={"5": "run-2"})),
     )
     assert trials.revocations(run.cluster.state) == {"run-1": 1}, "within the time that the notice gives"

@@ -25,11 +25,11 @@ from transient_magics.client.planning.forecasts import forecast_line
 from transient_magics.client.planning.learning import learn, store_of
 from transient_magics.client.planning.servers import bound_words, foreseen
 from transient_magics.errors import PlanError, StoreError
-from transient_magics.journal import Journal
+from transient_magics.journal import Event, Journal, events
 from transient_magics.planner.measured import CROSSING, Observation, Record
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.search import Search
-from transient_magics.planner.speeds.preparation import Waits
+from transient_magics.planner.speeds.speed import Waits
 from transient_magics.planner.store import ModelStore
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
@@ -55,12 +55,20 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+def renamed(event: Event, run: str) -> Event:
+    """Return the event of run-1 as one of another run; any other event unchanged."""
+    if event.work_of("run") != "run-1":
+        return event
+    field = "work" if isinstance(event, events.WorkDeclared) else "run"
+    return replace(event, **{field: run})  # type: ignore[arg-type]
+
+
 def trained(name: str, project: str | None, times: float = 1.0) -> None:
     """A cluster of that project (None: the emulator's) that trained run-NAME, `times` as fast as `story` tells."""
     history, rows = story()
     run = f"run-{name}"
     spec = stories.declaration(name, declared_at=BEGAN, project=project).to_dict()
-    history = [replace(event, run=run) if getattr(event, "run", "") == "run-1" else event for event in history]  # type: ignore[call-arg]
+    history = [renamed(event, run) for event in history]
     history[0] = replace(history[0], spec=spec)  # type: ignore[call-arg]
     folder = places.private(places.cluster(name))
     directory = places.private(folder / "runs" / run)

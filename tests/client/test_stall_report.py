@@ -14,9 +14,9 @@ from transient_magics.journal import ClusterState, RunState, Works, bill, events
 from transient_magics.journal.events import TrainMeasured
 from transient_magics.journal.power import Stretch
 from transient_magics.panels import stalls_html, view
+from transient_magics.protocol.machines import WHOLE, Share
 from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.share import WHOLE, Share
 
 WORKERS = ("worker-1", "worker-2", "worker-3")
 
@@ -107,7 +107,10 @@ def test_of_few_repeats_it_says_that_more_are_needed_and_advises_nothing() -> No
 def test_measures_are_no_news_that_crowd_out_what_happened_on_the_cluster() -> None:
     state, run = quiet()
     taken = [replace(each, run=run.name) for each in told([step()] * 5, WORKERS)]
-    begun = [events.TrainDeclared(run=run.name, spec=run.spec.to_dict()), events.TrainStarted(run=run.name, step=0)]
+    begun = [
+        events.WorkDeclared(of="run", work=run.name, spec=run.spec.to_dict()),
+        events.TrainStarted(run=run.name, step=0),
+    ]
     after = replay([*begun, *taken], replace(state, works=Works()))
     said = [each["text"] for each in view(after, bill(after, 1.0), 1.0)["events"]]
     assert said[:2] == ["stalls-1 started", "stalls-1 was declared"]

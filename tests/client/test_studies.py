@@ -152,7 +152,7 @@ def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them
     assert "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64" in said
     assert "search-15" not in said, "its runs stand in its table"
     assert "end of the run" not in said
-    declared = events.TrainDeclared(run="mine", spec={"train_steps": 9}, time=int(STORY.now * 1e9), seq=10**6)
+    declared = events.WorkDeclared(of="run", work="mine", spec={"train_steps": 9}, time=int(STORY.now * 1e9), seq=10**6)
     own = replay([declared], state)
     run = foreground.run(own)
     assert run
@@ -160,7 +160,8 @@ def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them
     assert [study.name for study in foreground.trained(own)] == ["search"]
     over = StudyStory(specification(4), told=4, running=0, over=True)
     after = replay(
-        [events.TrainDeclared(run="mine", spec={"train_steps": 9}, time=int(over.now * 1e9), seq=10**6)], over.state
+        [events.WorkDeclared(of="run", work="mine", spec={"train_steps": 9}, time=int(over.now * 1e9), seq=10**6)],
+        over.state,
     )
     assert [study.name for study in foreground.trained(over.state)] == ["search"]
     assert foreground.trained(after) == [], "what came later"
@@ -173,7 +174,7 @@ def test_a_grid_is_done_when_all_its_points_are() -> None:
 
 
 def test_what_happens_to_a_study_is_told_in_events() -> None:
-    told = {text.event_words(event) for event in STORY.history if event.kind.startswith("study")}
+    told = {text.event_words(event) for event in STORY.history}
     assert {"study search was declared", "trial 2 of search failed: its loss is no number"} <= told
     assert any(each.startswith("trial 1 of search was pruned, 0.7") for each in told)
     more = text.event_words(events.StudyExtended(study="search", trials=20))

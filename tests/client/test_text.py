@@ -55,7 +55,7 @@ def test_a_boot_is_told_as_it_goes_on_and_as_it_fails() -> None:
 def test_a_slow_run_and_a_save_or_evaluation_that_failed_are_told_for_as_long_as_they_last() -> None:
     beginning = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
-        events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
+        events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 200}),
         events.TrainStarted(run="run-1", step=0),
     ]
     slow = events.TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck="worker", worker="worker-2")
@@ -88,7 +88,7 @@ def test_an_evaluation_says_of_how_many_examples_it_is_and_what_is_no_number() -
     assert event_words(part) == "run-1 evaluated at step 1,100: accuracy 0.9, loss nan (the first 12,800 examples)"
     begin = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
-        events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
+        events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 200}),
     ]
     state = replay([*begin, part])
     assert "evaluation: accuracy 0.9, loss nan (the first 12,800 examples)" in text.status(state, bill(state, 1.0), 1.0)
@@ -113,7 +113,7 @@ def test_how_a_run_reads_its_data_is_told() -> None:
     )  # fmt: skip
     begin = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
-        events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
+        events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 200}),
         events.TrainStarted(run="run-1", step=0),
     ]
     state = replay([*begin, told])
@@ -182,14 +182,14 @@ def test_nothing_that_is_said_of_a_cluster_steers_a_terminal() -> None:
     run, job = {"run": "run-1"}, {"job": "job-1"}
     history = [
         events.ClusterDeclared(spec=specify(Declaration("v100x6", name="c")).to_dict()),
-        events.TrainDeclared(run="run-1", spec={"train_steps": 9}),
+        events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}),
         events.TrainStarted(**run, step=0),
         events.TrainUnsaved(**run, step=1, reason=_STEERING),
         events.TrainUnevaluated(**run, step=1, reason=_STEERING),
         events.TrainEvaluated(**run, step=1, metrics={_STEERING: 1.0}),
         events.TrainShipped(**run, step=1, path=_STEERING),
         events.TrainSlow(**run, speed=1, expected=2, bottleneck=_STEERING),
-        events.JobDeclared(**job, spec={"name": "job-1", "command": "x", "declared_at": 1.0}),
+        events.WorkDeclared(of="job", work="job-1", spec={"name": "job-1", "command": "x", "declared_at": 1.0}),
         events.JobUnkept(**job, attempt=1, reason=_STEERING),
         events.ControllerTrouble(what=_STEERING),
         events.WorkerLeft(**run, worker="worker-0", number=1, active=0, reason=_STEERING),
@@ -230,8 +230,8 @@ def test_what_the_cluster_meets_is_told_in_words() -> None:
 def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_for_it() -> None:
     history = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
-        events.TrainDeclared(run="run-1", spec={"train_steps": 200}),
-        events.TrainDeclared(run="run-2", spec={"train_steps": 100}),
+        events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 200}),
+        events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 100}),
         events.TrainStarted(run="run-1", step=0),
         events.TrainProgress(run="run-1", step=50, loss=1.0, steps_per_second=5.0),
     ]
@@ -245,7 +245,7 @@ def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_f
         (("link", "a parameter server's link is full"), "run-2  waits for the end of run-1: a parameter server's link"),
     ):
         leased = events.ClusterLeased(ports={"run-1": 0}, workers={"0": "run-1"}, held={"run-2": held})
-        behind = replay([*history, leased, events.TrainDeclared(run="run-3", spec={"train_steps": 9})])
+        behind = replay([*history, leased, events.WorkDeclared(of="run", work="run-3", spec={"train_steps": 9})])
         shown = text.status(behind, bill(behind, 1.0), 1.0)
         assert said in shown
         assert "run-3  waits behind run-2" in shown

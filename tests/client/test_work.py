@@ -45,7 +45,7 @@ def _history(spec: ClusterSpec) -> Iterator[Event]:
     yield events.ClusterDeclared(spec=spec.to_dict())
     for name, (kind, _) in WORK.items():
         if kind == "stalls":
-            yield events.TrainDeclared(run=name, spec={"train_steps": 24, "stalls": 3})
+            yield events.WorkDeclared(of="run", work=name, spec={"train_steps": 24, "stalls": 3})
         else:
             yield DECLARED[kind](name)
 
@@ -188,7 +188,7 @@ def test_programs_read_work_clusters_and_events_as_json(
     assert status["work"] == work
     assert {*listed} | {"reason", "trouble", "ends_at", "revocations", "vms"} < {*status}
     lines = [json.loads(line) for line in printed("cluster", "events", "one").splitlines()]
-    assert [(line["seq"], line["kind"]) for line in lines[:2]] == [(1, "cluster.declared"), (2, "train.declared")]
+    assert [(line["seq"], line["kind"]) for line in lines[:2]] == [(1, "cluster.declared"), (2, "work.declared")]
 
 
 def test_unknown_work_is_the_same_error_for_every_kind(cluster: tm.Cluster) -> None:

@@ -18,7 +18,7 @@ from transient_magics import catalog
 from transient_magics.cloud import VmRequest
 from transient_magics.cloud import storage as storage_failures
 from transient_magics.cloud.calling import failures
-from transient_magics.cloud.examination import policies, quotas
+from transient_magics.cloud.examination import policies
 from transient_magics.errors import AccessError, CloudError, QuotaError
 
 METRICS = document()["schemas"]["Quota"]["properties"]["metric"]["enum"]
@@ -53,7 +53,7 @@ def vm(machine: str, card: str = "", model: Any = "spot", count: int = 1) -> VmR
 def test_each_machine_counts_against_the_quotas_that_compute_engine_names(
     request_: VmRequest, wanted: dict[str, float]
 ) -> None:
-    counted = {metrics[0]: count for metrics, count in quotas.needs([request_]).items()}
+    counted = {metrics[0]: count for metrics, count in policies.needs([request_]).items()}
     assert counted == {**wanted, "IN_USE_ADDRESSES": 1, "SSD_TOTAL_GB": 50, "INSTANCES": 1}
 
 
@@ -62,8 +62,8 @@ def test_no_metric_is_asked_for_that_compute_engine_does_not_have() -> None:
         card = "" if catalog.accelerator(gpu).bundled else catalog.accelerator(gpu).compute_engine_name
         for model in ("spot", "standard"):
             asked = vm(machine, card, model)
-            names = [each for metrics in quotas.needs([asked]) for each in metrics]
-            names += [each for metrics in quotas.needs_everywhere([asked]) for each in metrics]
+            names = [each for metrics in policies.needs([asked]) for each in metrics]
+            names += [each for metrics in policies.needs_everywhere([asked]) for each in metrics]
             assert {each for each in names if not each.startswith("the quota of ")} <= set(METRICS)
 
 
@@ -78,23 +78,23 @@ def test_a_spot_vm_takes_the_preemptible_quota_once_there_is_one(
     listed += [] if preemptible is None else [Quota("PREEMPTIBLE_NVIDIA_T4_GPUS", preemptible)]
     wanted = {("PREEMPTIBLE_NVIDIA_T4_GPUS", "NVIDIA_T4_GPUS"): 2.0}
     if not refused:
-        assert "2 wanted" in quotas.compare(listed, wanted, "in r", "p")
+        assert "2 wanted" in policies.compare(listed, wanted, "in r", "p")
         return
     with pytest.raises(CloudError, match=f"{refused} in r has {min(preemptible or standard, standard)} of"):
-        quotas.compare(listed, wanted, "in r", "p")
+        policies.compare(listed, wanted, "in r", "p")
 
 
 def test_spot_vms_and_others_that_take_the_same_quota_are_counted_together() -> None:
-    both = quotas.needs([vm("n1-standard-4"), vm("n1-standard-8", model="standard")])
-    assert "CPUS 12 free, 12 wanted" in quotas.compare([Quota("CPUS", 12)], both, "in r", "p")
+    both = policies.needs([vm("n1-standard-4"), vm("n1-standard-8", model="standard")])
+    assert "CPUS 12 free, 12 wanted" in policies.compare([Quota("CPUS", 12)], both, "in r", "p")
     with pytest.raises(CloudError, match="CPUS in r has 11 of 11 left, and 12 are wanted"):
-        quotas.compare([Quota("CPUS", 11), Quota("PREEMPTIBLE_CPUS", 0)], both, "in r", "p")
-    assert "; CPUS 8 free, 8" in quotas.compare([Quota("PREEMPTIBLE_CPUS", 4), Quota("CPUS", 8)], both, "in r", "p")
+        policies.compare([Quota("CPUS", 11), Quota("PREEMPTIBLE_CPUS", 0)], both, "in r", "p")
+    assert "; CPUS 8 free, 8" in policies.compare([Quota("PREEMPTIBLE_CPUS", 4), Quota("CPUS", 8)], both, "in r", "p")
 
 
 def test_a_quota_that_nobody_lists_is_not_told() -> None:
-    assert "the quota of G2 vCPUs is not listed, so not told" in quotas.compare(
-        [Quota("CPUS", 9)], quotas.needs([vm("g2-standard-4", model="standard")]), "in r", "p"
+    assert "the quota of G2 vCPUs is not listed, so not told" in policies.compare(
+        [Quota("CPUS", 9)], policies.needs([vm("g2-standard-4", model="standard")]), "in r", "p"
     )
 
 
@@ -184,7 +184,7 @@ def test_whatever_is_listed_there_is_an_answer(metrics: list[str], limit: float,
     listed = [Quota(each, limit, usage) for each in metrics]
     for asked in (vm("n1-standard-4", "nvidia-tesla-t4"), replace(vm("a3-highgpu-8g"), external_ip=False)):
         try:
-            answer = quotas.compare(listed, quotas.needs([asked]), "in r", "p")
+            answer = policies.compare(listed, policies.needs([asked]), "in r", "p")
         except CloudError as error:
             answer = error.fix
         assert "wanted" in answer or "iam-admin/quotas?project=p" in answer

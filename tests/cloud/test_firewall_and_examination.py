@@ -11,7 +11,7 @@ from scripted_api import PROJECT, ZONE, Api, operation, refusal
 
 from tests.emulator.discovery import faults
 from transient_magics.cloud import ComputeEngine, VmRequest, rules
-from transient_magics.cloud.examination import permissions
+from transient_magics.cloud.examination import examine
 from transient_magics.errors import AccessError, AlreadyExistsError
 from transient_magics.spec import IAP_RANGE
 
@@ -201,7 +201,7 @@ async def test_rights_on_the_bucket_alone_are_enough_for_one_that_is_there(
     api: Api, engine: ComputeEngine, wanted: VmRequest
 ) -> None:
     everything_is_there(api)
-    compute = [each for each in permissions.ALL if each.startswith("compute.")]
+    compute = [each for each in examine.ALL if each.startswith("compute.")]
     api.on("POST", ASKED["rights"], {"permissions": compute})
     subject = f"rights in {PROJECT}"
     found = {each.subject: each for each in await engine.examine([wanted], bucket="mine")}
@@ -223,7 +223,7 @@ async def test_who_may_not_ask_at_the_projects_cost_asks_at_his_own(
     status, content = refusal(403, "forbidden", "Caller does not have required permission to use project a-project.")
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "USER_PROJECT_DENIED"}]
     content["error"]["details"] = details
-    api.on("POST", ASKED["rights"], (status, content), {"permissions": list(permissions.ALL)})
+    api.on("POST", ASKED["rights"], (status, content), {"permissions": list(examine.ALL)})
     found = {each.subject: each for each in await engine.examine([wanted])}
     assert (found[f"rights in {PROJECT}"].good, found[f"rights in {PROJECT}"].told) == (True, True)
 
@@ -256,7 +256,7 @@ async def test_the_network_of_another_project_is_used_without_rules_of_the_clust
 ) -> None:
     everything_is_there(api)
     api.on("GET", "compute/v1/projects/host/global/networks/shared", {"name": "shared", "autoCreateSubnetworks": False})
-    api.on("POST", ASKED["rights"], {"permissions": [p for p in permissions.ALL if "subnetworks" not in p]})
+    api.on("POST", ASKED["rights"], {"permissions": [p for p in examine.ALL if "subnetworks" not in p]})
     shared = replace(
         wanted, network="projects/host/global/networks/shared", subnet="projects/host/regions/r/subnetworks/s"
     )

@@ -26,7 +26,7 @@ from transient_emulator.project.program import ask
 from transient_emulator.project.state import MANAGED, POLICIES, QUOTAS, STEPS
 from transient_emulator.rest.wire import fixed_id
 from transient_magics.cloud import CloudStorage, ComputeEngine, Finding, VmRequest, request_id, rules
-from transient_magics.cloud.examination.permissions import ALL
+from transient_magics.cloud.examination.examine import ALL
 from transient_magics.errors import AccessError, CloudError, ConsumerError, QuotaError
 from transient_magics.spec import IAP_RANGE
 

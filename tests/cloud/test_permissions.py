@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import transient_magics
-from transient_magics.cloud.calling import mending
+from transient_magics.cloud.calling import failures
 from transient_magics.cloud.calling.clients import Clients
 from transient_magics.cloud.calling.permissions import (
     ADVICE,
@@ -21,7 +21,7 @@ from transient_magics.cloud.calling.permissions import (
     Purpose,
     permissions_for,
 )
-from transient_magics.cloud.examination.permissions import ALL
+from transient_magics.cloud.examination.examine import ALL
 from transient_magics.spec.project import BUCKET_ROLE, CONTROLLER_ROLE, ROLES, USER_ROLE
 
 PACKAGE = Path(transient_magics.__file__).parent
@@ -186,4 +186,4 @@ def command(role: str) -> str:
 
 def test_each_permission_has_a_role_that_brings_it() -> None:
     for name in (*ALL, *permissions_for({Purpose.BAKE, Purpose.ADVICE})):
-        assert mending.role_of(name) in mending.NAMES
+        assert failures.role_of(name) in failures.NAMES

@@ -29,7 +29,7 @@ from transient_magics.controller.vms.link import Link
 from transient_magics.journal import Journal, bill, events, read, replay
 from transient_magics.protocol.vm_events import TrafficCounted, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
-from transient_magics.spec.places import place
+from transient_magics.spec.cluster import place
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.runs.training import Training
 
@@ -319,7 +319,7 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
     failed: list[str] = []
     with in_charge(cluster) as controller:
         for run in ("s-0", "s-1"):
-            controller._recorder.record(events.TrainDeclared(run=run, spec={"name": run, "train_steps": 9}))
+            controller._recorder.record(events.WorkDeclared(of="run", work=run, spec={"name": run, "train_steps": 9}))
             controller._recorder.record(events.TrainStarted(run=run, step=0))
         controller._recorder.record(events.WorkerJoined(run="s-1", worker="worker-0", number=0, active=1))
         leased = {"0": "s-1", str(place(0, 1)): "s-0", "1": "own"}
@@ -351,7 +351,7 @@ def test_where_what_reads_for_trials_keeps_ending_those_on_its_vm_fail(cluster: 
     with in_charge(cluster) as controller:
         for run in ("s-0", "s-1", "s-2"):
             spec = {"name": run, "train_steps": 9, "study": "s"}
-            controller._recorder.record(events.TrainDeclared(run=run, spec=spec))
+            controller._recorder.record(events.WorkDeclared(of="run", work=run, spec=spec))
         leased = {"0": "s-0", str(place(0, 1)): "s-1", "1": "s-2"}
         controller._recorder.record(events.ClusterLeased(ports={"s-0": 0, "s-1": 1, "s-2": 2}, workers=leased))
         runs = conducted_runs(controller, cluster)

@@ -57,7 +57,7 @@ async def test_a_run_makes_ready_beside_the_last_steps_of_another_and_has_the_vm
         runs = Runs(served, controller._recorder, controller._link)
         runs.take_charge(cast(Fleet, fleet), cast(Tasks, None))
         for name in ("a", "b"):
-            record(events.TrainDeclared(run=name, spec={**asked, "name": name, "check": False}))
+            record(events.WorkDeclared(of="run", work=name, spec={**asked, "name": name, "check": False}))
             run = controller._state.of(RunState)[name]
             training = Training(run, served / "runs" / name, record, cast("Any", links.get), lambda: None)
             training._checked = True

@@ -43,7 +43,7 @@ SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_ho
 def state_of(*told: Event) -> ClusterState:
     first = [
         events.ClusterDeclared(spec=declaration("many", 2).to_dict()),
-        e.BagDeclared(bag="bag-1", spec=SPEC.to_dict()),
+        events.WorkDeclared(of="bag", work="bag-1", spec=SPEC.to_dict()),
     ]
     return replay(replace(each, seq=seq, time=seq * 10**9) for seq, each in enumerate([*first, *told], 1))
 
@@ -51,7 +51,10 @@ def state_of(*told: Event) -> ClusterState:
 def dask(number: int, *, over: bool = False) -> list[Event]:
     name = f"bag-1-{number}"
     spec = DaskSpec(name, 2, bag="bag-1")
-    told: list[Event] = [e.BagBegan(bag="bag-1", dask=name), events.DaskDeclared(dask=name, spec=spec.to_dict())]
+    told: list[Event] = [
+        e.BagBegan(bag="bag-1", dask=name),
+        events.WorkDeclared(of="dask", work=name, spec=spec.to_dict()),
+    ]
     return [*told, events.DaskEnded(dask=name, state="failed", reason="its VM is gone")] if over else told
 
 
@@ -89,9 +92,9 @@ def test_it_begins_and_another_driver_takes_the_place_of_one_that_is_lost() -> N
 
 def test_its_dask_clusters_have_names_that_nothing_else_has() -> None:
     def job(name: str) -> Event:
-        return events.JobDeclared(job=name, spec=JobSpec(name, "true").to_dict())
+        return events.WorkDeclared(of="job", work=name, spec=JobSpec(name, "true").to_dict())
 
-    early = replay([job("bag-1-d1"), e.BagDeclared(bag="bag-1", spec=SPEC.to_dict())])
+    early = replay([job("bag-1-d1"), events.WorkDeclared(of="bag", work="bag-1", spec=SPEC.to_dict())])
     assert decide(early.of(DeclaredBag)["bag-1"], early, 0.0, 100.0) == Begin("bag-1-d2")
     assert decided(job("bag-1-d1")) == Begin("bag-1-d1"), "a bag reserves these names"
     assert decided(*dask(1)[:1], job("bag-1-1")) == Begin("bag-1-d2")
@@ -291,7 +294,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
         for event in (
             events.ClusterDeclared(spec=declaration("many", 2).to_dict()), vm,
             events.VmRunning(vm="ps-0", address="10.0.0.2"), events.VmReady(vm="ps-0"),
-            e.BagDeclared(bag="bag-1", spec=SPEC.to_dict()),
+            events.WorkDeclared(of="bag", work="bag-1", spec=SPEC.to_dict()),
         ):  # fmt: skip
             recorder.record(event)
         yield recorder

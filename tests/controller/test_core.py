@@ -105,7 +105,8 @@ def test_a_vm_that_answers_no_more_is_given_up_and_one_that_only_said_it_would_b
     assert still in story.after(1).decisions()
     assert still not in story.decisions(ahead=-60.0), "by the clock by which the notice is dated"
     story.happens(
-        events.TrainDeclared(run="run-1", spec={"train_steps": 9}), events.ClusterDeleting(reason="asked by the user")
+        events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}),
+        events.ClusterDeleting(reason="asked by the user"),
     )
     assert story.decisions(silent=["worker-0"]) == [DeleteVm("worker-0", "it does not answer"), still]
 
@@ -232,7 +233,7 @@ def test_no_vm_is_asked_for_that_would_not_have_booted_when_the_limit_comes() ->
     [({"max_seconds": 3600.0}, 3601, "60 min"), ({"max_cost": 1.0}, 3600 * 1.4, "$1.00")],
 )
 def test_limits_end_the_cluster(options: dict[str, float], seconds: float, word: str) -> None:
-    story = Story(**options).all_ready().happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+    story = Story(**options).all_ready().happens(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}))
     (decision,) = story.after(seconds).decisions()
     assert isinstance(decision, BeginDeletion)
     assert word in decision.reason
@@ -248,7 +249,7 @@ def test_limits_are_counted_on_the_emulated_clock() -> None:
 
 def test_the_chief_saves_before_the_end() -> None:
     story = Story(max_seconds=3600.0).all_ready()
-    story.happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+    story.happens(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}))
     assert any(isinstance(each, SaveAhead) for each in story.after(3100).decisions())
     assert not story.decisions(saved_ahead=True)
 
@@ -264,7 +265,7 @@ def test_an_idle_cluster_sends_its_workers_home_and_then_ends() -> None:
 
 def test_a_run_calls_the_workers_back() -> None:
     story = Story(idle_seconds=60.0).all_ready().after(61)
-    story.carry_out(story.decisions()).happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+    story.carry_out(story.decisions()).happens(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}))
     assert [each.vm for each in requests(story.decisions())] == ["worker-2", "worker-3"]
 
 
@@ -283,7 +284,7 @@ def test_a_cluster_that_is_deleted_gets_rid_of_everything_and_asks_for_nothing()
 
 
 def test_a_cluster_that_is_deleted_waits_for_its_run_to_bring_its_checkpoint_home() -> None:
-    story = Story().all_ready().happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+    story = Story().all_ready().happens(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}))
     story.happens(events.ClusterDeleting(reason="asked by the user"))
     assert story.decisions() == []
     story.happens(events.TrainFinished(run="run-1", step=5, stopped=True))

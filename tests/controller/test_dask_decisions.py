@@ -42,7 +42,7 @@ def cluster(*more: Event, workers: int = 3, wanted: int = 2) -> ClusterState:
             events.VmRunning(vm=name, address=f"10.0.0.{len(history)}"),
             events.VmReady(vm=name),
         ]  # fmt: skip
-    history.append(events.DaskDeclared(dask="dask-1", spec=DaskSpec("dask-1", wanted).to_dict()))
+    history.append(events.WorkDeclared(of="dask", work="dask-1", spec=DaskSpec("dask-1", wanted).to_dict()))
     return after(ClusterState(), *history, *more)
 
 
@@ -61,7 +61,7 @@ def leased(state: ClusterState) -> ClusterState:
 def test_it_has_workers_beside_runs_and_jobs_and_gives_them_back() -> None:
     state = leased(cluster())
     assert state.leases == {0: "dask-1", 1: "dask-1"}
-    job = events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", workers=2).to_dict())
+    job = events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "true", workers=2).to_dict())
     state = leased(after(state, job))
     assert state.leases == {0: "dask-1", 1: "dask-1"}, "nothing is taken from it"
     state = leased(after(state, events.DaskEnded(dask="dask-1", state="finished")))

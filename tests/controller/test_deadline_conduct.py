@@ -37,7 +37,7 @@ class Desk:
         with Journal(path) as journal:
             for event in self.told.history:
                 event = replace(event, seq=0, time=event.time + shift)
-                if isinstance(event, events.TrainDeclared):
+                if isinstance(event, events.WorkDeclared):
                     spec = {**event.spec, "finish_by": time.time() + 3.3 * 3600, **options}
                     event = replace(event, spec=spec)
                 journal.append(event)

@@ -44,7 +44,7 @@ def workers(*groups: WorkerGroup, **options: Any) -> Story:
 
 
 def trains(story: Story, **spec: Any) -> Story:
-    return story.happens(events.TrainDeclared(run="run-1", spec={"train_steps": 9, **spec}))
+    return story.happens(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9, **spec}))
 
 
 def trained(story: Story, **spec: Any) -> Story:
@@ -311,8 +311,8 @@ def _with_a_bag(jobs: int, **spec: Any) -> Story:
     story = workers(WorkerGroup("k80", 2), **spec)
     bag = BagSpec("bag-1", parse_space("x=0:1"), jobs, spare=0.0)
     story.happens(
-        bags.BagDeclared(bag="bag-1", spec=bag.to_dict()), bags.BagBegan(bag="bag-1", dask="bag-1-1"),
-        events.DaskDeclared(dask="bag-1-1", spec=DaskSpec("bag-1-1", 2, bag="bag-1").to_dict()),
+        events.WorkDeclared(of="bag", work="bag-1", spec=bag.to_dict()), bags.BagBegan(bag="bag-1", dask="bag-1-1"),
+        events.WorkDeclared(of="dask", work="bag-1-1", spec=DaskSpec("bag-1-1", 2, bag="bag-1").to_dict()),
         events.ClusterLeased(ports={}, workers={"0": "bag-1-1", "1": "bag-1-1"}),
         *(b.BagProposed(bag="bag-1", job=job, point={"x": job / jobs}) for job in range(jobs)),
         b.BagStarted(bag="bag-1", job=0, attempt=1, vm="worker-0", age=0.0),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from transient_magics.client import Declaration, specify
-from transient_magics.cloud.translation import instance_of
+from transient_magics.cloud.values import instance_of
 from transient_magics.controller.decisions.core import Situation, wanted
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.vms.machines import firewall_rules

@@ -43,7 +43,6 @@ from transient_magics.journal import (
     replay,
     unknown_run,
 )
-from transient_magics.journal.bags.events import BagDeclared
 from transient_magics.journal.declared import waiting
 from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
@@ -85,7 +84,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
         journal.append(events.VmRequested(vm="ps-0", **SERVER))
         journal.append(events.VmRunning(vm="ps-0", address="10.0.0.1", vm_id="1"))
-        journal.append(events.TrainDeclared(run="run-1", spec={"train_steps": 9}))
+        journal.append(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}))
         journal.append(events.ControllerMoved(vm="ps-0"))
     return folder
 
@@ -99,7 +98,9 @@ def attack(folder: Path) -> None:
         journal.append(events.ReclaimAnswered(vms=("ps-0",), reason="a VM said so"))
         evil = {**SERVER, "machine_type": "a2-megagpu-16g", "role": "worker", "slot": 0}
         journal.append(events.VmRequested(vm="worker-0", **evil))
-        journal.append(events.TrainDeclared(run="run-1", spec={"train_steps": 9, "pip": PIP, "store": "gs://evil/x"}))
+        journal.append(
+            events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9, "pip": PIP, "store": "gs://evil/x"})
+        )
         journal.append(events.ControllerMoved(vm=""))
 
 
@@ -142,7 +143,9 @@ def test_workers_on_demand_that_a_vm_decided_on_are_not_rented_when_the_cluster_
     (home / "runs" / "run-2").mkdir()
     (home / "runs" / "run-2" / "run.json").write_text(json.dumps(due), encoding="utf-8")
     with Journal(home / "journal.jsonl") as journal:
-        journal.append(events.TrainDeclared(run="run-2", spec={"train_steps": 9, "finish_by": time.time() + 3600}))
+        journal.append(
+            events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 9, "finish_by": time.time() + 3600})
+        )
         journal.append(events.DeadlineActed(run="run-2", machines=on_demand, reason="a VM said so"))
         journal.append(events.ControllerMoved(vm=""))
     assert replay(read(home / "journal.jsonl")).steered == on_demand
@@ -177,10 +180,12 @@ def test_what_only_the_journal_tells_of_jobs_and_bags_is_ended_when_a_cluster_is
         (home / place / f"{name}-1").mkdir(parents=True)
         (home / place / f"{name}-1" / f"{name}.json").write_text(json.dumps(known), encoding="utf-8")
     with Journal(home / "journal.jsonl") as journal:
-        journal.append(events.JobDeclared(job="job-1", spec=job))
-        journal.append(events.JobDeclared(job="job-2", spec={**job, "name": "job-2", "pip": ["numpy"]}))
-        journal.append(BagDeclared(bag="bag-1", spec={**bag, "pip": ["numpy"]}))
-        journal.append(events.DaskDeclared(dask="dask-1", spec={"name": "dask-1", "workers": 1, "declared_at": 1.0}))
+        journal.append(events.WorkDeclared(of="job", work="job-1", spec=job))
+        journal.append(events.WorkDeclared(of="job", work="job-2", spec={**job, "name": "job-2", "pip": ["numpy"]}))
+        journal.append(events.WorkDeclared(of="bag", work="bag-1", spec={**bag, "pip": ["numpy"]}))
+        journal.append(
+            events.WorkDeclared(of="dask", work="dask-1", spec={"name": "dask-1", "workers": 1, "declared_at": 1.0})
+        )
         journal.append(events.ControllerMoved(vm=""))
     with taken_back(home) as controller:
         state = controller._state
@@ -409,8 +414,9 @@ def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: P
     size, asked = mirror._journal.stat().st_size, []
     mirror.do = lambda what, _: asked.append(what)  # type: ignore[method-assign]
     for line in (
-        b"[1]", b"[" * 100_000, b'{"kind":"train.declared","run":"../../../../../..","spec":{}}',
-        b'{"kind":"train.declared","run":"/etc","spec":{}}', b'{"kind":"cluster.resized","spec":{"name":"x"}}',
+        b"[1]", b"[" * 100_000, b'{"kind":"work.declared","of":"run","work":"../../../../../..","spec":{}}',
+        b'{"kind":"work.declared","of":"run","work":"/etc","spec":{}}',
+        b'{"kind":"cluster.resized","spec":{"name":"x"}}',
         b'{"kind":"controller.moved","vm":"nowhere-1"}', b'{"kind":"controller.moved","vm":""}',
         b'{"kind":"cluster.deleted"}', b'{"kind":"train.progress","run":"run-1","step":1,"time":"x"}',
     ):  # fmt: skip
@@ -634,7 +640,7 @@ async def test_a_chief_decides_nothing_for_the_controller(home: Path, monkeypatc
     now = time.time_ns()
     said = [
         {"kind": "cluster.resized", "spec": EVIL.to_dict()}, {"kind": "cluster.clock", "anchors": [[0, 0, 1e-6]]},
-        {"kind": "train.declared", "run": "run-1", "spec": {"pip": PIP}},
+        {"kind": "work.declared", "of": "run", "work": "run-1", "spec": {"pip": PIP}},
         {"kind": "vm.revoked", "vm": "ps-0", "signal": "api"},
         {"kind": "controller.moved", "vm": ""}, {"kind": "cluster.deleted"},
         {"kind": "train.progress", "run": "run-2", "step": 1},

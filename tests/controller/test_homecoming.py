@@ -126,7 +126,7 @@ def reached(there: There, directory: Path, group: asyncio.TaskGroup) -> tuple[He
     """The VM is reached, and an archive of job-1 was told of before."""
     host = Here(there, group)
     home = Homecoming(directory, SPEC, host)
-    host.hears(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", keep="out").to_dict()))
+    host.hears(events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "true", keep="out").to_dict()))
     host.hears(kept(there.folder, 1))
     home.catch_up()
     return host, home
@@ -213,7 +213,7 @@ def declared(folder: Path, *names: str) -> Path:
 
 
 RUN = RunSpec("s", 10, eval_steps=10)
-DECLARED = events.TrainDeclared(run="run-1", spec=RUN.without_token())
+DECLARED = events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token())
 STARTED = events.TrainStarted(run="run-1", step=0)
 FINISHED = events.TrainFinished(run="run-1", step=10)
 
@@ -340,9 +340,9 @@ async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_pa
             DECLARED,
             STARTED,
             FINISHED,
-            events.StudyDeclared(study="s", spec=study.to_dict()),
+            events.WorkDeclared(of="study", work="s", spec=study.to_dict()),
             events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial,)),
-            events.TrainDeclared(run=trial, spec=RUN.without_token()),
+            events.WorkDeclared(of="run", work=trial, spec=RUN.without_token()),
         ):
             host.hears(each)
         await home.bring_all(Copies(cast("Any", Storage()), "gs://mine/afar"))

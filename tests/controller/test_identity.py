@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_emulator.rest import wire
-from transient_magics.cloud.examination import permissions
-from transient_magics.cloud.translation import instance_of
+from transient_magics.cloud.examination import examine
+from transient_magics.cloud.values import instance_of
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, instance_name, labels
 from transient_magics.controller.vms.neighbours import taken
@@ -122,7 +122,7 @@ def test_the_documented_roles_have_what_the_requests_take() -> None:
     controller, user = (set(roles[name].split(",")) for name in ("transientController", "transientUser"))
     assert controller < user
     assert not [each for each in controller if not each.startswith("compute.") or "firewall" in each]
-    assert user == set(permissions.ALL), "a dry run asks for what the role of docs/accounts.md has"
+    assert user == set(examine.ALL), "a dry run asks for what the role of docs/accounts.md has"
     fields = {field for request in first_requests(SPEC) for field in instance_of(request)}
     assert {_TAKES[field] for field in fields} - {""} <= controller
     assert {_TAKES["service_accounts"], "compute.firewalls.create", "compute.networks.updatePolicy"} <= user

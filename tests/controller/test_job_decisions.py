@@ -60,7 +60,7 @@ class Cluster:
 
     def declare(self, name: str = "job-1", **fields: Any) -> None:
         spec = JobSpec(name, "python train.py", **fields)
-        self.record(events.JobDeclared(job=name, spec=spec.to_dict()))
+        self.record(events.WorkDeclared(of="job", work=name, spec=spec.to_dict()))
 
     def look(self) -> list[Any]:
         """What the controller does at a look, but for what is done on VMs."""
@@ -291,14 +291,14 @@ def test_a_job_waits_for_as_many_workers_as_it_wants_and_one_that_wants_too_many
 
 def test_a_job_waits_behind_a_run_that_has_all_workers_and_a_run_behind_a_job() -> None:
     cluster = Cluster(2)
-    cluster.record(events.TrainDeclared(run="run-1", spec=RunSpec("run-1", 100, check=False).without_token()))
+    cluster.record(events.WorkDeclared(of="run", work="run-1", spec=RunSpec("run-1", 100, check=False).without_token()))
     cluster.declare()
     assert cluster.look() == []
     assert set(cluster.state.leases.values()) == {"run-1"}
     cluster.record(events.TrainFinished(run="run-1", step=100))
     assert cluster.look() == [Begin(("worker-0",))]
     two = RunSpec("run-2", 100, check=False, least_workers=2, most_workers=2).without_token()
-    cluster.record(events.TrainDeclared(run="run-2", spec=two))
+    cluster.record(events.WorkDeclared(of="run", work="run-2", spec=two))
     cluster.look()
     assert set(cluster.state.leases.values()) == {"job-1"}, "it is not taken from the job"
 

@@ -84,7 +84,7 @@ class Journal:
             ))  # fmt: skip
             self.record(events.VmRunning(vm=vm, address="127.0.0.1"))
             self.record(events.VmReady(vm=vm))
-        self.record(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "true", workers=ranks).to_dict()))
+        self.record(events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "true", workers=ranks).to_dict()))
         self.record(events.JobBegan(job="job-1", attempt=1, vms=vms))
 
     def record(self, event: Event) -> None:

@@ -27,7 +27,6 @@ from transient_magics.controller.decisions.moving import CAPACITY_SECONDS, meant
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Event, VmState, at_the_end, bill, events, replay
-from transient_magics.journal.bags import events as bags
 from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.study import parse_space
@@ -50,7 +49,8 @@ class World:
         self.all_come()
         self.happens(events.ClusterReady(workers=2, seconds=1.0))
         self.happens(
-            events.TrainDeclared(run="run-1", spec={"train_steps": 10**6}), events.TrainStarted(run="run-1", step=0)
+            events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 10**6}),
+            events.TrainStarted(run="run-1", step=0),
         )
 
     def happens(self, *told: Event) -> None:
@@ -300,19 +300,19 @@ def test_what_cannot_move_is_refused_in_a_sentence() -> None:
     assert "us-east1-b has no K80 (--zone). These have: us-west1-b" in refusal(World(), "us-east1-b")
     assert "unknown zone 'us-east9-c'" in refusal(World(), "us-east9-c")
     world = World()
-    world.happens(events.JobDeclared(job="job-1", spec={"command": "true", "workers": 1}))
+    world.happens(events.WorkDeclared(of="job", work="job-1", spec={"command": "true", "workers": 1}))
     assert "does not move while job-1 has VMs of it" in refusal(world, THERE)
     world = World()
-    world.happens(events.DaskDeclared(dask="dask-1", spec=DaskSpec("dask-1", 2).to_dict()))
+    world.happens(events.WorkDeclared(of="dask", work="dask-1", spec=DaskSpec("dask-1", 2).to_dict()))
     assert "does not move while dask-1 has VMs of it. Wait for its end" in refusal(world, THERE)
     world = World()
-    world.happens(bags.BagDeclared(bag="bag-1", spec=BAG.to_dict()))
+    world.happens(events.WorkDeclared(of="bag", work="bag-1", spec=BAG.to_dict()))
     assert "does not move while bag-1 has VMs of it. Wait for its end" in refusal(world, THERE)
     world = World()
     world.move()
     assert "one moves already" in refusal(world, "us-central1-c")
     world = World()
-    world.happens(events.TrainDeclared(run="run-2", spec={"train_steps": 9, "finish_by": world.now + 3600}))
+    world.happens(events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 9, "finish_by": world.now + 3600}))
     assert "while a deadline decides which workers it has" in refusal(world, THERE)
     assert "controller on a VM of its own" in refusal(World(controller="cluster", bucket="results"), THERE)
     late = World(max_hours=0.5)

@@ -58,7 +58,7 @@ class Prepared(Story):
     def __init__(self, **options: object) -> None:
         super().__init__(1, prices={"k80": PRICE, "parameter-server": PRICE, "cpu": PRICE}, preparation=4, **options)
         self.happens(
-            events.TrainDeclared(run="run-1", spec={"name": "run-1", **RUN}),
+            events.WorkDeclared(of="run", work="run-1", spec={"name": "run-1", **RUN}),
             events.ClusterLeased(ports={"run-1": 0}, workers={"0": "run-1"}),
         )
 
@@ -90,7 +90,7 @@ def test_runs_share_the_vms_that_the_cluster_may_have_and_each_has_one() -> None
     story.waits(0.5, 2)
     assert story.scale() == [0, 1, 2, 3]
     story.happens(
-        events.TrainDeclared(run="run-2", spec={"name": "run-2", **RUN}),
+        events.WorkDeclared(of="run", work="run-2", spec={"name": "run-2", **RUN}),
         events.ClusterLeased(ports={"run-1": 0, "run-2": 1}, workers={"0": "run-1"}),
     )
     assert story.scale() == [0, 1, 2]
@@ -111,7 +111,7 @@ def test_a_run_beside_another_has_the_cluster_have_a_vm_for_each(
     (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     with Journal(folder / "journal.jsonl") as journal:
         journal.append(events.ClusterDeclared(spec=with_preparation(spec, 1).to_dict()))
-        journal.append(events.TrainDeclared(run="run-1", spec={**RUN, "prep": "cpux1"}))
+        journal.append(events.WorkDeclared(of="run", work="run-1", spec={**RUN, "prep": "cpux1"}))
     sent: list[Command] = []
     monkeypatch.setattr(commands, "send", lambda _, command: sent.append(command))
     client.train(source="", cluster="two", **{**RUN, "prep": "cpux1"})
@@ -152,7 +152,7 @@ def test_while_one_is_missing_nothing_is_concluded_and_it_is_replaced() -> None:
 def test_they_are_of_one_run_which_pays_for_them_and_go_with_it() -> None:
     story = Prepared()
     story.scale()
-    story.happens(events.TrainDeclared(run="run-2", spec={"name": "run-2", **RUN}))
+    story.happens(events.WorkDeclared(of="run", work="run-2", spec={"name": "run-2", **RUN}))
     story.happens(events.ClusterLeased(ports={"run-1": 0, "run-2": 1}, workers={"0": "run-1"}))
     assert scaled(story.state) == [Scaled("run-2", (1,), 0.0)]
     cost = costs(story.state, story.after(3600).now)["run-1"]

@@ -146,7 +146,7 @@ def test_where_nothing_trains_the_youngest_goes_and_it_is_said(desk: Desk) -> No
 def test_how_slow_one_is_all_runs_that_train_tell(desk: Desk, tmp_path: Path) -> None:
     rates = {"run-1": {"worker-0": 300, "worker-1": 900}, "run-2": {"worker-2": 30}}
     for run, samples in rates.items():
-        desk.recorder.record(events.TrainDeclared(run=run, spec={"train_steps": 9}))
+        desk.recorder.record(events.WorkDeclared(of="run", work=run, spec={"train_steps": 9}))
         desk.recorder.record(events.TrainStarted(run=run, step=0))
         path = run_folder(tmp_path, run) / "metrics.jsonl"
         path.parent.mkdir(parents=True)

@@ -107,7 +107,7 @@ CASES = {
         f"v100 {IN_PROJECT}",
         "a run with --prep cpux3 begins, and two of them are to prepare",
         (
-            events.TrainDeclared(run="run-1", spec={**RUN, "prep": "cpux3"}),
+            events.WorkDeclared(of="run", work="run-1", spec={**RUN, "prep": "cpux3"}),
             events.ClusterLeased(ports={"run-1": 0}, workers={"0": "run-1"}),
             events.PreparationScaled(run="run-1", slots=(0, 1)),
         ),
@@ -117,7 +117,7 @@ CASES = {
         "k80x2 --max-workers 6 --max-cost 20",
         "a run with --finish-by takes 3 workers on demand and keeps 2 Spot workers",
         (
-            events.TrainDeclared(run="run-1", spec={**RUN, "finish_by": DECLARED_AT.timestamp() + 3600}),
+            events.WorkDeclared(of="run", work="run-1", spec={**RUN, "finish_by": DECLARED_AT.timestamp() + 3600}),
             events.DeadlineActed(run="run-1", machines=(("k80", "spot", 2), ("k80", "standard", 3)), reason="late"),
         ),
     ),

@@ -19,7 +19,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.journal import ClusterState, RunState, StudyState, TrialState, Works, events, fold
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
-from transient_magics.spec.places import place, slot_of
+from transient_magics.spec.cluster import place, slot_of
 from transient_magics.works.runs import conduct
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.studies.decisions import Ask, decide

@@ -57,7 +57,7 @@ class Simulated:
         self.spec, self.places, self.accuracy = spec, places, accuracy
         self.slots = dict.fromkeys(range(places), "k80")
         self.state, self.time, self.seq = ClusterState(phase="ready"), 1000, 0
-        self.record(events.StudyDeclared(study="s", spec=spec.to_dict()))
+        self.record(events.WorkDeclared(of="study", work="s", spec=spec.to_dict()))
         self.begin()
 
     def begin(self) -> None:
@@ -91,7 +91,7 @@ class Simulated:
                     )
                 case Declare(trial, repeat):
                     spec = self.spec.run_of(trial, repeat, self.study.trials[trial].params)
-                    self.record(events.TrainDeclared(run=spec.name, spec=spec.without_token()))
+                    self.record(events.WorkDeclared(of="run", work=spec.name, spec=spec.without_token()))
                 case StopRun(run):
                     self.record(events.TrainFinished(run=run, step=self.state.of(RunState)[run].step, stopped=True))
         return decisions
@@ -256,7 +256,9 @@ def test_no_worker_idles_while_a_trial_may_begin_and_who_waits_comes_first() -> 
     while there.look():
         pass
     assert len(there.state.turns) == 3
-    there.record(events.TrainDeclared(run="mine", spec={"train_steps": 100, "least_workers": 1, "most_workers": 1}))
+    there.record(
+        events.WorkDeclared(of="run", work="mine", spec={"train_steps": 100, "least_workers": 1, "most_workers": 1})
+    )
     there.record(events.TrainFinished(run="s-0", step=100))
     there.record(events.TrainEvaluated(run="s-0", step=100, metrics={"accuracy": 0.5}))
     while there.look():
@@ -463,7 +465,7 @@ async def settled(studies: RecordingStudies, recorder: Recorder, places: int) ->
                 spec = RunSpec.from_dict(
                     json.loads((run_folder(studies.directory, name) / layout.RUN).read_text(encoding="utf-8"))
                 )
-                recorder.record(events.TrainDeclared(run=name, spec=spec.without_token()))
+                recorder.record(events.WorkDeclared(of="run", work=name, spec=spec.without_token()))
             await asyncio.sleep(0.1)
             quiet = quiet + 1 if recorder.state.seq == before and not tasks._tasks else 0
     return studies.stops

@@ -48,6 +48,7 @@ from transient_magics.journal import (
     read,
     replay,
 )
+from transient_magics.kinds import KINDS as WORKS
 from transient_magics.panels.snapshot.view import view
 from transient_magics.panels.twin.panel import html
 from transient_magics.protocol import events as registry
@@ -94,12 +95,13 @@ BAG: dict[str, Any] = {
 DASK: dict[str, Any] = {"name": "dask-1", "workers": 1, "declared_at": 1.0}
 SPECS: Mapping[str, list[dict[str, object]]] = {
     "cluster": [EVIL.to_dict(), replace(SPEC, max_cost=None, max_seconds=1e6).to_dict(), SPEC.to_dict()],
-    "train": [{"train_steps": 10**6, "prep": "cpux500", "finish_by": SOON, "min_workers": 64}, PREPARED],
+    "run": [{"train_steps": 10**6, "prep": "cpux500", "finish_by": SOON, "min_workers": 64}, PREPARED],
     "study": [{**STUDY.to_dict(), "trials": 1000, "sampler": "random"}, STUDY.to_dict()],
     "job": [{**JOB, "workers": 64}, JOB],
     "bag": [{**BAG, "jobs": 300}, BAG],
     "dask": [{**DASK, "workers": 64}, DASK],
 }
+"""Declarations of a cluster and, by kind, of work."""
 VMS = ("worker-0", "worker-1", "worker-7", "ps-0", "ps-1", "prep-3", "controller-0", "controller-1")
 NAMED = (*VMS, *RUNS, "study-1", "study-1-0", "job-1", "bag-1", "dask-1", "one")
 WORDS: Mapping[str, Sequence[str]] = {
@@ -182,10 +184,18 @@ def plain(name: str, annotation: Any) -> st.SearchStrategy[Any]:
 
 def lines(kind: str) -> st.SearchStrategy[Event | None]:
     """Return events of the kind; None where the values are no such event."""
+    if KINDS[kind] is events.WorkDeclared:
+        return st.sampled_from(list(WORKS)).flatmap(declarations)
     hints = typing.get_type_hints(KINDS[kind], include_extras=True)
     own = {each.name: hints[each.name] for each in fields(KINDS[kind]) if each.name not in ("seq", "time")}
     parts = {name: values(kind, name, annotation) for name, annotation in own.items()}
     return st.fixed_dictionaries(parts).map(lambda found: line(kind, found))
+
+
+def declarations(of: str) -> st.SearchStrategy[Event | None]:
+    """Return declarations of work of the kind `of`."""
+    parts = {"of": st.just(of), "work": values("work.declared", of, str), "spec": st.sampled_from(SPECS[of])}
+    return st.fixed_dictionaries(parts).map(lambda found: line("work.declared", found))
 
 
 def line(kind: str, found: Mapping[str, object]) -> Event | None:
@@ -198,11 +208,16 @@ def line(kind: str, found: Mapping[str, object]) -> Event | None:
 FORGED = [kind for kind in KINDS if kind not in ("controller.moved", "cluster.deleted", "cluster.taken_back")]
 """The mirror lets none of those three into its copy (`test_foreign_words`)."""
 INTENDED = [kind for kind in FORGED if KINDS[kind].provenance == INTENTION]
-LINE = st.one_of([st.sampled_from(FORGED).flatmap(lines), st.sampled_from(INTENDED).flatmap(lines)])
+INTENTIONS = [
+    *(lines(kind) for kind in INTENDED if KINDS[kind] is not events.WorkDeclared),
+    *(declarations(of) for of in WORKS),
+]
+"""Every kind of intention; of declarations, that of every kind of work."""
+LINE = st.one_of([st.sampled_from(FORGED).flatmap(lines), st.sampled_from(INTENTIONS).flatmap(lambda each: each)])
 WRITTEN = st.lists(LINE, min_size=1, max_size=6).map(lambda found: [each for each in found if each])
 """Few lines of a VM; every second one is an intention."""
 FACTS = st.lists(st.sampled_from(sorted(set(FORGED) - set(INTENDED))).flatmap(lines), max_size=8)
-EVERY = st.tuples(st.tuples(*map(lines, INTENDED)), FACTS, st.randoms(use_true_random=False)).map(
+EVERY = st.tuples(st.tuples(*INTENTIONS), FACTS, st.randoms(use_true_random=False)).map(
     lambda found: mixed([*found[0], *found[1]], found[2])
 )
 """Lines of a VM with an intention of every kind, among facts, in any order."""
@@ -271,8 +286,8 @@ def history(directory: Path, written: Sequence[Event], *, returned: bool = True)
             journal.append(events.VmRunning(vm=name, address=f"10.0.0.{number}", vm_id=str(number)))
             journal.append(events.VmReady(vm=name))
         journal.append(events.ClusterReady(workers=2, seconds=1.0))
-        journal.append(events.TrainDeclared(run="run-1", spec=PREPARED))
-        journal.append(events.StudyDeclared(study="study-1", spec=STUDY.to_dict()))
+        journal.append(events.WorkDeclared(of="run", work="run-1", spec=PREPARED))
+        journal.append(events.WorkDeclared(of="study", work="study-1", spec=STUDY.to_dict()))
         journal.append(events.ControllerMoved(vm="controller-0"))
         for each in [*BEGUN, *written]:
             journal.append(replace(each, seq=0, time=0))
@@ -556,7 +571,7 @@ def test_a_trial_whose_point_follows_from_its_number_has_no_other_point() -> Non
         with folder() as directory:
             write(directory / layout.STUDIES / "study-2" / layout.STUDY, random.to_dict())
             asked = events.StudyAsked(study="study-2", trial=0, params=params, runs=("study-2-0",))
-            history(directory, [events.StudyDeclared(study="study-2", spec={}), asked])
+            history(directory, [events.WorkDeclared(of="study", work="study-2", spec={}), asked])
             with taken_back(directory) as controller:
                 assert len(controller._state.of(StudyState)["study-2"].trials) == trials
 
@@ -574,7 +589,7 @@ def test_a_trial_is_made_again_where_a_vm_has_put_its_own_run_in_its_place() -> 
     with folder() as directory:
         write(directory / layout.RUNS / "study-1-0" / layout.RUN, {"name": "study-1-0", "token": "t", "train_steps": 7})
         declared.note_brought(directory, "study-1-0")
-        history(directory, [events.TrainDeclared(run="study-1-0", spec={"train_steps": 7})])
+        history(directory, [events.WorkDeclared(of="run", work="study-1-0", spec={"train_steps": 7})])
         with taken_back(directory) as controller:
             assert "study-1-0" not in controller._state.of(RunState)
             assert not (directory / layout.RUNS / "study-1-0").exists()
@@ -598,11 +613,11 @@ def test_what_a_controller_on_a_vm_did_by_its_orders_survives() -> None:
                 events.VmRunning(vm="worker-1", address="10.0.0.9", vm_id="9"),
                 events.VmReady(vm="worker-1"),
                 events.TrainProgress(run="run-1", step=5, loss=0.5, steps_per_second=1.0),
-                events.TrainDeclared(run="run-2", spec={"train_steps": 9}),
+                events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 9}),
                 events.TrainStarted(run="run-2", step=0),
                 events.TrainFinished(run="run-2", step=9, checkpoint="model.ckpt-9"),
-                events.TrainDeclared(run="brought", spec={"train_steps": 9}),
-                events.JobDeclared(job="job-1", spec=JOB),
+                events.WorkDeclared(of="run", work="brought", spec={"train_steps": 9}),
+                events.WorkDeclared(of="job", work="job-1", spec=JOB),
                 events.JobBegan(job="job-1", attempt=1, vms=("worker-1",)),
                 events.JobEnded(job="job-1", state="finished", code=0),
             ],

@@ -150,7 +150,7 @@ def three(started: list[str]) -> tuple[StudySpec, ClusterSpec]:
         at = int(1e9 * cluster.declared_at)
         happened(name, events.ClusterDeclared(spec=cluster.to_dict(), time=at))
         if name == "c":
-            happened(name, events.StudyDeclared(study="m", spec=study.to_dict(), time=at))
+            happened(name, events.WorkDeclared(of="study", work="m", spec=study.to_dict(), time=at))
     folder, spec, _ = folder_of("m-k80x3")
     study = turn.waited_for(folder)
     assert study
@@ -171,7 +171,7 @@ def test_a_turn_comes_when_those_before_are_done_with_what_is_left_of_the_limits
     own = folder_of("m-k80x2")[2]
     hourly = 1.5
     happened(
-        "m-k80x2", events.StudyDeclared(study="m", spec=own.to_dict()),
+        "m-k80x2", events.WorkDeclared(of="study", work="m", spec=own.to_dict()),
         events.VmRequested(
             vm="worker-0", role="worker", slot=0, zone="us-west1-b", accelerator="k80", machine_type="n1-standard-4",
             provisioning_model="spot", hourly=hourly, on_demand_hourly=3.0,
@@ -217,7 +217,10 @@ def test_a_study_that_ended_early_has_no_further_turn(
 
 def test_a_cluster_of_a_studys_own_goes_with_it(three: tuple[StudySpec, ClusterSpec]) -> None:
     spec, own = folder_of("m-k80x2")[1:]
-    declared = [events.ClusterDeclared(spec=spec.to_dict()), events.StudyDeclared(study="m", spec=own.to_dict())]
+    declared = [
+        events.ClusterDeclared(spec=spec.to_dict()),
+        events.WorkDeclared(of="study", work="m", spec=own.to_dict()),
+    ]
     happened("m-k80x2", *declared[1:])
     state = replay(read(places.cluster("m-k80x2") / layout.JOURNAL))
     assert not any(isinstance(each, BeginDeletion) for each in decide_cluster(Situation(spec.declared_at + 9, state)))

@@ -437,7 +437,7 @@ def story(**more: object) -> Told:
         made.happens(events.VmRunning(vm=vm, address="10.0.0.1"), events.VmReady(vm=vm))
     spec = RunSpec(name="run-1", train_steps=40_000, finish_by=START + 4 * 3600)
     made.happens(
-        events.TrainDeclared(run="run-1", spec=spec.without_token()),
+        events.WorkDeclared(of="run", work="run-1", spec=spec.without_token()),
         events.ClusterLeased(ports={"run-1": 0}, workers={"0": "run-1", "1": "run-1"}),
         events.TrainStarted(run="run-1", step=0),
     )  # fmt: skip
@@ -492,7 +492,9 @@ def test_what_was_acted_is_what_the_cluster_asks_for_and_its_declaration_holds_a
     made.carry_out(made.decisions())
     made.happens(events.TrainFinished(run="run-1", step=40_000))
     assert made.state.steered == (("cpu", "spot", 1),), "what is on demand is not wanted any more"
-    made.happens(events.TrainDeclared(run="run-2", spec=RunSpec(name="run-2", train_steps=10).without_token()))
+    made.happens(
+        events.WorkDeclared(of="run", work="run-2", spec=RunSpec(name="run-2", train_steps=10).without_token())
+    )
     assert made.state.steered is None
 
 

@@ -14,7 +14,7 @@ import _deadline_zones as zones
 from _deadline_policies import Problem, optimum, values
 
 from transient_magics.catalog.traces import Trace
-from transient_magics.planner.deadlines.market import published
+from transient_magics.planner.deadlines.cost import published
 
 PROBLEM = Problem(30, 45)
 MARKET = np.repeat(np.random.default_rng(4).random((12, 9, 3)) < 0.4, 5, axis=1)

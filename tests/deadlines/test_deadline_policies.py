@@ -30,7 +30,7 @@ from _deadline_policies import (
 )
 
 from transient_magics.errors import PlanError
-from transient_magics.planner.deadlines.market import AGES, Chains, published
+from transient_magics.planner.deadlines.cost import AGES, Chains, published
 
 RANDOM = np.random.default_rng(3)
 

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from transient_emulator.deflation import duty_cycle, throttle
 from transient_emulator.deflation.policies import POLICIES, Deflatable, reclaim
 from transient_emulator.deflation.throttle import ControlGroups, DutyCycle
-from transient_magics.cloud.translation import vm_of
+from transient_magics.cloud.values import vm_of
 from transient_magics.errors import DeclarationError
-from transient_magics.protocol.share import LEAST, WHOLE, Share, share_of
+from transient_magics.protocol.machines import LEAST, WHOLE, Share, share_of
 
 SHARES = "/emulator/v1/shares"
 BURN = [sys.executable, "-S", "-c", "while True: pass"]

@@ -86,8 +86,8 @@ def test_texts_of_a_subword_vocabulary_after_the_cluster_a_resumption_and_from_a
         assert first.wait(PATIENCE).step >= 5
         with pytest.raises(TrainingError, match="ValueError: late"):
             late.wait(PATIENCE)
-        declared, finished = (cluster.events(kind)[-1] for kind in ("train.declared", "train.finished"))
-        assert declared.run == late.name  # type: ignore[attr-defined]
+        declared, finished = (cluster.events(kind)[-1] for kind in ("work.declared", "train.finished"))
+        assert declared.work == late.name  # type: ignore[attr-defined]
         assert declared.seq < finished.seq, "it was not there in time to wait"
         assert not [each for each in cluster.events("train.started") if each.run == late.name]  # type: ignore[attr-defined]
         assert {vm.name for vm in cluster.state.living} == {"ps-0", "ps-1", "worker-0"}

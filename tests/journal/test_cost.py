@@ -23,7 +23,7 @@ from transient_magics.journal.power import Stretch
 from transient_magics.journal.state import unknown_run
 from transient_magics.panels.snapshot.view import view
 from transient_magics.protocol.job import JobSpec
-from transient_magics.spec.places import place
+from transient_magics.spec.cluster import place
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -75,7 +75,7 @@ class Story:
         self.tell(events.ClusterLeased(workers=places, ports={}), minute)
 
     def declare_run(self, name: str, minute: float) -> None:
-        self.tell(events.TrainDeclared(run=name, spec={"train_steps": 1000}), minute)
+        self.tell(events.WorkDeclared(of="run", work=name, spec={"train_steps": 1000}), minute)
 
     def end_run(self, name: str, minute: float) -> None:
         self.tell(events.TrainFinished(run=name, step=1000), minute)
@@ -94,7 +94,7 @@ def by_hand() -> Story:
     story.tell(events.VmRevoked(vm="worker-1", signal="notice"), 35.5)
     story.rent("worker-2", 36, 40, slot=1)
     # At minute 50 a job gets worker-0 from the run, which ends at minute 65; the job ends at minute 80.
-    story.tell(events.JobDeclared(job="job-1", spec=JobSpec("job-1", "make").to_dict()), 50)
+    story.tell(events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "make").to_dict()), 50)
     story.lease(50, {0: "job-1", 1: "run-1"})
     story.end_run("run-1", 65)
     story.lease(65.1, {0: "job-1"})

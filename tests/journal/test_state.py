@@ -64,7 +64,7 @@ stories = st.lists(
         names.map(lambda vm: events.VmPreemptionNotice(vm=vm)),
         names.map(lambda vm: events.VmRevoked(vm=vm, signal="ssh")),
         names.map(lambda vm: events.VmDeleted(vm=vm, reason="")),
-        st.just(events.TrainDeclared(run="run-1", spec={"train_steps": 10})),
+        st.just(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 10})),
         st.builds(events.WorkerJoined, run=st.just("run-1"), worker=names, number=st.integers(0, 3), active=st.just(1)),
         st.just(events.WorkerBatchResized(run="run-1", worker="worker-1", old=32, new=48, reason="join")),
         st.builds(events.TrainProgress, run=st.just("run-1"), step=st.integers(0, 10)),
@@ -220,7 +220,7 @@ def test_data_crosses_no_faster_where_the_emulated_clock_does() -> None:
         events.VmRunning(vm="worker-0", address="10.128.0.2", time=HOUR),
         events.ClusterClock(anchors=((0.0, 0.0, 1.0), (3600.0, 3600.0, 60.0)), time=HOUR),
         events.VmTraffic(vm="worker-0", sent=10 * 2**30, received=30 * 2**30, time=2 * HOUR),
-        events.TrainDeclared(run="run-1", spec={"train_steps": 7200}, time=HOUR),
+        events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 7200}, time=HOUR),
         events.TrainStarted(run="run-1", step=0, time=HOUR),
         events.TrainProgress(run="run-1", step=3600, steps_per_second=1.0, time=2 * HOUR),
     ])  # fmt: skip
@@ -235,7 +235,7 @@ def test_a_spec_survives_the_journal() -> None:
 
 def test_of_a_long_run_few_points_and_marks_are_kept_and_they_cover_all_of_it() -> None:
     spec = {"train_steps": 10**6}
-    history: list[Event] = [events.TrainDeclared(run="r", spec=spec), events.TrainStarted(run="r", step=0)]
+    history: list[Event] = [events.WorkDeclared(of="run", work="r", spec=spec), events.TrainStarted(run="r", step=0)]
     for step in range(5000):
         history += [
             events.TrainProgress(run="r", step=step, loss=1.0),
@@ -252,7 +252,7 @@ def test_of_a_long_run_few_points_and_marks_are_kept_and_they_cover_all_of_it() 
 
 def test_a_run_is_no_less_far_than_its_checkpoint() -> None:
     history: list[Event] = [
-        events.TrainDeclared(run="r", spec={"train_steps": 900}),
+        events.WorkDeclared(of="run", work="r", spec={"train_steps": 900}),
         events.TrainStarted(run="r", step=0),
         events.TrainProgress(run="r", step=100, loss=1.0),
         events.TrainCheckpoint(run="r", step=140, path=""),
@@ -288,7 +288,7 @@ def test_a_kept_state_reads_what_is_new_and_notices_another_journal(tmp_path: Pa
 def test_a_study_is_its_trials_and_the_best_of_those_that_are_complete() -> None:
     run = RunSpec("lr", 100)
     spec = StudySpec("lr", run, "min loss", space=parse_space("lr=0.1,0.2,0.3,0.4,0.5"), trials=3, sampler="grid")
-    history: list[Event] = [events.StudyDeclared(study="lr", spec=spec.to_dict())]
+    history: list[Event] = [events.WorkDeclared(of="study", work="lr", spec=spec.to_dict())]
     for trial, (state, value) in enumerate([("complete", 0.5), ("pruned", 0.1), ("complete", 0.4), ("failed", None)]):
         history.append(
             events.StudyAsked(study="lr", trial=trial, params={"lr": 0.1 * (trial + 1)}, runs=(f"lr-{trial}",))
@@ -343,7 +343,7 @@ def test_a_run_is_made_until_it_turns_out_that_its_last_steps_were_lost() -> Non
     spec = RunSpec("r", 100).without_token()
     made = replay(
         [
-            events.TrainDeclared(run="r", spec=spec),
+            events.WorkDeclared(of="run", work="r", spec=spec),
             events.TrainStarted(run="r", step=0),
             events.TrainMade(run="r", step=100),
         ]
@@ -356,7 +356,7 @@ def test_a_run_is_made_until_it_turns_out_that_its_last_steps_were_lost() -> Non
 def test_a_run_ends_in_so_many_seconds_as_its_latest_speed_says() -> None:
     spec = RunSpec("r", 100).without_token()
     told = [
-        events.TrainDeclared(run="r", spec=spec),
+        events.WorkDeclared(of="run", work="r", spec=spec),
         events.WorkerJoined(run="r", worker="w", number=0, active=1),
         events.TrainProgress(run="r", step=40, loss=1.0, steps_per_second=2.0, time=10 * 10**9),
     ]
@@ -371,7 +371,7 @@ def test_a_run_ends_in_so_many_seconds_as_its_latest_speed_says() -> None:
 def test_a_run_whose_parameter_servers_were_there_before_starts_with_its_first_worker() -> None:
     spec = RunSpec("r", 100).without_token()
     begun = [
-        events.TrainDeclared(run="r", spec=spec),
+        events.WorkDeclared(of="run", work="r", spec=spec),
         events.ClusterLeased(ports={"r": 0}, workers={}),
         events.TrainStarted(run="r", step=0, time=10 * 10**9),
         events.ClusterLeased(ports={"r": 0}, workers={"0": "r"}, time=15 * 10**9),
@@ -384,6 +384,6 @@ def test_a_run_whose_parameter_servers_were_there_before_starts_with_its_first_w
 def test_a_run_has_no_more_workers_than_a_cluster_whatever_its_chief_says() -> None:
     spec = RunSpec("run-1", 100, check=False).without_token()
     joined = [events.WorkerJoined(run="run-1", worker=f"w-{n}", number=n, active=1) for n in range(MOST_WORKERS + 50)]
-    told = [events.TrainDeclared(run="run-1", spec=spec), *joined]
+    told = [events.WorkDeclared(of="run", work="run-1", spec=spec), *joined]
     state = replay(replace(each, seq=seq, time=seq) for seq, each in enumerate(told, 1))
     assert list(state.of(RunState)["run-1"].workers) == [each.worker for each in joined[-MOST_WORKERS:]]

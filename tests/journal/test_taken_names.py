@@ -16,11 +16,11 @@ from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
 
 DECLARED: dict[str, Callable[[str], Event]] = {
-    "run": lambda name: events.TrainDeclared(run=name, spec={"train_steps": 10}),
-    "study": lambda name: events.StudyDeclared(study=name, spec=study_story.specification(9).to_dict()),
-    "job": lambda name: events.JobDeclared(job=name, spec=JobSpec(name, "make").to_dict()),
-    "bag": lambda name: bag_events.BagDeclared(bag=name, spec=bag_story.specification(2).to_dict()),
-    "dask": lambda name: events.DaskDeclared(dask=name, spec=DaskSpec(name, 2).to_dict()),
+    "run": lambda name: events.WorkDeclared(of="run", work=name, spec={"train_steps": 10}),
+    "study": lambda name: events.WorkDeclared(of="study", work=name, spec=study_story.specification(9).to_dict()),
+    "job": lambda name: events.WorkDeclared(of="job", work=name, spec=JobSpec(name, "make").to_dict()),
+    "bag": lambda name: events.WorkDeclared(of="bag", work=name, spec=bag_story.specification(2).to_dict()),
+    "dask": lambda name: events.WorkDeclared(of="dask", work=name, spec=DaskSpec(name, 2).to_dict()),
 }
 
 

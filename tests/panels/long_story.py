@@ -67,7 +67,7 @@ class LongStory:
         yield at(began + 30, events.VmRunning(vm="ps-0", address="10.128.0.2"))
         yield at(began + 50, events.VmReady(vm="ps-0"))
         yield at(began + 60, events.ClusterReady(workers=self.workers, seconds=60))
-        yield at(began + 61, events.TrainDeclared(run="run-1", spec={**TRAIN, "train_steps": 4_000_000}))
+        yield at(began + 61, events.WorkDeclared(of="run", work="run-1", spec={**TRAIN, "train_steps": 4_000_000}))
         yield at(began + 62, events.TrainStarted(run="run-1", step=0))
         for number, (vm, slot, before, asked, revoked) in enumerate(self._lives):
             yield at(asked, requested(vm, slot, before))

@@ -11,8 +11,7 @@ from transient_magics.client.following.identity import Identity
 from transient_magics.client.results.stalls import Bar, Report
 from transient_magics.errors import DeclarationError
 from transient_magics.planner.stalls.parts import Apart, Estimate, Stalls
-from transient_magics.planner.stalls.terms import advice
-from transient_magics.planner.stalls.what_if import Change, Prediction, what_if
+from transient_magics.planner.stalls.terms import Change, Prediction, advice, what_if
 
 WORDS = "finished at measure 40 of 40 after 2 min 31 s"
 KINDS = {

@@ -73,7 +73,7 @@ def life(spec: ClusterSpec, steps: int = 600) -> Iterator[tuple[str, list[Event]
     yield (
         "run",
         [
-            events.TrainDeclared(run="run-1", spec={**TRAIN, "train_steps": steps}),
+            events.WorkDeclared(of="run", work="run-1", spec={**TRAIN, "train_steps": steps}),
             events.ClusterLeased(ports={"run-1": 0}, workers={str(slot): "run-1" for slot in range(count)}),
             events.TrainStarted(run="run-1", step=0),
             *(

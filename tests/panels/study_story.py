@@ -62,7 +62,7 @@ class StudyStory:
             say(20, events.VmRunning(vm=vm, address=f"10.128.0.{slot + 2}"))
             say(40, events.VmReady(vm=vm))
         say(40.1, events.ClusterReady(workers=WORKERS, seconds=40.0))
-        say(50, events.StudyDeclared(study=spec.name, spec=spec.to_dict()))
+        say(50, events.WorkDeclared(of="study", work=spec.name, spec=spec.to_dict()))
         for trial in range(told + running):
             slot, begins = trial % WORKERS, 51 + (trial // WORKERS) * (SECONDS + 2) + trial % WORKERS
             params = self._params()
@@ -98,7 +98,7 @@ class StudyStory:
         for repeat, name in enumerate(spec.run_names(trial)):
             begin, value = begins + repeat * length, 0.1
             run = spec.run_of(trial, repeat, params).without_token()
-            say(begin + 0.1, events.TrainDeclared(run=name, spec=run))
+            say(begin + 0.1, events.WorkDeclared(of="run", work=name, spec=run))
             say(begin + 0.3, events.TrainStarted(run=name, step=0))
             ceiling = 0.5 + 0.46 * good + 0.01 * self._random.gauss(0, 1)
             for part in range(1, int(8 * share) + 1):

@@ -26,7 +26,7 @@ WORKERS = ("worker-0", "worker-1")
 
 def declared(number: int) -> events.Event:
     name = f"job-{number}"
-    return events.JobDeclared(job=name, spec=JobSpec(name, "<b>train</b>", keep="out").to_dict())
+    return events.WorkDeclared(of="job", work=name, spec=JobSpec(name, "<b>train</b>", keep="out").to_dict())
 
 
 def state_of(*history: events.Event, purpose: str = "jobs") -> ClusterState:
@@ -96,7 +96,7 @@ def test_of_many_jobs_those_that_run_come_first_and_the_rest_is_counted() -> Non
 
 def dask(name: str, bag: str = "") -> list[events.Event]:
     spec = DaskSpec(name, 2, bag=bag).to_dict()
-    return [events.DaskDeclared(dask=name, spec=spec), events.DaskBegan(dask=name, vm="ps-0")]
+    return [events.WorkDeclared(of="dask", work=name, spec=spec), events.DaskBegan(dask=name, vm="ps-0")]
 
 
 def test_a_dask_cluster_says_how_many_workers_it_has_what_it_costs_and_where_its_dashboard_is() -> None:

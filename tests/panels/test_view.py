@@ -71,7 +71,7 @@ def test_what_is_no_number_is_nothing_to_the_page() -> None:
     nan = float("nan")
     state = seconds_of([
         events.ClusterDeclared(spec=stories.declaration().to_dict()),
-        events.TrainDeclared(run="run-1", spec=stories.TRAIN),
+        events.WorkDeclared(of="run", work="run-1", spec=stories.TRAIN),
         events.TrainStarted(run="run-1", step=0),
         *(replace(stories.progress(step, 4), loss=nan) for step in (1, 2, 3)),
         events.TrainEvaluated(run="run-1", step=3, metrics={"loss": nan}),
@@ -88,7 +88,7 @@ def test_what_revocations_cost_is_the_time_of_empty_places_and_its_steps() -> No
     began = [
         events.ClusterDeclared(spec=stories.declaration(count=2).to_dict()),
         *(stories.requested(f"worker-{slot}", slot) for slot in range(2)),
-        events.TrainDeclared(run="run-1", spec=stories.TRAIN),
+        events.WorkDeclared(of="run", work="run-1", spec=stories.TRAIN),
         events.TrainStarted(run="run-1", step=0),  # second 5
         stories.progress(0, 2),
     ]
@@ -118,7 +118,7 @@ def test_a_cluster_shows_every_run_that_goes_on_or_waits_and_a_run_only_its_own_
         events.ClusterDeclared(spec=stories.declaration(count=4).to_dict()),
         *(stories.requested(f"worker-{slot}", slot) for slot in range(4)),
         *(
-            events.TrainDeclared(run=f"run-{number}", spec={**stories.TRAIN, "name": f"run-{number}"})
+            events.WorkDeclared(of="run", work=f"run-{number}", spec={**stories.TRAIN, "name": f"run-{number}"})
             for number in (1, 2, 3)
         ),
         *(events.TrainStarted(run=f"run-{number}", step=0) for number in (1, 2)),
@@ -196,7 +196,7 @@ def seconds_of(history: list[events.Event]) -> ClusterState:
 def test_curves_reach_to_the_figures_and_marks_to_the_last_checkpoint_and_evaluation() -> None:
     began = [
         events.ClusterDeclared(spec=stories.declaration().to_dict()),
-        events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": 200}),
+        events.WorkDeclared(of="run", work="run-1", spec={**stories.TRAIN, "train_steps": 200}),
         events.TrainStarted(run="run-1", step=0),
         *(stories.progress(step, 4) for step in range(0, 190, 10)),
     ]
@@ -280,7 +280,7 @@ def test_bars_say_where_a_steps_time_goes_lately_and_behind_the_end_over_the_who
 def test_behind_its_last_step_a_run_is_being_evaluated() -> None:
     state = seconds_of([
         events.ClusterDeclared(spec=stories.declaration().to_dict()),
-        events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": 200}),
+        events.WorkDeclared(of="run", work="run-1", spec={**stories.TRAIN, "train_steps": 200}),
         events.TrainStarted(run="run-1", step=0),
         stories.progress(200, 4),
     ])  # fmt: skip
@@ -295,7 +295,7 @@ def test_behind_its_last_step_a_run_is_being_evaluated() -> None:
 def test_a_run_that_ended_with_its_cluster_was_stopped() -> None:
     state = seconds_of([
         events.ClusterDeclared(spec=stories.declaration().to_dict()),
-        events.TrainDeclared(run="run-1", spec=stories.TRAIN),
+        events.WorkDeclared(of="run", work="run-1", spec=stories.TRAIN),
         events.TrainStarted(run="run-1", step=0),
         events.TrainFinished(run="run-1", step=20, seconds=3.0, stopped=True),
     ])  # fmt: skip
@@ -329,7 +329,7 @@ def test_a_long_run_is_drawn_with_few_points() -> None:
     spec, history = stories.declaration(), [stories.progress(step, 4) for step in range(2000)]
     beginning = [
         events.ClusterDeclared(spec=spec.to_dict()),
-        events.TrainDeclared(run="run-1", spec=stories.TRAIN),
+        events.WorkDeclared(of="run", work="run-1", spec=stories.TRAIN),
         events.TrainStarted(run="run-1", step=0),
     ]
     timed = [events.from_dict(event.kind, {**event.to_dict(), "time": (i + 1) * 10**10, "seq": i + 1})
@@ -409,7 +409,7 @@ def test_everything_foreign_is_escaped() -> None:
         events.ClusterDeclared(spec=spec.to_dict(), seq=1),
         stories.requested("ps-0", 0),
         events.VmRefused(vm="ps-0", reason=evil),
-        events.TrainDeclared(run=evil, spec={"model": evil, "problem": evil, "train_steps": 3}),
+        events.WorkDeclared(of="run", work=evil, spec={"model": evil, "problem": evil, "train_steps": 3}),
         events.TrainFailed(run=evil, reason=evil),
         events.ControllerTrouble(what=evil),
     ]
@@ -457,7 +457,7 @@ def test_lanes_are_few_however_often_a_place_was_taken() -> None:
 def test_a_run_behind_another_waits_and_the_clusters_panel_shows_the_one_that_trains() -> None:
     history = [
         events.ClusterDeclared(spec=stories.declaration().to_dict(), seq=1),
-        *(events.TrainDeclared(run=run, spec=stories.TRAIN) for run in ("run-1", "run-2")),
+        *(events.WorkDeclared(of="run", work=run, spec=stories.TRAIN) for run in ("run-1", "run-2")),
         events.TrainStarted(run="run-1", step=0),
     ]
     state = replay(history)

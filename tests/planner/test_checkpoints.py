@@ -13,8 +13,7 @@ from tests.examples import examples
 from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Plan, Planner, keep, risk, trusted_hours, young_daly
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
-from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
-from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
+from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, LifetimeModel, Weibull, drawn
 from transient_magics.runtime.parameter_server.chief.saving import seconds_between
 
 MINUTE = 1 / 60

@@ -14,7 +14,7 @@ from transient_magics.planner.choices import Choice
 from transient_magics.planner.plan import make_plan
 from transient_magics.planner.search import search
 from transient_magics.planner.speeds import families
-from transient_magics.planner.speeds.counted import counted_workload
+from transient_magics.planner.speeds.workloads import counted_workload
 from transient_magics.spec import WorkerGroup
 
 RESNET_32 = {"gigaflops": 1.659, "parameters": 1_857_722, "batch_size": 128}

@@ -53,7 +53,7 @@ def story(
         told += [(0, stories.requested(vm, index)), (5, events.VmRunning(vm=vm, address="10.0.0.2")),
                  (8, events.VmReady(vm=vm))]  # fmt: skip
     told += [(8, events.VmRunning(vm="ps-0", address="10.0.0.1")), (8, events.VmReady(vm="ps-0"))]
-    told += [(10, events.TrainDeclared(run="run-1", spec={**stories.TRAIN, "train_steps": steps, **spec})),
+    told += [(10, events.WorkDeclared(of="run", work="run-1", spec={**stories.TRAIN, "train_steps": steps, **spec})),
              (12, events.ClusterLeased(ports={"run-1": 0}, workers={str(slot): "run-1" for slot in range(4)})),
              (12, events.TrainStarted(run="run-1", step=0))]  # fmt: skip
     told += [(20, events.WorkerJoined(run="run-1", worker=f"worker-{n}", number=n, active=n + 1)) for n in range(4)]

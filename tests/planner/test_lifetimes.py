@@ -13,12 +13,10 @@ from tests.examples import examples
 from transient_magics.catalog import published as tables
 from transient_magics.errors import PlanError
 from transient_magics.planner.lifetimes.change import FALSE_ALARMS, LATEST, blocks, compare
-from transient_magics.planner.lifetimes.kaplan_meier import Capped, KaplanMeier, continued
-from transient_magics.planner.lifetimes.model import LifetimeModel, drawn
+from transient_magics.planner.lifetimes.kaplan_meier import BLOCKS, Capped, KaplanMeier, continued, resampled
 from transient_magics.planner.lifetimes.observations import CAP_HOURS, Observations, enough
-from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, Weibull
+from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, LifetimeModel, Weibull, drawn
 from transient_magics.planner.lifetimes.published import published_lifetimes
-from transient_magics.planner.lifetimes.resampling import BLOCKS, resampled
 from transient_magics.planner.lifetimes.study import as_published, fit, formulas
 
 from ..catalog.published import published

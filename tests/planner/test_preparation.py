@@ -16,7 +16,7 @@ from transient_magics.planner.choices import Choice
 from transient_magics.planner.measured import Record, record
 from transient_magics.planner.plan import make_plan
 from transient_magics.planner.search import search
-from transient_magics.planner.speeds.preparation import Waits, gpu_of, kind_of, vcpus_of, waiting
+from transient_magics.planner.speeds.speed import Waits, gpu_of, kind_of, vcpus_of, waiting
 from transient_magics.planner.speeds.workloads import Estimate, Workload
 from transient_magics.planner.store import ModelStore
 from transient_magics.spec import WorkerGroup

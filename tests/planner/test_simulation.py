@@ -14,9 +14,8 @@ from tests.examples import examples
 from transient_magics.client import plan
 from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier, continued
-from transient_magics.planner.lifetimes.model import drawn
 from transient_magics.planner.lifetimes.observations import Observations
-from transient_magics.planner.lifetimes.parametric import EarlyThenSteady
+from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, drawn
 from transient_magics.planner.lifetimes.published import published_lifetimes
 from transient_magics.planner.ranges import middle
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate

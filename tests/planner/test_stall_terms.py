@@ -21,8 +21,7 @@ from transient_magics.planner.plan import make_plan, prepared, stalled
 from transient_magics.planner.search import search
 from transient_magics.planner.speeds.workloads import Estimate, Workload
 from transient_magics.planner.stalls.parts import Repeat, Stalls
-from transient_magics.planner.stalls.terms import Place, Terms, claimed
-from transient_magics.planner.stalls.what_if import Change
+from transient_magics.planner.stalls.terms import Change, Place, Terms, claimed
 from transient_magics.planner.store import ModelStore
 from transient_magics.protocol.measures.stalls import MEASURES, Measure
 from transient_magics.spec import WorkerGroup

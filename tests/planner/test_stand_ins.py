@@ -17,9 +17,8 @@ from transient_magics.journal import RunState, events, replay
 from transient_magics.panels.offer import _risk
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import ending_words, forecast
-from transient_magics.planner.lifetimes.kaplan_meier import Capped
+from transient_magics.planner.lifetimes.kaplan_meier import BLOCKS, Capped, resampled
 from transient_magics.planner.lifetimes.published import emulated_lifetimes, published_lifetimes, stand_in
-from transient_magics.planner.lifetimes.resampling import BLOCKS, resampled
 from transient_magics.planner.measured import record
 from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.speeds.workloads import PUBLISHED

@@ -20,9 +20,9 @@ from hypothesis import strategies as some
 from tests.examples import examples
 from tests.runtime.test_chief_state import Story, saved
 from transient_magics.errors import DeclarationError, TrainingError
-from transient_magics.protocol.cache import Cache
 from transient_magics.protocol.chief_messages import Files, Grant, Lease, read_first
 from transient_magics.protocol.messages import encode
+from transient_magics.protocol.run import Cache
 from transient_magics.protocol.vm_events import TrainDetour
 from transient_magics.runtime.files import blocks
 from transient_magics.runtime.files.blocks import BlockCache, Content

@@ -62,7 +62,7 @@ class Steering:
 
     def record(self, event: Event) -> None:
         """Append to the journal; now and then a fact is delivered twice."""
-        twice = self.chance.random() < 0.03 and not isinstance(event, events.VmRequested | events.TrainDeclared)
+        twice = self.chance.random() < 0.03 and not isinstance(event, events.VmRequested | events.WorkDeclared)
         for _ in range(2 if twice else 1):
             self._seq += 1
             given = {**event.values, "seq": self._seq, "time": int(self.clock.now * 1e9)}

@@ -146,7 +146,7 @@ class Story:
             self.runs += 1
             while f"run-{self.runs}" in self.steering.state.of(RunState):
                 self.runs += 1
-            self.steering.record(events.TrainDeclared(run=f"run-{self.runs}", spec={"train_steps": 9}))
+            self.steering.record(events.WorkDeclared(of="run", work=f"run-{self.runs}", spec={"train_steps": 9}))
             if self._trains:
                 self.training = Training(self, f"run-{self.runs}", self.chance.choice([20_000, 10**7]))
 
@@ -159,7 +159,7 @@ class Story:
         match event:
             case events.ClusterReady():
                 self.ready_at = self.ready_at or self.clock.now
-            case events.TrainDeclared():
+            case events.WorkDeclared():
                 self._training = True
             case events.TrainFinished() | events.TrainFailed():
                 self.run_ended_at, self._training = self.clock.now, self.steering.state.active_run is not None

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from transient_magics.protocol.share import KEY, LEAST, WHOLE, Share, share_of
+from transient_magics.protocol.machines import KEY, LEAST, WHOLE, Share, share_of
 
 from ..deflation import throttle
 from ..deflation.policies import Deflatable, proportional, reclaim

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from transient_magics.errors import DeclarationError, told
 from transient_magics.protocol.checks import within
-from transient_magics.protocol.share import LEAST
+from transient_magics.protocol.machines import LEAST
 
 from ..deflation.policies import POLICIES
 from ..instances import Record

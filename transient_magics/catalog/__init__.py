@@ -56,8 +56,17 @@ from .prices import (
     with_extras,
     worker_price,
 )
-from .regions import continent, home_first, nearest, region
-from .transfer import INTERNET, TRANSFER_PRICES, TransferPrice, egress, transfer_price
+from .regions import (
+    INTERNET,
+    TRANSFER_PRICES,
+    TransferPrice,
+    continent,
+    egress,
+    home_first,
+    nearest,
+    region,
+    transfer_price,
+)
 from .zones import ZONES, default_zone, has_gpu, zones_with
 
 __all__ = [

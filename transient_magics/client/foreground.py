@@ -38,7 +38,8 @@ def trained(state: ClusterState) -> list[AnyWork]:
 
 def others(state: ClusterState) -> list[AnyWork]:
     """Return the work that trains nothing: of each kind what is not over, and the latest one."""
-    return [work for kind in KINDS for work in of_kind(state, kind) if not work.trains]
+    kinds = [kind for kind in KINDS if not any(work.trains for work in state.of_kind(kind).values())]
+    return [work for kind in kinds for work in of_kind(state, kind)]
 
 
 def of_kind(state: ClusterState, kind: str) -> list[AnyWork]:
@@ -52,19 +53,23 @@ def run(state: ClusterState) -> RunState | None:
 
     None where other work that trains is shown; where no run is left, the latest.
     """
+    return _first(state, _alone(state))
+
+
+def beside(state: ClusterState) -> list[RunState]:
+    """Return the other runs that are not part of other work and not over, in the order in which they begin."""
     alone = _alone(state)
+    first = _first(state, alone)
+    names = {each.name for each in alone}
+    return [each for each in state.turns if each.name in names and (first is None or each.name != first.name)]
+
+
+def _first(state: ClusterState, alone: list[RunState]) -> RunState | None:
     names = {each.name for each in alone}
     turns = [each for each in state.turns if each.name in names]
     if turns:
         return next((each for each in turns if state.has_begun(each)), turns[0])
     return alone[-1] if alone and not trained(state) else None
-
-
-def beside(state: ClusterState) -> list[RunState]:
-    """Return the other runs that are not part of other work and not over, in the order in which they begin."""
-    first = run(state)
-    alone = {each.name for each in _alone(state)}
-    return [each for each in state.turns if each.name in alone and (first is None or each.name != first.name)]
 
 
 def _alone(state: ClusterState) -> list[RunState]:

@@ -25,17 +25,15 @@ import stamina
 from ..catalog import PriceRow
 from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError, UnreachableError
 from .advice import CapacityAdvice, Shape, zones_with
-from .bulk import BulkInsert
 from .calling import clients
 from .calling.calls import PLAIN, Calls, limit, until
 from .calling.login import SignedIn, principal, signed_in
 from .examination.examine import Examination, Finding, bad
 from .firewall import Firewall
 from .images import Images
-from .power import Power
+from .instances import BulkInsert, Power
 from .skus import list_prices
-from .translation import instance_of, labelled, moment_of, vm_of
-from .values import LEAVING, Life, Vm, VmRequest
+from .values import LEAVING, Life, Vm, VmRequest, instance_of, labelled, moment_of, vm_of
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1

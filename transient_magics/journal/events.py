@@ -15,13 +15,14 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from ..errors import JournalError
+from ..kinds import checked_kind
 from ..protocol import events as known
 from ..protocol.bag import events as _bags  # noqa: F401 - a journal has them, too: `journal.bags` folds them
 from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped, within
 from ..protocol.events import FACT, INTENTION, Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
 from ..protocol.literals import CheckedValue, all_as_json
-from ..protocol.share import LEAST
+from ..protocol.machines import LEAST
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
     DaskClosed,
     DaskCrashed,
@@ -466,12 +467,21 @@ class WorkerReplaced(Event):
     by: Name
 
 
-@_event("train.declared", INTENTION)
-class TrainDeclared(Event):
-    """The user asked for this run. `spec` is RunSpec.to_dict() without its token."""
+@_event("work.declared", INTENTION)
+class WorkDeclared(Event):
+    """The user declared work of the kind `of`: a run, study, job, bag or Dask cluster.
 
-    run: Name
+    `spec` is its declaration as a dictionary; that of a run has no token.
+    """
+
+    work: Name
+    of: Annotated[str, checked_kind]
     spec: Mapping[str, object]
+
+    def work_of(self, kind: str) -> str:
+        if self.of == kind:
+            return self.work
+        return ""
 
 
 @_event("train.checked", FACT)
@@ -571,14 +581,6 @@ class DeadlineLate(Event):
     again: bool = False
 
 
-@_event("study.declared", INTENTION)
-class StudyDeclared(Event):
-    """The user asked for this study. `spec` is StudySpec.to_dict()."""
-
-    study: Name
-    spec: Mapping[str, object]
-
-
 @_event("study.asked", INTENTION)
 class StudyAsked(Event):
     """The study's next trial: its number, from 0 on, the values of its parameters, and the runs that train it."""
@@ -626,14 +628,6 @@ class StudyEnded(Event):
 
     study: Name
     reason: str = ""
-
-
-@_event("job.declared", INTENTION)
-class JobDeclared(Event):
-    """The user asked for this job. `spec` is JobSpec.to_dict()."""
-
-    job: Name
-    spec: Mapping[str, object]
 
 
 @_event("job.began", FACT)
@@ -696,14 +690,6 @@ class JobEnded(Event):
     tail: str = ""
 
 
-@_event("dask.declared", INTENTION)
-class DaskDeclared(Event):
-    """The user asked for a Dask cluster on VMs. `spec` is DaskSpec.to_dict()."""
-
-    dask: Name
-    spec: Mapping[str, object]
-
-
 @_event("dask.began", FACT)
 class DaskBegan(Event):
     """Its scheduler is given to this VM."""
@@ -733,7 +719,7 @@ class DaskEnded(Event):
 @_event("cluster.leased", FACT)
 class ClusterLeased(Event):
     """Which runs have begun, each with the number of its ports on the parameter servers, and which run, job or Dask
-    cluster has the worker in each place: that of a slot, or a further one on its VM (spec/places.py).
+    cluster has the worker in each place: that of a slot, or a further one on its VM (spec/cluster.py).
 
     `held`: runs that would have enough workers and wait all the same, with what for (check, memory, link) and why, a
     clause. `ahead`: which run makes ready in a slot, to have its worker next.

@@ -10,12 +10,12 @@ from typing import TypeVar, cast
 from ..clock import Clock
 from ..errors import NameTakenError, UnknownWorkError, unknown
 from ..kinds import KINDS
+from ..protocol.machines import WHOLE, Share
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
-from ..protocol.share import WHOLE, Share
 from ..spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec
+from ..spec.cluster import places, slot_of
 from ..spec.namespace import refusal
-from ..spec.places import places, slot_of
 from . import events as e
 from .bags.state import DeclaredBag
 from .deadlines import DeadlineState
@@ -316,7 +316,7 @@ class ClusterState:
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of runs that have begun: the number of their ports on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The run, job or Dask cluster that has the worker in a place (spec/places.py), whichever VM is there."""
+    """The run, job or Dask cluster that has the worker in a place (spec/cluster.py), whichever VM is there."""
     leased_at: Mapping[int, float] = field(default_factory=dict[int, float])
     """Since when."""
     tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -130,6 +130,10 @@ class Works(Mapping[str, Work[object]]):
     def latest(self, state: type[_State]) -> _State | None:
         """Return the work of one kind that was declared last; None where there is none."""
         return next(reversed(self._by_kind[state.kind].values()), None)
+
+    def values(self) -> ValuesView[Work[object]]:
+        """Return all work, without a search for each name: screens and panels ask for it again and again."""
+        return {name: work for works in self._by_kind.values() for name, work in works.items()}.values()
 
     def __getitem__(self, name: str) -> Work[object]:
         for works in self._by_kind.values():

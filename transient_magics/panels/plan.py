@@ -228,7 +228,7 @@ class _Scale:
 
 
 def _axes(across: _Scale, up: _Scale) -> str:
-    from ..planner.words import hours
+    from ..planner.plan import hours
     from ..spec import render_money
 
     style = "font:11px system-ui,sans-serif"
@@ -274,7 +274,7 @@ def _legend(search: Search) -> list[tuple[str, str, str]]:
 
 
 def _point(plan: Plan, search: Search) -> dict[str, Any]:
-    from ..planner.words import hours
+    from ..planner.plan import hours
     from ..spec import render_money
 
     return {

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PlanError
-from .lifetimes.model import LifetimeModel
+from .lifetimes.parametric import LifetimeModel
 
 _PIECES = 200
 """Of a job: the finest plan by default. The work to plan grows with its cube."""

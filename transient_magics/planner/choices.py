@@ -18,19 +18,19 @@ from ..catalog.published import LAST_HOUR, WAVES
 from ..catalog.regions import apart
 from ..spec import WorkerGroup, render_groups
 from .lifetimes.kaplan_meier import Capped
-from .lifetimes.model import LifetimeModel
+from .lifetimes.parametric import LifetimeModel
+from .measured import Start, Starts, published_starts
 from .simulate import Course, Workers
 from .speeds import speed
-from .speeds.preparation import kind_of
 from .speeds.speed import (
     capacities,
     capacity,
     cluster_speed,
+    kind_of,
     synchronous_speed,
     worker_speed,
 )
 from .speeds.workloads import Estimate, Workload
-from .startups import Start, Starts, published_starts
 
 Lifetimes = Callable[[str, str], LifetimeModel | None]
 """The lifetimes of VMs with a GPU in a region; None: they are never revoked."""

@@ -38,8 +38,7 @@ from .measured import Observation, Record
 from .ranges import middle
 from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import YOUNG_SECONDS, Cell, fit, rest_error
-from .speeds.preparation import gpu_of, kind_of
-from .speeds.speed import SCALING
+from .speeds.speed import SCALING, gpu_of, kind_of
 from .speeds.workloads import Estimate, Workload, by_peak
 
 _RUNS = 4000

@@ -27,11 +27,9 @@ from ..errors import DeclarationError, PlanError, unknown
 from ..spec import WorkerGroup, render_money, render_table
 from .choices import Choice, Lifetimes, immortal
 from .efficiency import Accuracies
-from .plan import Plan, guessed, lasts, left_out, make_plan, row
-from .speeds.preparation import gpu_of
-from .speeds.speed import capacity, cluster_speed, worker_speed
+from .plan import AGAINST, Plan, guessed, hours, lasts, left_out, make_plan, row
+from .speeds.speed import capacity, cluster_speed, gpu_of, worker_speed
 from .speeds.workloads import Workload
-from .words import AGAINST, hours
 
 SERVERS = (1, 2, 4)
 OBJECTIVES = ("knee", "time", "cost")

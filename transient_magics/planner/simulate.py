@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from .lifetimes.model import LifetimeModel
-from .lifetimes.resampling import BLOCKS, resampled
+from .lifetimes.kaplan_meier import BLOCKS, resampled
+from .lifetimes.parametric import LifetimeModel
 from .speeds.fitting import Draws
 from .speeds.speed import SCALING, SHARPNESS, capacities, capacity, cluster_speed, synchronous_speed, worker_speed
 

@@ -23,8 +23,7 @@ from ..spec import Source
 from .measured import Observation, Record
 from .speeds import families
 from .speeds.fitting import BY_PEAK_ERROR, Cell, fit
-from .speeds.preparation import gpu_of, waiting
-from .speeds.speed import SERVICE_ERROR, service_by_size
+from .speeds.speed import SERVICE_ERROR, gpu_of, service_by_size, waiting
 from .speeds.workloads import PLACES, Estimate, Workload
 from .stalls.terms import Terms
 

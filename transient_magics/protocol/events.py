@@ -44,6 +44,11 @@ class Event(Line):
         """The kind's own fields."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("seq", "time")}
 
+    def work_of(self, kind: str) -> str:
+        """Return the name of the work of this kind that the event is about; empty where it is about none."""
+        name = getattr(self, kind, "")
+        return name if isinstance(name, str) else ""
+
     def to_dict(self) -> dict[str, object]:
         """The event as plain JSON values, `seq`, `time` and `kind` first."""
         return {"seq": self.seq, "time": self.time, "kind": self.kind, **self.values}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -14,6 +15,11 @@ CPU = "cpu"
 """The catalog's name of the machine without a GPU, which VMs that prepare mini-batches have."""
 MOST_WORKERS = 1000
 _GROUP = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)x([1-9]\d{0,3})", re.ASCII)
+
+KEY = "emulator-share"
+"""The item of the VM's metadata: `0.5 1`, its part of CPU and network."""
+LEAST = 0.05
+"""No VM is left with less: it could not even answer."""
 
 
 @lru_cache
@@ -56,3 +62,41 @@ def parse_preparation(text: str) -> int:
 def preparation_or_none(text: str) -> str:
     """A check of a field: these in their written form, or the empty text: none."""
     return f"{CPU}x{parse_preparation(text)}" if text else ""
+
+
+# Which part of its processors and of its network a VM has: all of both, unless it was deflated.
+#
+# What an emulated Compute Engine leaves to a VM stands in the VM's metadata, where its controller reads it; Google's
+# own shrinks no VM that runs.
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Parts from `LEAST` to 1."""
+
+    cpu: float = 1.0
+    network: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.cpu:.4g} {self.network:.4g}"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the VM has all that it was rented with."""
+        return self.cpu >= 1.0 and self.network >= 1.0
+
+    def least_of(self, other: Share) -> Share:
+        """What is left where both hold."""
+        return Share(min(self.cpu, other.cpu), min(self.network, other.network))
+
+
+WHOLE = Share()
+
+
+def share_of(text: str) -> Share:
+    """What the item says; all of it, where that is no share."""
+    try:
+        cpu, network = map(float, text.split())
+    except ValueError:
+        return WHOLE
+    return Share(cpu, network) if LEAST <= cpu <= 1.0 and LEAST <= network <= 1.0 else WHOLE

@@ -7,14 +7,14 @@ each other, `contradiction`.
 from __future__ import annotations
 
 import keyword
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from . import checks
-from .cache import cache_or_none
 from .checks import Amount, Count, Name, NameOrNone, at_least, within
 from .literals import CheckedValue, Value, all_as_json
 from .machines import machines_or_none, parse_preparation, preparation_or_none
@@ -37,6 +37,10 @@ SETTINGS: Mapping[str, str] = {
 }
 """The fields of RunSpec that `--set NAME=VALUE` sets, because few runs need them, and what they mean."""
 
+Place = Literal["memory", "shm", "disk"]
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_FORM = re.compile(r"(\d+(?:\.\d+)?)(KB|MB|GB|TB)?(?::(\w+))?", re.ASCII)
+
 
 def parameter_name(text: str) -> str:
     """A check: a name under which a cell can read a value. Raises ValueError."""
@@ -44,6 +48,13 @@ def parameter_name(text: str) -> str:
         raise ValueError(f"'{text:.40}' is no name that a cell can read")
     if keyword.iskeyword(text) or text.startswith("__"):
         raise ValueError(f"'{text}' is one of Python's own names")
+    return text
+
+
+def cache_or_none(text: str) -> str:
+    """A check: what `Cache.parse` reads, or the empty text. Raises ValueError."""
+    if text:
+        Cache.parse(text)
     return text
 
 
@@ -56,7 +67,7 @@ class RunSpec:
     `include` names files sent along, `pip` packages as pip reads them (files among them are in the run's folder `pip`);
     `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's lines.
 
-    `cache` says how much of records that come in blocks a worker keeps near it, and where (cache.py; empty: half of
+    `cache` says how much of records that come in blocks a worker keeps near it, and where (run.py; empty: half of
     what is free on its disk); with it, few records come in blocks as well. `prep_threads` decode them at once (0: as
     many as there are cores for records in blocks, else 1). `prep` names VMs that prepare mini-batches for the workers
     (machines.py; empty: none): then the threads are theirs, and no records come in blocks. With `share_input` one
@@ -307,3 +318,27 @@ def option(name: str) -> str:
     if name in SETTINGS:
         return f"--set {name}"
     return f"--{name.replace('_', '-')}"
+
+
+# What `--cache 2GB:disk` says: how much of the records a worker keeps near it, and where.
+
+
+@dataclass(frozen=True)
+class Cache:
+    """So many `bytes` at most: in the worker's own `memory`, which ends with its process, in `shm` (/dev/shm), where
+    its successor on the VM finds them again, or on the VM's `disk`, where it finds them as well."""
+
+    bytes: int
+    place: Place = "disk"
+
+    @classmethod
+    def parse(cls, text: str) -> Cache:
+        """`2GB`, `500MB:memory`, `0`. Raises ValueError for anything else."""
+        found = _FORM.fullmatch(text)
+        size = float(found[1]) * _UNITS.get(found[2] or "", 0) if found else -1.0
+        if not found or (not found[2] and float(found[1])) or size >= 2**62:
+            raise ValueError(f"'{text:.40}' is no size: write 2GB or 500MB:memory")
+        for place in get_args(Place):
+            if place == (found[3] or "disk"):
+                return cls(int(size), place)
+        raise ValueError(f"'{text:.40}' has an unknown place: write one of {', '.join(get_args(Place))}")

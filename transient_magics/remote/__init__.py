@@ -6,9 +6,8 @@ frozen is noticed within about four seconds. Nothing reconnects by itself except
 """
 
 from .bundle import bundle, push_bundle
-from .connecting import connect, generate_key
+from .connecting import Dialler, Direct, ProxyCommand, Relay, connect, generate_key
 from .connection import Connection, Reader, Writer
-from .dialling import Dialler, Direct, ProxyCommand, Relay
 from .following import Allowance, follow_across, follow_blocks_across
 from .transfer import MOST_FILES, room
 

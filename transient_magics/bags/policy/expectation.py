@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...planner.checkpoints import Planner
-from ...planner.lifetimes.model import LifetimeModel
+from ...planner.lifetimes.parametric import LifetimeModel
 from ...protocol import checks
 from ...protocol.checks import Amount, within
 

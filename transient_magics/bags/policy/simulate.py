@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ...catalog.published import WAVES
 from ...errors import PlanError
-from ...planner.lifetimes.model import LifetimeModel
-from ...planner.lifetimes.resampling import BLOCKS, resampled
+from ...planner.lifetimes.kaplan_meier import BLOCKS, resampled
+from ...planner.lifetimes.parametric import LifetimeModel
 from ...protocol.bag.spec import jobs_of
 from .expectation import Expectations
 from .placing import Free, Policy, Waiting, place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ...protocol.share import LEAST
+from ...protocol.machines import LEAST
 from ...spec import parse_cpus, parse_share
 from ..option import (
     Option,

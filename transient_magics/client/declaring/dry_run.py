@@ -11,8 +11,8 @@ from ...catalog import check_zone, never_on_demand, region, transfer_price
 from ...catalog.published import stand_in_words
 from ...errors import DeclarationError, UnreachableError
 from ...spec import CONTROLLER, JOBS, TRAINING, ClusterSpec, PriceLine, render_duration
+from ...spec.cluster import age_words
 from ...spec.image import usual_boot_seconds
-from ...spec.pricing import age_words
 from .. import text
 from ..programs import ask
 from ..project import emulated

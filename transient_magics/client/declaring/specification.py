@@ -39,7 +39,7 @@ from ...spec import (
     parse_name,
     parse_project,
 )
-from ...spec.pricing import lines_of, with_home, worker_prices
+from ...spec.cluster import lines_of, with_home, worker_prices
 from .declaration import Declaration
 from .refusals import refuse, refuse_far, refuse_on_demand, refuse_short
 

@@ -20,7 +20,7 @@ from ...spec import (
     price_kind,
     render_groups,
 )
-from ...spec.pricing import lines_of
+from ...spec.cluster import lines_of
 from ..declaring.declaration import Declaration
 from ..declaring.specification import specify
 from ..text import money, number, table

@@ -16,7 +16,7 @@ from ...spec import render_duration
 from ..text import count, number, table
 
 if TYPE_CHECKING:
-    from ...planner.lifetimes.model import LifetimeModel
+    from ...planner.lifetimes.parametric import LifetimeModel
     from ...planner.lifetimes.study import Study
 
 LEVEL = 0.9

@@ -115,9 +115,9 @@ def plan(
     if jobs is not None or job_time is not None:
         raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
     from ...planner.efficiency import Accuracies
+    from ...planner.measured import own_starts
     from ...planner.plan import make_plan
     from ...planner.search import search
-    from ...planner.startups import own_starts
 
     within = _within(finish_by, spec, availability)
     if disk:
@@ -191,7 +191,7 @@ def plan(
 
 def _asked(workload: Workload, what_if: Mapping[str, float]) -> Any:
     """Raises DeclarationError for what is no change, or where no stalls were measured that it would change."""
-    from ...planner.stalls.what_if import Change
+    from ...planner.stalls.terms import Change
 
     if others := sorted({*what_if} - {*WHAT_IF}):
         fix = (
@@ -271,7 +271,7 @@ def _workload(
 
 def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> Workload:
     """Return the counted workload of a model that trained on the emulator only, for a plan for Compute Engine."""
-    from ...planner.speeds.counted import counted_workload
+    from ...planner.speeds.workloads import counted_workload
     from ...planner.store import family_of
 
     sizes = {
@@ -289,7 +289,7 @@ def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> W
 
 def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload:
     """What its graph tells of a model that never ran on this machine for long enough."""
-    from ...planner.speeds.counted import counted_workload
+    from ...planner.speeds.workloads import counted_workload
     from ...planner.store import family_of
 
     return counted_workload(spec.model or _OWN, counted(source, spec, include), family_of(spec.model))
@@ -379,7 +379,7 @@ def _model(name: str) -> str:
 def _like(machine_type: str, gpus: tuple[str, ...], disk: str) -> Any:
     """What all clusters of a search are declared with. Raises DeclarationError."""
     from ...planner.choices import Choice
-    from ...planner.startups import own_starts
+    from ...planner.measured import own_starts
 
     if machine_type and not gpus:
         what = "A search in one machine needs to know with which GPUs"

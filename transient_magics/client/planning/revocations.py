@@ -9,7 +9,7 @@ from ...errors import DeclarationError, PlanError
 
 if TYPE_CHECKING:
     from ...planner.choices import Lifetimes
-    from ...planner.lifetimes.model import LifetimeModel
+    from ...planner.lifetimes.parametric import LifetimeModel
 
 RISKS = ("published", "own", "none")
 """Which revocations a plan can take, besides a count of them, and lifetimes of the emulator or of a CSV file."""

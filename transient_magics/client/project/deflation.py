@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ClusterError, DeclarationError, TransientError, joined, unknown
 from ...journal import VmState
 from ...protocol.cluster_commands import ChangeMachine
-from ...protocol.share import WHOLE, Share
+from ...protocol.machines import WHOLE, Share
 from ...spec import PARAMETER_SERVER, WORKER
 from .. import commands, text
 from .emulated import ask, emulator_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...journal import ClusterState, RunState
-from ...protocol.share import WHOLE, Share
+from ...protocol.machines import WHOLE, Share
 from .. import text
 
 

@@ -117,7 +117,7 @@ def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
     step, state = 0, run.recorded
     end = state.ended_at if state.over else math.inf
     for event in read(run.cluster.directory / layout.JOURNAL):
-        its_run = getattr(event, "run", "")
+        its_run = event.work_of("run")
         if its_run not in ("", run.name) or not (its_run or state.declared_at <= event.at <= end):
             continue
         step = getattr(event, "step", step)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
 from ...kinds import load
 from ...protocol.measures.objective import Objective
-from ...protocol.measures.split import part_words
+from ...protocol.measures.step_parts import part_words
 from ...protocol.run import Value
 from ...spec import WORKER
-from ...spec.places import places
+from ...spec.cluster import places
 from .. import text
 
 if TYPE_CHECKING:

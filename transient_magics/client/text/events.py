@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from ...journal import Event, events
-from ...kinds import parts
+from ...kinds import KINDS, parts
 from ...protocol.checks import all_plain
-from ...protocol.share import Share
+from ...protocol.machines import Share
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
 from .deadlines import deadline_event_words
@@ -225,6 +225,10 @@ def _words(event: Event) -> str:
         case events.ControllerRecovered():
             damage = f"; {count(event.unreadable, 'line')} of the journal cannot be read" if event.unreadable else ""
             return f"a new controller took over {count(event.vms, 'VM')}{damage}"
+        case events.WorkDeclared(of="run"):
+            return f"{event.work} was declared"
+        case events.WorkDeclared():
+            return f"{KINDS[event.of]} {event.work} was declared"
     for words in parts("words").values():
         if said := words.event_words(event):
             return said
@@ -260,8 +264,6 @@ def why_slow(event: events.TrainSlow) -> str:
 
 def train_event_words(event: Event) -> str:
     match event:
-        case events.TrainDeclared():
-            return f"{event.run} was declared"
         case events.TrainChecked():
             counted = f": {count(event.parameters, 'parameter')}" if event.parameters else ""
             return f"{event.run} passed its check{counted}"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 
 from ...protocol.literals import value_text
-from ...protocol.measures.split import examples_words
+from ...protocol.machines import Share
+from ...protocol.measures.step_parts import examples_words
 from ...protocol.run import Value
-from ...protocol.share import Share
 
 
 def number(value: float | None) -> str:

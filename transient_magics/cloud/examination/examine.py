@@ -19,15 +19,34 @@ from typing import TYPE_CHECKING, Any
 from ...errors import AccessError, CloudError, ConsumerError, GoneError
 from ...spec.image import FAMILIES
 from ..advice import WITHDRAWN, end_of
-from ..calling import mending
-from ..calling.calls import IAM, PLAIN, Calls, ask
+from ..calling import failures
+from ..calling.calls import IAM, PLAIN, RESOURCE_MANAGER, STORAGE, Calls, ask
 from ..calling.failures import across_projects
-from ..translation import IMAGE
-from ..values import VmRequest
-from . import permissions, policies, quotas
+from ..calling.permissions import (
+    EXTERNAL_ADDRESS,
+    OWN_IMAGE,
+    SERVICE_ACCOUNT,
+    Purpose,
+    permissions_for,
+)
+from ..values import IMAGE, VmRequest
+from . import policies
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
+
+_MOST = 100  # in one question
+
+
+ALL = (
+    *permissions_for(set(Purpose) - {Purpose.BAKE, Purpose.ADVICE}),
+    *EXTERNAL_ADDRESS,
+    *SERVICE_ACCOUNT,
+    *OWN_IMAGE,
+)
+"""What a user needs at most who neither builds images nor asks for advice."""
+
+_MAKING = ("storage.buckets.create", "storage.buckets.list")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +126,9 @@ class Examination:
         return [Finding(subject, True, answer)] if isinstance(answer, str) else answer
 
     async def _rights(self) -> str:
-        wanted = permissions.needed(self._requests, firewall=self._firewall, bucket=self._bucket)
+        wanted = needed(self._requests, firewall=self._firewall, bucket=self._bucket)
         try:
-            missing = await permissions.lacking(self._calls, self._project, wanted, self._bucket)
+            missing = await lacking(self._calls, self._project, wanted, self._bucket)
         except CloudError as error:
             raise _unasked(error) from error
         # A network of another project is used by a right on it, which that project gives.
@@ -117,11 +136,11 @@ class Examination:
             missing = [each for each in missing if not each.startswith(("compute.subnetworks.", "compute.networks."))]
         if not missing:
             return f"all {len(wanted)} permissions that this takes"
-        roles = dict.fromkeys(mending.role_of(each) for each in missing)
+        roles = dict.fromkeys(failures.role_of(each) for each in missing)
         raise AccessError(
             f"The credentials in use lack {_some(missing)}",
             fix="Ask the project's owner for " + " and ".join(
-                f"{mending.NAMES[role]} (`{mending.grant(role, self._project)}`)" for role in roles
+                f"{failures.NAMES[role]} (`{failures.grant(role, self._project)}`)" for role in roles
             ) + ".",
         )  # fmt: skip
 
@@ -133,17 +152,17 @@ class Examination:
             raise CloudError(f"Compute Engine has no service account of its own in project {self._project}", fix=fix)
         path = f"/v1/projects/-/serviceAccounts/{account}:testIamPermissions"
         try:
-            answer = await ask(self._calls, self._project, IAM, path, {"permissions": [mending.ACT_AS]})
+            answer = await ask(self._calls, self._project, IAM, path, {"permissions": [failures.ACT_AS]})
         except GoneError as error:
             fix = "Make it by the commands of docs/accounts.md, or name another."
             raise CloudError(f"There is no service account {account}", fix=fix) from error
         except CloudError as error:
             raise _unasked(error) from error
-        if mending.ACT_AS in answer.get("permissions", ()):
+        if failures.ACT_AS in answer.get("permissions", ()):
             return "may be given to the controller's VM"
         raise AccessError(
-            f"The credentials in use may not give a VM the service account {account} ({mending.ACT_AS})",
-            fix=f"Type `{mending.let_use(account, self._project)}`, or declare without --service-account.",
+            f"The credentials in use may not give a VM the service account {account} ({failures.ACT_AS})",
+            fix=f"Type `{failures.let_use(account, self._project)}`, or declare without --service-account.",
         )
 
     async def _policies(self) -> _Answer:
@@ -159,7 +178,7 @@ class Examination:
         if not answers:
             answers.append(Finding("organization policies", True, "no known policy forbids it"))
         if unasked:
-            fix = f"Type `{mending.enable(policies.SERVICE, self._project)}` to be told."
+            fix = f"Type `{failures.enable(policies.SERVICE, self._project)}` to be told."
             said = f"not told: {', '.join(unasked)} could not be asked. {fix}"
             answers.append(Finding("managed organization policies", True, said, fix, told=False))
         return answers
@@ -236,11 +255,11 @@ class Examination:
 
     async def _quotas(self, name: str, here: Sequence[VmRequest]) -> str:
         region = await self._get(self._calls.clients.regions, region=name)
-        return quotas.compare(region.quotas, quotas.needs(here), f"in {name}", self._project)
+        return policies.compare(region.quotas, policies.needs(here), f"in {name}", self._project)
 
     async def _quotas_everywhere(self) -> str:
-        wanted = quotas.needs_everywhere(self._requests)
-        return quotas.compare(self._whole.quotas, wanted, f"of project {self._project}", self._project)
+        wanted = policies.needs_everywhere(self._requests)
+        return policies.compare(self._whole.quotas, wanted, f"of project {self._project}", self._project)
 
     async def _there(self, otherwise: str, client: Any, **what: str) -> str:
         """What Compute Engine says of its end, where it is there."""
@@ -261,7 +280,7 @@ class Examination:
 def _unasked(error: CloudError, project: str = "", role: str = "") -> _NotTold:
     """What a question that failed leaves: not an answer. `role`: the one that allows to ask it."""
     denied = isinstance(error, AccessError) and not isinstance(error, ConsumerError)
-    fix = f"Type `{mending.grant(role, project)}` to be told." if denied and role else error.fix
+    fix = f"Type `{failures.grant(role, project)}` to be told." if denied and role else error.fix
     return _NotTold(error.what, fix)
 
 
@@ -336,3 +355,55 @@ async def _nat(calls: Calls, owner: str, region: str, network: str, subnet: comp
 
 def _lists(nat: compute_v1.RouterNat, subnet: compute_v1.Subnetwork | None) -> bool:
     return subnet is not None and any(each.name.rpartition("/")[2] == subnet.name for each in nat.subnetworks)
+
+
+# Which permissions a declaration takes, by the calls that are made for it (`calling/permissions.py`).
+#
+# `lacking` asks Google which of them the credentials in use have. Rights on a single bucket count, rights on a single
+# network or image do not show in the project's answer.
+
+
+def needed(requests: Sequence[VmRequest], *, firewall: bool, bucket: str) -> tuple[str, ...]:
+    """The permissions in the project that VMs like these take, with or without firewall rules and a bucket."""
+    own_image = any(request.image and not _elsewhere(request.image) for request in requests)
+    purposes = {Purpose.RUN, Purpose.DECLARE}
+    if own_image:
+        purposes.add(Purpose.IMAGES)
+    if any(not request.external_ip for request in requests):
+        purposes.add(Purpose.WAY_OUT)
+    if firewall:
+        purposes.add(Purpose.RULES)
+    if bucket:
+        purposes.add(Purpose.BUCKET)
+    found = list(permissions_for(purposes))
+    found += EXTERNAL_ADDRESS if any(request.external_ip for request in requests) else ()
+    found += SERVICE_ACCOUNT if any(request.service_account for request in requests) else ()
+    found += OWN_IMAGE if own_image else ()
+    return tuple(found)
+
+
+async def lacking(calls: Calls, project: str, wanted: Sequence[str], bucket: str) -> list[str]:
+    """Those of the `wanted` permissions that the credentials do not have. Raises CloudError."""
+    path = f"/v1/projects/{project}:testIamPermissions"
+    granted: set[str] = set()
+    for at in range(0, len(wanted), _MOST):
+        answer = await ask(calls, project, RESOURCE_MANAGER, path, {"permissions": list(wanted[at : at + _MOST])})
+        granted.update(answer.get("permissions", ()))
+    missing = [each for each in wanted if each not in granted]
+    if bucket and (stored := [each for each in missing if each.startswith("storage.")]):
+        granted |= await _of_bucket(calls, project, bucket, stored)
+    return [each for each in missing if each not in granted]
+
+
+async def _of_bucket(calls: Calls, project: str, bucket: str, wanted: Iterable[str]) -> set[str]:
+    """What of this the credentials have in the bucket itself; one that is there needs not be made."""
+    query = [("permissions", each) for each in wanted if each not in _MAKING]
+    try:
+        answer = await ask(calls, project, STORAGE, f"/storage/v1/b/{bucket}/iam/testPermissions", query=query)
+    except CloudError:  # there is none, or nothing is told of it: what the project says holds
+        return set()
+    return {*answer.get("permissions", ()), *_MAKING}
+
+
+def _elsewhere(image: str) -> bool:
+    return "projects/" in image

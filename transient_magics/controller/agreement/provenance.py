@@ -18,21 +18,11 @@ from typing import TypeVar, cast
 from ...errors import JournalError, TransientError
 from ...journal import (
     ClusterState,
-    DaskState,
-    DeclaredBag,
     Event,
-    JobState,
-    RunState,
-    StudyState,
     events,
     fold,
-    unknown_run,
 )
-from ...journal.bags.events import BagDeclared
-from ...journal.declared import declared_run, declared_study, is_brought
-from ...kinds import having
-from ...protocol import checks, layout
-from ...protocol.dask.spec import DaskSpec
+from ...kinds import find, having
 from ...protocol.events import FACT
 from ...spec import ClusterSpec, price_kind
 from ..decisions.restarting import asked
@@ -166,7 +156,7 @@ def _rules() -> Mapping[type[Event], _Rule[Event]]:
     """Return the rules of this module, and those of kinds: `RULES` of their modules `provenance`."""
     found = dict(_RULES)
     for part in having("provenance"):
-        found.update(part.RULES)
+        found.update(getattr(part, "RULES", {}))
     return found
 
 
@@ -198,43 +188,13 @@ def _(sieve: Sieve, event: events.VmMachineAsked) -> Event | None:
     return replace(own, seq=event.seq, time=event.time) if own else None
 
 
-@_rule(events.TrainDeclared)
-def _(sieve: Sieve, event: events.TrainDeclared) -> Event | None:
-    if event.run in sieve.state.of(RunState):
+@_rule(events.WorkDeclared)
+def _(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
+    """Count a declaration once, as this machine has it where `declared` of the kind's part says so.
+
+    Jobs and bags that this machine declared otherwise are ended by `take_back`, so that they stay visible.
+    """
+    if event.work in sieve.state.of_kind(event.of):
         return None
-    if is_brought(sieve.directory, event.run) and sieve.state.study_of(event.run):
-        return None
-    own = declared_run(sieve.directory, unknown_run(event.run)).spec
-    return replace(event, spec=own.without_token())
-
-
-@_rule(events.JobDeclared)
-def _(sieve: Sieve, event: events.JobDeclared) -> Event | None:
-    """Jobs that this machine has declared otherwise are ended by `Jobs.take_back`, so that they stay visible."""
-    return None if event.job in sieve.state.of(JobState) else event
-
-
-@_rule(BagDeclared)
-def _(sieve: Sieve, event: BagDeclared) -> Event | None:
-    """As jobs."""
-    return None if event.bag in sieve.state.of(DeclaredBag) else event
-
-
-@_rule(events.DaskDeclared)
-def _(sieve: Sieve, event: events.DaskDeclared) -> Event | None:
-    """One without a declaration here has no keys here, and is ended by `Dasks.take_back`."""
-    if event.dask in sieve.state.of(DaskState):
-        return None
-    path = sieve.directory / layout.DASKS / event.dask / layout.DASK
-    try:
-        own = DaskSpec.from_dict({**checks.parsed_object(path.read_bytes()), "name": event.dask})
-    except FileNotFoundError:
-        return event
-    return replace(event, spec=own.to_dict())
-
-
-@_rule(events.StudyDeclared)
-def _(sieve: Sieve, event: events.StudyDeclared) -> Event | None:
-    if event.study in sieve.state.of(StudyState):
-        return None
-    return replace(event, spec=declared_study(sieve.directory, event.study).to_dict())
+    declared = getattr(find(event.of, "provenance"), "declared", None)
+    return declared(sieve, event) if declared else event

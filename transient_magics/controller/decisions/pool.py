@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...journal import RunState
 from ...journal.state import Claim
 from ...protocol.machines import parse_machines
-from ...spec.places import slot_of
+from ...spec.cluster import slot_of
 
 Machines = Mapping[str, int]
 NONE: Machines = {}

@@ -13,11 +13,10 @@ from ...catalog import DISK_GB, disk_hourly, smaller_machine
 from ...cloud import STOPPED, Vm
 from ...errors import ClusterError, DeclarationError, unknown
 from ...journal import ClusterState, RunState, VmState, events
-from ...protocol.share import LEAST
+from ...protocol.machines import LEAST
 from ...spec import PARAMETER_SERVER, WORKER
+from ...spec.cluster import lines_of, places
 from ...spec.image import least_boot_seconds
-from ...spec.places import places
-from ...spec.pricing import lines_of
 
 MOST_REFUSED = 5
 """Starts that are refused, before the VM is given up."""

@@ -13,7 +13,7 @@ from itertools import count
 
 from ...journal import ClusterState, RunState, StudyState
 from ...journal.state import Claim
-from ...spec.places import place, slot_of
+from ...spec.cluster import place, slot_of
 
 
 def guests(claims: Sequence[Claim], state: ClusterState) -> Mapping[str, str]:

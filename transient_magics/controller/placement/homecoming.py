@@ -117,7 +117,7 @@ class Sync(Generic[_Work]):
 
     def react(self, event: Event) -> None:
         """Bring what a line of the journal has just told of."""
-        name = getattr(event, self.kind, "")
+        name = event.work_of(self.kind)
         work = self.works.get(name)
         if work is not None and self.tells(event):
             self._follow(work)

@@ -23,8 +23,8 @@ from ... import places
 from ...catalog import learned_seconds_ago, region
 from ...cloud import ComputeEngine, Finding
 from ...cloud.calling import clock
+from ...cloud.calling.failures import grant, set_quota_project
 from ...cloud.calling.login import SignedIn
-from ...cloud.calling.mending import grant, set_quota_project
 from ...errors import AccessError, CloudError, ConsumerError, CredentialsError, TransientError
 from ...journal import events
 from ...protocol.doctor import BAD, GOOD, NOTE, Check

@@ -34,7 +34,7 @@ from ...errors import (
 from ...journal import ClusterState, VmState, events, now, read
 from ...journal.declared import agreement
 from ...protocol import layout
-from ...protocol.share import Share
+from ...protocol.machines import Share
 from ...protocol.vm_events import AgentLine
 from ...remote import Connection, generate_key
 from ...runtime.files.manifest import split

@@ -17,7 +17,7 @@ from ...cloud import ComputeEngine
 from ...errors import CloudError, CredentialsError
 from ...journal import events
 from ...spec import ClusterSpec
-from ...spec.pricing import lines_of, with_home, worker_prices
+from ...spec.cluster import lines_of, with_home, worker_prices
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from ...cloud import ComputeEngine, Shape
 from ...errors import AccessError, CredentialsError
 from ...journal import events
 from ...spec import ClusterSpec
-from ...spec.pricing import lines_of, with_home, worker_prices
+from ...spec.cluster import lines_of, with_home, worker_prices
 
 log = logging.getLogger(__name__)
 

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from ...protocol.checks import Name
-from ...protocol.events import FACT, INTENTION, Event, event
-
-
-@event("bag.declared", INTENTION)
-class BagDeclared(Event):
-    """The user asked for a bag of jobs on so many `workers`. `spec` is BagSpec.to_dict()."""
-
-    bag: Name
-    spec: Mapping[str, object]
+from ...protocol.events import FACT, Event, event
 
 
 @event("bag.began", FACT)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ... import markup
 from ...spec import PREPARATION, WORKER, ClusterSpec, price_kind, render_money
-from ...spec.places import slot_of
+from ...spec.cluster import slot_of
 from ..bags.state import DeclaredBag
 from ..jobs import DaskState, JobState
 from ..state import ClusterState, RunState, VmState

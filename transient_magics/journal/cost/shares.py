@@ -41,7 +41,7 @@ from functools import cached_property, partial
 
 from ...protocol.job import NOTICE_SECONDS
 from ...spec import PREPARATION, WORKER
-from ...spec.places import slot_of
+from ...spec.cluster import slot_of
 from ..power import Stretch
 from ..state import ClusterState, RunState, VmState
 

@@ -15,7 +15,7 @@ from ...protocol.bag import events as b
 from .. import events as e
 from ..events import Event
 from ..state import ClusterState
-from . import bags, clusters, dasks, deadlines, jobs, moves, power, reclaims, runs, studies, vms
+from . import bags, clusters, dasks, deadlines, jobs, moves, power, reclaims, runs, studies, vms, works
 from .rules import changed
 
 MOST_LOST = 1_000_000
@@ -39,7 +39,7 @@ _MANY = (
 
 _RULES = (
     clusters.rules | moves.rules | vms.rules | runs.rules | studies.rules | jobs.rules | dasks.rules | bags.rules
-    | deadlines.rules | reclaims.rules | power.rules
+    | deadlines.rules | reclaims.rules | power.rules | works.rules
 )  # fmt: skip
 
 

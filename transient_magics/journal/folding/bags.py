@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ..bags import events as e
 from ..bags.fold import fold
 from ..bags.state import BagState, DeclaredBag
 from ..state import ClusterState
-from .rules import Rules, declare, with_work
+from .rules import Rules, with_work
 
 rules = Rules()
 
 
-@rules.of(e.BagDeclared)
-def _(state: ClusterState, event: e.BagDeclared) -> ClusterState:
-    spec = BagSpec.from_dict({**event.spec, "name": event.bag})
-    return declare(state, DeclaredBag(event.bag, spec, declared_at=event.at, state=BagState(spec)))
+def begin(name: str, spec: Mapping[str, object], at: float) -> DeclaredBag:
+    """Return the state of a bag that was declared at a moment (seconds since 1970)."""
+    declared = BagSpec.from_dict({**spec, "name": name})
+    return DeclaredBag(name, declared, declared_at=at, state=BagState(declared))
 
 
 @rules.of(e.BagBegan)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...protocol.dask.spec import DaskSpec
 from .. import events as e
 from ..jobs import DaskState
 from ..state import ClusterState
-from .rules import Rules, declare, refuse_unknown_vms, with_work
+from .rules import Rules, refuse_unknown_vms, with_work
 
 rules = Rules()
 
 
-@rules.of(e.DaskDeclared)
-def _(state: ClusterState, event: e.DaskDeclared) -> ClusterState:
-    spec = DaskSpec.from_dict({**event.spec, "name": event.dask})
-    return declare(state, DaskState(event.dask, spec, declared_at=event.at))
+def begin(name: str, spec: Mapping[str, object], at: float) -> DaskState:
+    """Return the state of a Dask cluster that was declared at a moment (seconds since 1970)."""
+    return DaskState(name, DaskSpec.from_dict({**spec, "name": name}), declared_at=at)
 
 
 def _heard(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...protocol.job import JobSpec
 from .. import events as e
 from ..jobs import JobState
 from ..state import ClusterState
-from .rules import Rules, declare, refuse_unknown_vms, with_work
+from .rules import Rules, refuse_unknown_vms, with_work
 
 rules = Rules()
 
 
-@rules.of(e.JobDeclared)
-def _(state: ClusterState, event: e.JobDeclared) -> ClusterState:
-    spec = JobSpec.from_dict({**event.spec, "name": event.job})
-    return declare(state, JobState(event.job, spec, declared_at=event.at))
+def begin(name: str, spec: Mapping[str, object], at: float) -> JobState:
+    """Return the state of a job that was declared at a moment (seconds since 1970)."""
+    return JobState(name, JobSpec.from_dict({**spec, "name": name}), declared_at=at)
 
 
 @rules.of(e.JobBegan)

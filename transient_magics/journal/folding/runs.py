@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from ...protocol.run import RunSpec
 from .. import events as e
 from ..deadlines import DeadlineState
 from ..state import ClusterState, RunState, WorkerState, unknown_run
-from .rules import Rules, changed, declare, put, with_work
+from .rules import Rules, changed, put, with_work
 
 rules = Rules()
 SERIES = 720
@@ -53,13 +53,12 @@ def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
     return with_run(state, event.run, workers=workers, deadline=_timed(run, DeadlineState.changed))
 
 
-@rules.of(e.TrainDeclared)
-def _(state: ClusterState, event: e.TrainDeclared) -> ClusterState:
-    known = checks.known(RunSpec, event.spec)
+def begin(name: str, spec: Mapping[str, object], at: float) -> RunState:
+    """Return the state of a run that was declared at a moment (seconds since 1970)."""
+    known = checks.known(RunSpec, spec)
     known.pop("name", None)
-    run = replace(unknown_run(event.run, **known), declared_at=event.at)
-    run = replace(run, deadline=DeadlineState() if run.spec.finish_by else None)
-    return declare(state, run)
+    run = replace(unknown_run(name, **known), declared_at=at)
+    return replace(run, deadline=DeadlineState() if run.spec.finish_by else None)
 
 
 @rules.of(e.TrainChecked)

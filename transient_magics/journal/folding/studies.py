@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...protocol.study import StudySpec
 from .. import events as e
 from ..state import ClusterState
 from ..studies import StudyState, TrialState
-from .rules import Rules, changed, declare, put
+from .rules import Rules, changed, put
 
 rules = Rules()
 
 
-@rules.of(e.StudyDeclared)
-def _(state: ClusterState, event: e.StudyDeclared) -> ClusterState:
-    spec = StudySpec.from_dict({**event.spec, "name": event.study})
-    return declare(state, StudyState(event.study, spec, declared_at=event.at, wanted=spec.bounded(spec.trials)))
+def begin(name: str, spec: Mapping[str, object], at: float) -> StudyState:
+    """Return the state of a study that was declared at a moment (seconds since 1970)."""
+    declared = StudySpec.from_dict({**spec, "name": name})
+    return StudyState(name, declared, declared_at=at, wanted=declared.bounded(declared.trials))
 
 
 @rules.of(e.StudyAsked)

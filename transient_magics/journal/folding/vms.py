@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...protocol.share import Share
+from ...protocol.machines import Share
 from .. import events as e
 from ..state import ClusterState, VmState
 from .rules import Rules, changed

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from ...client import text
 from ...journal import ClusterState, VmState
-from ...protocol.share import WHOLE
+from ...protocol.machines import WHOLE
 from ...spec import JOBS
 from .contract import Lane, Part
 

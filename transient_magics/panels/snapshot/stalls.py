@@ -10,10 +10,10 @@ from .contract import StallAnswer, StallBar, StallPart, Stalls, sound
 
 if TYPE_CHECKING:
     from ...client.results.stalls import Bar, Report
-    from ...planner.stalls.what_if import Prediction
+    from ...planner.stalls.terms import Prediction
 
 CHANGES = ("cache", "cores", "disk", "link", "gpu", "batch", "ps")
-"""What can be changed on the panel, each as `planner.stalls.what_if.Change` has it."""
+"""What can be changed on the panel, each as `planner.stalls.terms.Change` has it."""
 UNASKED: StallAnswer = {"asked": 0, "error": "", "words": "", "parts": []}
 
 

@@ -45,7 +45,7 @@ _TONES = {
 }
 _FAMILIES = {"vm": "VMs", "worker": "VMs", "reclaim": "VMs", **dict.fromkeys(("train", "work", *KINDS), "training")}
 _SAID_BY_STUDY = (
-    "train.declared", "train.started", "train.checkpoint", "train.evaluated", "train.finished", "train.best",
+    "work.declared", "train.started", "train.checkpoint", "train.evaluated", "train.finished", "train.best",
     "worker.joined", "worker.left", "worker.batch_resized",
 )  # fmt: skip
 """What goes without saying of each of a study's many runs."""
@@ -232,7 +232,7 @@ def _events(state: ClusterState, run: str | None) -> list[Said]:
     chosen = [
         event for event in state.recent
         if event.kind not in text.quiet_kinds() and _concerns(event, state, run)
-        and not (event.kind in _SAID_BY_STUDY and getattr(event, "run", "") in of_study)
+        and not (event.kind in _SAID_BY_STUDY and event.work_of("run") in of_study)
     ]  # fmt: skip
     lines: list[Said] = []
     for alike in reversed(text.grouped(chosen)):
@@ -250,6 +250,6 @@ def _concerns(event: Event, state: ClusterState, run: str | None) -> bool:
     if run is None:
         return True
     if event.kind not in ("vm.preemption_notice", "vm.revoked", "vm.ready"):
-        return getattr(event, "run", None) == run
+        return event.work_of("run") == run
     vm = state.vms.get(getattr(event, "vm", ""))
     return vm is not None and state.had(run, vm, event.at)

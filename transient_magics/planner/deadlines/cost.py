@@ -8,13 +8,16 @@ at once like Google's of 2025, so that capacity may do for a part of the workers
 
 from __future__ import annotations
 
+import csv
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import resources
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...catalog import never_on_demand
 from ...catalog.traces import REQUESTED, Trace, numbers_while_any
@@ -28,7 +31,6 @@ from ...spec import render_duration
 from ..choices import Choice
 from ..simulate import Course
 from ..speeds.workloads import Workload
-from .market import GRID, published
 
 _LOWER, _LATE = 1.645, 2.326  # deviations: of a speed that 5 % are below, of a start that 1 % take longer than
 _DECISIONS = 100  # until a deadline: what a controller does each second is done so often
@@ -38,6 +40,15 @@ OTHERS = (1.0, 1.15, 1.35, 1.6, 2.0)
 """Deadlines of the curve, in the nearest that can be met."""
 _UNKNOWN = 3  # decisions until its speed is known, and what follows is asked for
 _MEASURED = 3600.0  # seconds for which a course's speeds count as measured: they are known once it trains
+
+GRID = 720.0
+"""Seconds of a step: the 12 minutes that the published traces' slowest sampling still tells apart."""
+AGES = (1, 2, 4, 8)
+"""The youngest age of each class of spells, in steps; a spell's first step has the age 1."""
+_PRIOR = "prior.csv"
+_SETTLING, _MOST_SETTLING = 30, 2000  # steps of a drawn market before a window of it begins
+Open = NDArray[np.bool_]
+"""Whether a zone has a Spot VM at the beginning of each step; one row a window."""
 
 
 @dataclass(frozen=True)
@@ -257,3 +268,49 @@ def _replayed(trace: Trace, begin: float, workers: int) -> Capacity:
     if most >= workers:
         return lambda now: trace.at(begin + now)
     return lambda now: workers if trace.at(begin + now) == most else 0
+
+
+# Spot markets that plans with a deadline simulate: a mixture of Markov chains, learnt from published availability.
+#
+# A chain has a chance, each step, that a spell ends: of being open, or of not. It depends on the spell's age, in
+# classes that double (`AGES`). Markets differ: the mixture of a few chains says how.
+
+
+@dataclass(frozen=True)
+class Chains:
+    """`weight[k]`: how likely chain k is; `ends[k, o, c]`: the chance that a spell of class c ends within a step, where
+    o is 1 for open and 0 for not."""
+
+    weight: NDArray[np.float64]
+    ends: NDArray[np.float64]
+
+    def class_of(self, age: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The class of a spell's age in steps."""
+        return np.searchsorted(AGES, age, side="right") - 1
+
+    def drawn(self, runs: int, steps: int, seed: int = 0) -> Open:
+        """Windows of markets like these, each of one chain, which begin anywhere in its course."""
+        random = np.random.default_rng(seed)
+        chain = random.choice(len(self.weight), runs, p=self.weight / self.weight.sum())
+        settling = min(_SETTLING * AGES[-1], _MOST_SETTLING)
+        found = np.zeros((runs, steps), bool)
+        now = random.random(runs) < 0.5
+        age = np.ones(runs, int)
+        for step in range(-settling, steps):
+            if step >= 0:
+                found[:, step] = now
+            ended = random.random(runs) < self.ends[chain, now.astype(int), self.class_of(age)]
+            now = now ^ ended
+            age = np.where(ended, 1, age + 1)
+        return found
+
+
+def published() -> Chains:
+    """Return the chains of the published traces of 2022 (`prior.csv`, which names its source)."""
+    text = resources.files("transient_magics.planner.deadlines").joinpath(_PRIOR).read_text(encoding="utf-8")
+    rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
+    weight = {int(row["chain"]): float(row["weight"]) for row in rows}
+    ends = np.zeros((len(weight), 2, len(AGES)))
+    for row in rows:
+        ends[int(row["chain"]), int(row["open"]), AGES.index(int(row["from_age"]))] = float(row["ends"])
+    return Chains(np.array([weight[k] for k in range(len(weight))]), ends)

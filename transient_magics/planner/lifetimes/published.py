@@ -24,10 +24,9 @@ from ...catalog.published import (
     stand_in_words,
     tables,
 )
-from .kaplan_meier import Capped, Continued, KaplanMeier, continued
-from .model import LifetimeModel
+from .kaplan_meier import BLOCKS, Capped, Continued, KaplanMeier, Resampled, continued
 from .observations import Observations
-from .resampling import BLOCKS, Resampled
+from .parametric import LifetimeModel
 
 _HOURS = np.arange(LAST_HOUR + 1.0)
 

@@ -22,9 +22,8 @@ from scipy import optimize, special
 from ...errors import DeclarationError, PlanError, unknown
 from .change import Change, compare
 from .kaplan_meier import Capped, KaplanMeier, continued
-from .model import LifetimeModel
 from .observations import CAP_HOURS, CAPPED_BY, LEAST_EVENTS, Observations, enough
-from .parametric import Bathtub, EarlyThenSteady, ParametricModel, Weibull
+from .parametric import Bathtub, EarlyThenSteady, LifetimeModel, ParametricModel, Weibull
 from .published import published_lifetimes
 from .sources import Question, Source, found
 

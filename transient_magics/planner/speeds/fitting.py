@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...catalog import ACCELERATORS, accelerator
 from ..ranges import BETWEEN_ERROR, BETWEEN_FREEDOM, BLOCK_SECONDS, student
-from .preparation import gpu_of
-from .speed import SCALING, SERVICE_ERROR, SHARPNESS, capacity, cluster_speed, worker_speed
+from .speed import SCALING, SERVICE_ERROR, SHARPNESS, capacity, cluster_speed, gpu_of, worker_speed
 
 Array = NDArray[np.float64]
 

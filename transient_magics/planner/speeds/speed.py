@@ -29,9 +29,15 @@ needed for that: the seconds for the bytes are part of what is added, and one er
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ...catalog import accelerator, worker_entry
+from ...errors import DeclarationError
 from ...spec import BYTES_EACH_WAY
 
 SHARPNESS = 4.5
@@ -43,6 +49,13 @@ SERVICE_ERROR = 0.3
 """
 
 _SERVICE_SECONDS, _SERVICE_POWER = 0.0049, 0.765  # of one MB of variables
+
+LEAST_SHARE = 0.05
+"""Of a step: who waits less for mini-batches does not wait for preparation, as far as a split tells."""
+PREPARATION_ERROR = 0.2
+"""How far off, relatively, a step may be that preparation bounds on other vCPUs: not all of it is spread over them."""
+SMALLER_ERROR = 0.3
+"""The same of a step with fewer vCPUs than it was measured with, where it waited for none."""
 
 
 def worker_speed(compute_seconds: ArrayLike, service_seconds: ArrayLike, servers: int) -> NDArray[np.float64]:
@@ -98,11 +111,16 @@ def bytes_per_step(parameters: float, wire: str = "fp32") -> float:
 
 
 _SECONDS_PER_DEGREE = 0.0017  # a round trip over 111 km in glass fibre (200 km/ms), half as long again as a crow's
+
 _WITHIN_A_REGION = 0.0003
+
 _ROUND_TRIPS = 0.64
+
 _WINDOW = 3.96e6
 """Bytes that are in flight at most: about the 4 MiB that Linux gives a sender (`tcp_wmem`, ip-sysctl)."""
+
 _IN_CLUSTERS = 2.8
+
 ADDED_ERROR = 1.1
 """How far off the logarithm of `added_seconds` is (standard deviation)."""
 
@@ -132,3 +150,61 @@ def added_seconds(seconds: float, step_bytes: float, servers: int = 1) -> float:
     """Return the seconds that a step of a cluster's worker takes longer, in the median, with the parameters of
     `alone`."""
     return _IN_CLUSTERS * alone(seconds, step_bytes, servers)
+
+
+# What preparing mini-batches takes, as far as steps were seen to wait for it, and what another machine would change.
+#
+# Mini-batches are prepared beside the step, in as many calls at once as the VM has vCPUs, so that a step takes the
+# longer of the two. Where it waits for its mini-batch it takes as long as the preparation, whose vCPU-seconds are
+# then known: with n times the vCPUs it takes an n-th, until the rest of the step is longer (DS-Analyzer: Mohan et
+# al., VLDB 2021, section 3.3; what is fetched, and does not need vCPUs, is taken for preparation here).
+#
+# A kind of worker is a GPU, and its machine where that is not the catalog's: `t4`, `t4/n1-standard-16`.
+
+
+class Waits(NamedTuple):
+    """Of one kind of worker: seconds for which steps waited for their mini-batch, seconds of these steps, how many."""
+
+    waited: float
+    seconds: float
+    steps: int
+
+    @property
+    def share(self) -> float:
+        """What of a step is waiting."""
+        return self.waited / self.seconds if self.seconds > 0 else 0.0
+
+
+@cache
+def kind_of(gpu: str, machine: str = "") -> str:
+    """The kind of a worker with this GPU in this machine (empty, or one that it cannot have: in the catalog's)."""
+    try:
+        entry = worker_entry(gpu, machine)
+    except DeclarationError:  # a journal may be of a version that knew of more machines
+        return gpu
+    return gpu if entry.machine_type == accelerator(gpu).machine_type else f"{gpu}/{entry.machine_type}"
+
+
+def gpu_of(kind: str) -> str:
+    """The GPU of a kind of worker."""
+    return kind.partition("/")[0]
+
+
+def vcpus_of(kind: str) -> int:
+    """The vCPUs of a kind of worker. Raises DeclarationError for a machine that its GPU does not have."""
+    gpu, _, machine = kind.partition("/")
+    return worker_entry(gpu, machine).vcpus
+
+
+def waiting(told: Iterable[Mapping[str, Waits]]) -> tuple[dict[str, float], float]:
+    """From what several runs tell: seconds of a step for which each kind that waits does, and the vCPU-seconds that the
+    preparation of a mini-batch takes (0 where nobody waits)."""
+    sums: dict[str, Waits] = {}
+    for each in told:
+        for kind, more in each.items():
+            known = sums.get(kind, Waits(0.0, 0.0, 0))
+            sums[kind] = Waits(known.waited + more.waited, known.seconds + more.seconds, known.steps + more.steps)
+    found = {kind: each for kind, each in sums.items() if each.steps and each.share >= LEAST_SHARE}
+    steps = sum(each.steps for each in found.values())
+    taken = sum(each.seconds * vcpus_of(kind) for kind, each in found.items())
+    return {kind: each.waited / each.steps for kind, each in found.items()}, taken / steps if steps else 0.0

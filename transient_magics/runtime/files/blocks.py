@@ -25,7 +25,7 @@ from pathlib import Path
 from ...errors import DeclarationError, TrainingError
 from ...files import write_atomically
 from ...protocol import checks
-from ...protocol.cache import Cache
+from ...protocol.run import Cache
 from ..role import log
 
 NAME = ".blocks"

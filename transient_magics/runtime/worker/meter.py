@@ -17,8 +17,7 @@ from typing import Any
 
 from ...files import write_atomically
 from ...protocol import layout
-from ...protocol.measures.step_parts import StepParts
-from ...protocol.measures.trace import Operation, Trace, packed
+from ...protocol.measures.step_parts import Operation, StepParts, Trace, packed
 from ..folder import RunFolder
 from ..role import log
 from ..tf.graph_mode import tensorflow

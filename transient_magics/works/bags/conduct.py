@@ -31,6 +31,7 @@ from ...journal.bags import events
 from ...journal.bags.fold import fold
 from ...journal.bags.state import DeclaredBag
 from ...journal.cost import charged
+from ...journal.events import WorkDeclared
 from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
@@ -76,9 +77,9 @@ class Bags(Works[BagSpec]):
                 fix=install_extra("bags"),
             )
 
-    def declared(self, name: str, spec: BagSpec) -> events.BagDeclared:
+    def declared(self, name: str, spec: BagSpec) -> WorkDeclared:
         """Return the event by which a bag begins."""
-        return events.BagDeclared(bag=name, spec=spec.to_dict())
+        return WorkDeclared(work=name, of="bag", spec=spec.to_dict())
 
     def failed(self, name: str, reason: str) -> events.BagEnded:
         """Return the event by which a bag fails."""

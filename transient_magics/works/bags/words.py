@@ -104,8 +104,6 @@ def _range_words(dimension: Dimension) -> str:
 def event_words(event: Event) -> str:
     """What happened to a bag; nothing of other events."""
     match event:
-        case e.BagDeclared():
-            return f"bag {event.bag} was declared"
         case e.BagBegan():
             return f"{event.bag} begins, with the Dask cluster {event.dask}"
         case e.BagEnding():

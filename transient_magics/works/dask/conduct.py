@@ -53,9 +53,9 @@ class Dasks(Works[DaskSpec]):
         except (OSError, ValueError) as error:
             raise ClusterError(f"The keys of {name} cannot be made: {error}", where=str(self.folder(name))) from error
 
-    def declared(self, name: str, spec: DaskSpec) -> events.DaskDeclared:
+    def declared(self, name: str, spec: DaskSpec) -> events.WorkDeclared:
         """Return the event by which a Dask cluster begins."""
-        return events.DaskDeclared(dask=name, spec=spec.to_dict())
+        return events.WorkDeclared(work=name, of="dask", spec=spec.to_dict())
 
     def failed(self, name: str, reason: str) -> events.DaskEnded:
         """Return the event by which a Dask cluster fails."""

@@ -44,8 +44,6 @@ def dask_words(dask: DaskState, there: int | None = None) -> str:
 def event_words(event: Event) -> str:
     """What happened to a Dask cluster; nothing of other events."""
     match event:
-        case events.DaskDeclared():
-            return f"Dask cluster {event.dask} was declared"
         case events.DaskBegan():
             return f"the scheduler of {event.dask} begins on {event.vm}"
         case events.DaskServing():

@@ -55,9 +55,9 @@ class Jobs(Works[JobSpec]):
         super().__init__(directory, recorder, link, others)
         self._keeping: dict[str, asyncio.Lock] = {}
 
-    def declared(self, name: str, spec: JobSpec) -> events.JobDeclared:
+    def declared(self, name: str, spec: JobSpec) -> events.WorkDeclared:
         """Return the event by which a job begins."""
-        return events.JobDeclared(job=name, spec=spec.to_dict())
+        return events.WorkDeclared(work=name, of="job", spec=spec.to_dict())
 
     def failed(self, name: str, reason: str) -> events.JobEnded:
         """Return the event by which a job fails."""

@@ -46,8 +46,6 @@ def job_words(job: JobState) -> str:
 def event_words(event: Event) -> str:
     """What happened to a job; nothing of other events."""
     match event:
-        case events.JobDeclared():
-            return f"job {event.job} was declared"
         case events.JobBegan():
             return f"{event.job} begins on {', '.join(event.vms)} (attempt {event.attempt})"
         case events.JobStarted():

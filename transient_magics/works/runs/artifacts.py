@@ -20,7 +20,7 @@ from ...journal import Event, RunState, events, metrics
 from ...journal.declared import note_brought
 from ...protocol import layout
 from ...protocol.checks import LONGEST_LINE
-from ...protocol.measures.trace import MOST_BYTES
+from ...protocol.measures.step_parts import MOST_BYTES
 from ...runtime.files.manifest import split
 from .checking import check_counts
 from .checkpoint_copy import copy_checkpoints
@@ -122,8 +122,8 @@ class RunSync(Sync[RunState]):
     def react(self, event: Event) -> None:
         """Bring what a line of the journal has just told of."""
         match event:
-            case events.TrainDeclared():
-                self._have_run(event.run)
+            case events.WorkDeclared(of="run"):
+                self._have_run(event.work)
             case events.TrainStarted():
                 self._follow_metrics(event.run)
             case events.TrainTraced():

@@ -31,7 +31,7 @@ from ...protocol.cluster_commands import Agree, Command, Move, Profile
 from ...protocol.vm_events import ProcessGaveUp
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, RunSpec, run_store
-from ...spec.places import slot_of
+from ...spec.cluster import slot_of
 from .deadlines import Deadlines
 from .tracing import bring
 from .training import Training
@@ -65,9 +65,9 @@ class Runs(Works[RunSpec]):
         """Return what was declared, without a deadline where the declaration came from a VM. Raises ClusterError."""
         return declared_run(self.directory, unknown_run(name)).spec
 
-    def declared(self, name: str, spec: RunSpec) -> events.TrainDeclared:
+    def declared(self, name: str, spec: RunSpec) -> events.WorkDeclared:
         """Return the event by which a run begins."""
-        return events.TrainDeclared(run=name, spec=spec.without_token())
+        return events.WorkDeclared(work=name, of="run", spec=spec.without_token())
 
     def failed(self, name: str, reason: str) -> events.TrainFailed:
         """Return the event by which a run fails."""
@@ -78,7 +78,7 @@ class Runs(Works[RunSpec]):
         if isinstance(error, NameTakenError):
             self.recorder.note("name", str(error), run=name)
         else:
-            self.recorder.record(events.TrainDeclared(run=name, spec={}))
+            self.recorder.record(events.WorkDeclared(work=name, of="run", spec={}))
             self.recorder.record(self.failed(name, str(error)))
 
     def take_back(self) -> None:

@@ -23,7 +23,7 @@ from ...journal import ClusterState, Cost, RunState, metrics
 from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
-from ...protocol.measures.split import part_words
+from ...protocol.measures.step_parts import part_words
 from ...protocol.vm_events import TrainEvaluated
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...client.results.stalls import Report
     from ...planner.deflation import Advice
     from ...planner.forecast import Forecast
-    from ...planner.stalls.what_if import Prediction
+    from ...planner.stalls.terms import Prediction
 
 # The chief gives it 900 s and three times a tenth of the run's time.
 _EVALUATION_SECONDS, _EVALUATION_SHARE = 1200.0, 0.5
@@ -380,7 +380,7 @@ class Stalls(Handle["RunState", "Report"]):
         `table()`, where there are several (the one with the most workers). Raises DeclarationError for what cannot be,
         ClusterError where too little was measured.
         """
-        from ...planner.stalls.what_if import Change, what_if
+        from ...planner.stalls.terms import Change, what_if
 
         bars = self.report.bars
         if not bars:

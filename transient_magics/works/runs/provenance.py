@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...controller.agreement.provenance import Sieve
-from ...journal import Event, RunState, events
-from ...journal.declared import was_asked
+from ...journal import Event, RunState, events, unknown_run
+from ...journal.declared import declared_run, is_brought, was_asked
 from ...protocol.cluster_commands import Move
 
 _HIGHEST_SLOT = 100_000
+
+
+def declared(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
+    """Count a run as this machine has it, and no trial's that came from a VM."""
+    if is_brought(sieve.directory, event.work) and sieve.state.study_of(event.work):
+        return None
+    own = declared_run(sieve.directory, unknown_run(event.work)).spec
+    return replace(event, spec=own.without_token())
 
 
 def moved(sieve: Sieve, event: events.TrainMoved) -> Event | None:

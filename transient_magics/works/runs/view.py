@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TransientError
-from ...journal import RunState
 from ...panels.display import live_view
 from ...panels.show import current_shell, has_front_end, is_jupyterlab, publisher, show_live, shown_in_this_cell
 from ...panels.show import show as show_panel
@@ -37,7 +36,7 @@ def show(handle: Run | Stalls) -> None:
 def show_stalls(stalls: Stalls) -> None:
     """Show the measure in the cell that runs now, once per cell; where there is a front end, it follows until all is
     measured."""
-    shell, known = current_shell(), stalls.name in stalls.cluster.state.of(RunState)
+    shell, known = current_shell(), stalls.name in stalls.cluster.state.works
     if shown_in_this_cell(shell, stalls.cluster.identity, stalls.name):
         return
     said = str(stalls) if known else f"{stalls.name} is declared on {stalls.cluster.name}."

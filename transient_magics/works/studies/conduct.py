@@ -78,9 +78,9 @@ class Studies(Works[StudySpec]):
         if package := missing(spec):
             raise ClusterError(f"{name} needs {package}, which is not installed where the controller runs")
 
-    def declared(self, name: str, spec: StudySpec) -> events.StudyDeclared:
+    def declared(self, name: str, spec: StudySpec) -> events.WorkDeclared:
         """Return the event by which a study begins."""
-        return events.StudyDeclared(study=name, spec=spec.to_dict())
+        return events.WorkDeclared(work=name, of="study", spec=spec.to_dict())
 
     def failed(self, name: str, reason: str) -> events.StudyEnded:
         """Return the event by which a study ends without a trial more."""

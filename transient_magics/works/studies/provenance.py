@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...controller.agreement.provenance import Sieve
 from ...journal import Event, StudyState, events
-from ...journal.declared import was_asked
+from ...journal.declared import declared_study, was_asked
 from ...protocol.cluster_commands import ExtendStudy
 from ...protocol.literals import same
 from ...trials import point
+
+
+def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
+    """Count a study as this machine has it."""
+    return replace(event, spec=declared_study(sieve.directory, event.work).to_dict())
 
 
 def asked(sieve: Sieve, event: events.StudyAsked) -> Event | None:

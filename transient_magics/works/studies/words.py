@@ -56,8 +56,6 @@ def best_words(study: StudyState) -> str:
 def event_words(event: Event) -> str:
     """Return what happened to a study; empty for other events."""
     match event:
-        case events.StudyDeclared():
-            return f"study {event.study} was declared"
         case events.StudyAsked():
             params = f": {params_words(event.params)}" if event.params else ""
             return f"{event.study} has trial {event.trial}{params}"

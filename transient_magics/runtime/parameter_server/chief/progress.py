@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....protocol.measures.objective import Best
-from ....protocol.measures.split import part_words
-from ....protocol.measures.step_parts import step_parts
+from ....protocol.measures.step_parts import part_words, step_parts
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainProgress, TrainUnjudged
 from .events import Emit, Instruction, KeepBest
