@@ -52,7 +52,7 @@ lab: $(FRONT)
 	@$(BIN)/jupyter lab notebooks/quickstart.ipynb
 
 lint: $(READY)
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/pyright && $(BIN)/lint-imports --no-cache && $(BIN)/python tools/modules.py --check && $(BIN)/python tools/bundle.py check
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/pyright && $(BIN)/lint-imports --no-cache && $(BIN)/python tools/modules.py --check && $(BIN)/python tools/style.py --check && $(BIN)/python tools/bundle.py check
 
 browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py

@@ -83,7 +83,7 @@ def test_it_begins_on_the_first_parameter_server_and_ends_with_it() -> None:
     assert [vm.name for vm in parts(dask, state)] == ["ps-0", "worker-0", "worker-1"], "also one that just leaves"
     assert decide(dask, state, NOBODY, AT) == []
     assert state.idle_since == 0.0
-    assert "dask-1  Dask on 2 workers" in screens.status(state, bill(state, AT + 60), 0.0)
+    assert "dask-1  Dask on 1 of 2 workers" in screens.status(state, bill(state, AT + 60), 0.0)
     gone = after(state, events.VmDeleted(vm="ps-0", reason="it is gone"))
     [stop] = decide(gone.of(DaskState)["dask-1"], gone, NOBODY, AT)
     assert isinstance(stop, Stop)

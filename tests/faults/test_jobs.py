@@ -14,6 +14,7 @@ from tests.faults.conftest import PATIENCE, Patient
 from transient_magics import client
 from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
+from transient_magics.cli.options import Code
 from transient_magics.client import text
 from transient_magics.errors import CellError, ClusterError, DeclarationError, TrainingError
 from transient_magics.journal import JobState, bill, events, now
@@ -72,14 +73,14 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
     patient = Patient(cluster)
     try:
         with pytest.raises(CellError, match="line 1: invalid syntax"):
-            verbs.begin(parse("job", split("--cluster jb")), "a b c")
+            verbs.begin(parse("job", split("--cluster jb")), Code("a b c"))
         with pytest.raises(DeclarationError, match="jb has 2 workers, not 3"):
             cluster.run("true", workers=3)
         with pytest.raises(DeclarationError, match="Invalid --keep: '/etc' is no folder below"):
             cluster.run("true", keep="/etc")
         enough = tmp_path / "enough"  # VMs of the emulator see this machine's files
         line = f"--keep kept/ --keep-every 5s --cluster jb --env ENOUGH={enough}"
-        job = verbs.begin(parse("job", split(line)), RESUMES).work
+        job = verbs.begin(parse("job", split(line)), Code(RESUMES)).work
         other = declared_by_a_kernel_that_dies()
         failing = cluster.run("echo why; exit 5", name="failing")
         patient.until(

@@ -12,6 +12,7 @@ from tests.faults.test_studies import SWEPT
 from transient_magics import client
 from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
+from transient_magics.cli.options import Code
 from transient_magics.client.results.trials import rows_of
 from transient_magics.client.text import status
 from transient_magics.journal import ClusterState, Event, RunState, StudyState, bill, costs, events, now
@@ -26,7 +27,7 @@ def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -
     cluster = client.declare(client.Declaration("cpu", name="sh"))
     patient = Patient(cluster)
     try:
-        study = verbs.begin(parse("study", split(LINE)), SWEPT).work
+        study = verbs.begin(parse("study", split(LINE)), Code(SWEPT)).work
         patient.until(_both_step, "two trials that train on one VM")
         assert "training s-0 and s-1" in status(cluster.state, bill(cluster.state, now()), now())
         mark = patient.mark()
@@ -65,7 +66,7 @@ def test_one_process_reads_for_both_and_neither_waits_for_the_other(home: Path) 
     cluster = client.declare(client.Declaration("cpu", name="sh"))
     patient = Patient(cluster)
     try:
-        study = verbs.begin(parse("study", split(DIGITS_LINE)), DIGITS).work
+        study = verbs.begin(parse("study", split(DIGITS_LINE)), Code(DIGITS)).work
         patient.until(_both_step, "two trials that train on one VM")
         vm = patient.home("worker-0")
         assert len(_reading(vm)) == 1

@@ -11,6 +11,7 @@ from tests.faults.conftest import PATIENCE, Patient
 from transient_magics import client
 from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse
+from transient_magics.cli.options import Code
 from transient_magics.client.folders import KnownRun
 from transient_magics.client.planning.learning import store_of
 from transient_magics.errors import DeclarationError
@@ -53,7 +54,7 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
     cluster = client.declare(client.Declaration("cpux2", name="shared"))
     patient = Patient(cluster)
     try:
-        stalls = verbs.begin(parse("stalls", ["--repeats", "4", "--seconds", "0.3"]), CELL).work
+        stalls = verbs.begin(parse("stalls", ["--repeats", "4", "--seconds", "0.3"]), Code(CELL)).work
         seen = list[str]()
         for report in stalls.changes():
             seen.append(report.words)

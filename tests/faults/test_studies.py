@@ -13,6 +13,7 @@ from transient_magics import client
 from transient_magics.cli import verbs
 from transient_magics.cli.answers import Begun
 from transient_magics.cli.arguments import parse, split
+from transient_magics.cli.options import Code
 from transient_magics.errors import CellError
 from transient_magics.journal import RunState, StudyState, bill, events, now
 
@@ -27,8 +28,8 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_workers_are_kill
     command = parse("study", split(LINE))
     try:
         with pytest.raises(CellError, match="The cell does not read the parameter 'lr'"):
-            verbs.begin(command, LINE_CELL)
-        begun = verbs.begin(command, SWEPT)
+            verbs.begin(command, Code(LINE_CELL))
+        begun = verbs.begin(command, Code(SWEPT))
         assert isinstance(begun, Begun)
         study = begun.work
         state = patient.until(
@@ -70,7 +71,7 @@ def test_a_configuration_is_a_part_of_the_running_cluster_or_has_its_own_which_g
     cluster = client.declare(client.Declaration("cpu", name="on"))
     own = client.Cluster("m-cpux2")
     try:
-        begun = verbs.begin(parse("study", split(ON)), LINE_CELL)
+        begun = verbs.begin(parse("study", split(ON)), Code(LINE_CELL))
         assert isinstance(begun, Begun)
         study = begun.work
         assert own.follow(lambda state: "waits for its turn: m " in state.trouble, PATIENCE)
@@ -97,7 +98,7 @@ def test_when_the_money_is_spent_what_is_made_has_its_value_and_nothing_is_left_
     try:
         line = "--over lr=0.001:0.3 --sampler random --trials 50 --objective 'min loss' --train-steps 20 --pace 0.2"
         spent = "--max-cost 0.006 --when-done cluster --no-check --name s --cluster st"
-        study = verbs.begin(parse("study", split(f"{line} {spent}")), SWEPT).work
+        study = verbs.begin(parse("study", split(f"{line} {spent}")), Code(SWEPT)).work
         state = cluster.follow(lambda now: now.over, 3 * PATIENCE)
         assert state is not None, study.trials().to_string()
         assert [vm.name for vm in state.living] == []
@@ -140,11 +141,11 @@ def test_two_studies_share_a_cluster_lose_all_workers_at_once_and_outlive_trials
             "bad": f"--over trouble=0,1,2,4,3 --train-steps 60 --give-up-after 60s --name bad {shared}",
             "good": f"--over lr=0.01,0.2 --train-steps 30 --name good {shared}",
         }
-        bad = verbs.begin(parse("study", split(lines["bad"])), BAD).work
+        bad = verbs.begin(parse("study", split(lines["bad"])), Code(BAD)).work
         patient.until(
             lambda now: "bad-0" in now.of(RunState) and now.of(RunState)["bad-0"].step > 3, "a trial that trains"
         )
-        good = verbs.begin(parse("study", split(lines["good"])), SWEPT).work
+        good = verbs.begin(parse("study", split(lines["good"])), Code(SWEPT)).work
         for vm in [vm.name for vm in cluster.state.living if vm.role == "worker"]:
             take_away(f"st-{vm}")
         good.wait(3 * PATIENCE)

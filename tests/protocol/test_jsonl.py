@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,15 @@ def test_a_position_goes_on_behind_whole_lines_and_begins_again_in_another_file(
         path.write_bytes(content)
     assert position.read() == (content, True)
     assert position.read() == (b"", False)
+
+
+async def test_a_file_is_followed_whose_folder_comes_later(tmp_path: Path) -> None:
+    path = tmp_path / "cluster" / "journal.jsonl"
+    lines = jsonl.follow(path)
+    first = asyncio.ensure_future(anext(lines))
+    await asyncio.sleep(0.1)
+    path.parent.mkdir()
+    path.write_bytes(b"line\n")
+    async with asyncio.timeout(60):
+        assert await first == (5, b"line\n")
+    await lines.aclose()  # type: ignore[attr-defined]

@@ -165,7 +165,7 @@ async def test_none_is_made_ready_where_there_is_no_memory_for_two(
     trains = agent_module.RoleProcess(tmp_path, Assignment(**{**given.to_dict(), "run": "run-0"}), lambda _: None)  # type: ignore[arg-type]
     monkeypatch.setattr(trains, "_process", type("Process", (), {"pid": 1}))
     agent._roles["run-0", "worker-1"] = trains
-    monkeypatch.setattr(agent_module, "resident", lambda _: mine)
+    monkeypatch.setattr(agent_module.process_record, "resident", lambda _: mine)
     monkeypatch.setattr(agent_module, "available_memory", lambda: mine + more)
     started: list[Any] = []
     monkeypatch.setattr(agent, "_start", started.append)

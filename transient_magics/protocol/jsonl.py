@@ -27,8 +27,12 @@ from . import checks
 _HEAD_BYTES = 512
 _POLL_SECONDS = 0.25
 _CHECK_SECONDS = 5.0
-_NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM)
-"""Errors of inotify where the user has as many watchers (128 by default, editors take some) or watches as allowed."""
+_CANNOT_WATCH = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.ENOENT)
+"""Errors of inotify after which files are polled instead.
+
+The user has as many watchers (128 by default, editors take some) or watches as the system allows; or the folder does not
+exist at this moment, as while the folder of a deleted cluster makes room for a new one with its name.
+"""
 
 
 def append(path: Path, values: Mapping[str, Any]) -> None:
@@ -181,7 +185,7 @@ async def _changes(path: Path) -> AsyncGenerator[_Changes]:
             # The folder is watched, not the file: it is there before the file is, and sees it replaced.
             inotify.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)  # pyright: ignore[reportUnknownMemberType]
         except OSError as error:
-            if error.errno not in _NO_MORE:
+            if error.errno not in _CANNOT_WATCH:
                 raise
             changes = _Polled()
         yield changes
