@@ -69,7 +69,7 @@ def forecaster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: str) -> It
 
 @pytest.mark.slow
 def test_a_run_that_is_not_there_is_refused_with_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = {name: SimpleNamespace(name=name, spec=SimpleNamespace(study=study)) for name, study in
+    runs = {name: SimpleNamespace(name=name, owner=study) for name, study in
             (("run-1", ""), ("run-2", ""), ("study-1-0", "study-1"))}  # fmt: skip
     known = [SimpleNamespace(state=SimpleNamespace(of=lambda state: runs, of_kind=lambda kind: runs))]
     monkeypatch.setattr("transient_magics.client.finding.clusters", lambda all: known)

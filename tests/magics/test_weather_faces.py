@@ -101,7 +101,7 @@ def test_a_file_of_revocations_is_read_here_and_understood_there(home: Path, tmp
     with pytest.raises(DeclarationError, match=r"revocations\.csv, line 3: lifetime_hours must be a number"):
         cluster.weather(revocations=str(file))
     file.write_text("lifetime_hours\n1\n2\n", encoding="utf-8")
-    assert "as revocations.csv says, 2 rows" in str(cluster.weather(revocations=file))
+    assert "by the 2 rows of revocations.csv" in str(cluster.weather(revocations=file))
     with pytest.raises(DeclarationError, match=r"nowhere\.csv cannot be read: No such file"):
         cluster.weather(revocations="nowhere.csv")
 
