@@ -30,8 +30,8 @@ _CHECK_SECONDS = 5.0
 _CANNOT_WATCH = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.ENOENT)
 """Errors of inotify after which files are polled instead.
 
-The user has as many watchers (128 by default, editors take some) or watches as the system allows; or the folder does not
-exist at this moment, as while the folder of a deleted cluster makes room for a new one with its name.
+The user has as many watchers (128 by default, editors take some) or watches as the system allows; or the folder does
+not exist at this moment, as while the folder of a deleted cluster makes room for a new one with its name.
 """
 
 
