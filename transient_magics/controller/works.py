@@ -124,7 +124,8 @@ class Works(ABC, Generic[_Spec]):
         self.directory = directory
         self.recorder = recorder
         self.link = link
-        self.others = others or {}
+        # The same mapping, though it is still empty: the controller adds the kinds that it creates later.
+        self.others = {} if others is None else others
         self.fleet: Fleet | None = None
         """The cluster's VMs, once its controller is in charge of them."""
         self.tasks: Tasks
