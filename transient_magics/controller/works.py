@@ -125,7 +125,7 @@ class Works(ABC, Generic[_Spec]):
         self.recorder = recorder
         self.link = link
         # The same mapping, though it is still empty: the controller adds the kinds that it creates later.
-        self.others = {} if others is None else others
+        self.others: Mapping[str, Works[Any]] = {} if others is None else others
         self.fleet: Fleet | None = None
         """The cluster's VMs, once its controller is in charge of them."""
         self.tasks: Tasks
