@@ -561,7 +561,7 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
     shutil.rmtree(run_folder(tmp_path, "s-1"))  # as if the first one had died between the journal and the folder
     lines = (tmp_path / layout.JOURNAL).read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / layout.JOURNAL).write_text(
-        "".join(line for line in lines if '"run":"s-1"' not in line), encoding="utf-8"
+        "".join(line for line in lines if '"work":"s-1"' not in line), encoding="utf-8"
     )
     journal, recorder, studies = hands(tmp_path)
     with journal:

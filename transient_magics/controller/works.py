@@ -124,8 +124,10 @@ class Works(ABC, Generic[_Spec]):
         self.directory = directory
         self.recorder = recorder
         self.link = link
+        if others is None:
+            others = {}
         # The same mapping, though it is still empty: the controller adds the kinds that it creates later.
-        self.others: Mapping[str, Works[Any]] = {} if others is None else others
+        self.others = others
         self.fleet: Fleet | None = None
         """The cluster's VMs, once its controller is in charge of them."""
         self.tasks: Tasks
