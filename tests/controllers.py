@@ -82,10 +82,15 @@ class Controllers:
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
+        self._read_at_start = read_at_start()
 
     def popen(self, command: Sequence[str], *, stdout: IO[bytes], **how: Any) -> Forked | subprocess.Popen[bytes]:
-        """Fork a controller, and start any other command with `subprocess.Popen`."""
-        if list(command[1:3]) != ["-m", MODULE]:
+        """Fork a controller, and start any other command with `subprocess.Popen`.
+
+        A controller whose loader or interpreter has other variables than this process began with is started, too.
+        """
+        # What a process reads only as it starts does not reach one that is forked.
+        if list(command[1:3]) != ["-m", MODULE] or read_at_start() != self._read_at_start:
             return subprocess.Popen[bytes](command, stdout=stdout, **how)
         readable, writable = os.pipe()
         request = {"arguments": list(command[3:]), "environment": dict(os.environ), "folder": how["cwd"]}
@@ -109,6 +114,11 @@ class Controllers:
                 program = [sys.executable, "-m", __name__, " " * _ROOM]
                 self._server = subprocess.Popen(program, stdin=theirs.fileno(), cwd=PROJECT)
         return self._socket
+
+
+def read_at_start() -> dict[str, str]:
+    """Return the variables that the loader and the interpreter read as a process starts, such as LD_PRELOAD."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("LD_", "PYTHON"))}
 
 
 @contextlib.contextmanager
