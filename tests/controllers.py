@@ -97,8 +97,12 @@ class Controllers:
         with self._lock:
             connection = self._connection()
             socket.send_fds(connection, [json.dumps(request).encode()], [stdout.fileno(), writable])
-            pid = int(connection.recv(16))
+            answer = connection.recv(16)
         os.close(writable)
+        if not answer:
+            os.close(readable)
+            raise RuntimeError("the server that forks controllers has ended")
+        pid = int(answer)
         return Forked(pid, open(readable, "rb", buffering=0))
 
     def end(self) -> None:
@@ -128,8 +132,10 @@ def forked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         instead = SimpleNamespace(Popen=controllers.popen, DEVNULL=subprocess.DEVNULL)
         patch.setattr(commands, "subprocess", instead)
-        yield
-    controllers.end()
+        try:
+            yield
+        finally:
+            controllers.end()
 
 
 @contextlib.contextmanager

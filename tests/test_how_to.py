@@ -20,7 +20,7 @@ SHOWN = {
     "failing-worker": [r"examples: 1797", r"worker-0 joined run-1"],
     "stockout": [r"worker-0 us-west1-b", r"worker-\d us-central1-a"],
     "rehearse": [r"^60\d [1-9]\d* revocations"],
-    "export": [r"accuracy", r"\[.*\] \[.*\]"],
+    "export": [r"accuracy", r"^\[\d(, \d){4}\] \[0, 1, 2, 3, 4\]$"],
     "coming-from": [r"\[0, 1, 4, 9, 16\]"],
 }
 """Regular expressions that the printed text of each page's cells must match, by page."""
@@ -32,10 +32,15 @@ def own_home() -> Iterator[Path]:
         yield home
 
 
-def cells_of(page: str) -> list[str]:
-    """Return the Python blocks of a page, which its readers run as cells."""
+def notebooks_of(page: str) -> list[list[str]]:
+    """Return the Python blocks of a page, which its readers run as cells. A new notebook loads the extension."""
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    return [block.rstrip() for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+    notebooks: list[list[str]] = []
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        if block.startswith("%load_ext"):
+            notebooks.append([])
+        notebooks[-1].append(block.rstrip())
+    return notebooks
 
 
 def printed(notebook: object) -> str:
@@ -59,8 +64,10 @@ def test_every_how_to_page_is_tested() -> None:
 @pytest.mark.training
 @pytest.mark.parametrize("page", sorted(SHOWN))
 def test_the_cells_of_a_how_to_page_run(page: str, own_home: Path) -> None:
-    notebook = notebook_of(*cells_of(page))
-    runner_of(notebook, own_home).execute()
-    text = printed(notebook)
+    text = ""
+    for cells in notebooks_of(page):
+        notebook = notebook_of(*cells)
+        runner_of(notebook, own_home).execute()
+        text += printed(notebook)
     for pattern in SHOWN[page]:
         assert re.search(pattern, text, re.MULTILINE), f"{page}: nothing matches {pattern!r} in:\n{text}"

@@ -203,6 +203,28 @@ async def test_an_archive_that_is_not_there_yet_is_asked_for_again(
         host.tasks.cancel_all()
 
 
+async def test_what_never_comes_is_asked_for_at_longer_and_longer_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.02)
+    there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
+    asked: list[float] = []
+    looked_for = there.exists
+
+    async def exists(path: str) -> bool:
+        asked.append(time.monotonic())
+        return await looked_for(path)
+
+    monkeypatch.setattr(there, "exists", exists)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        host, _ = reached(there, directory, group)
+        path_of(there.folder / layout.JOBS / "job-1", 1).unlink()
+        await until(lambda: len(asked) > 6)
+        host.tasks.cancel_all()
+    # The pauses double from 0.02 s on, less 20 % of jitter: six of them sum to at least 1 s.
+    assert asked[6] - asked[0] > 0.8 * 0.02 * (2**6 - 1)
+
+
 def declared(folder: Path, *names: str) -> Path:
     """The folder of run-1 below that one, with these files and its declaration."""
     run = folder / layout.RUNS / "run-1"

@@ -127,6 +127,18 @@ async def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             await vm.agent.end(END)
 
 
+async def test_a_part_that_is_ended_before_it_begins_never_begins_and_its_keys_are_deleted(tmp_path: Path) -> None:
+    """The files are on the VM, and the user stops the Dask cluster before the agent is told to begin."""
+    authority = tmp_path / "here"
+    authority.mkdir()
+    certificates.make(authority, "dask-1", time.time() + 3600)
+    vm = OneVm(tmp_path, "ps-0", authority)
+    await vm.agent.end(END)
+    await vm.begin()
+    assert process_record.wanted(vm.folder) is None
+    assert not any((vm.folder / name).exists() for name in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY))
+
+
 @pytest.mark.slow
 async def test_a_worker_leaves_in_time_and_a_crash_is_a_fault_as_a_loss_is_not(room: Room) -> None:
     from distributed import KilledWorker

@@ -324,7 +324,7 @@ class Controller:
         """Begin what was declared, and do what is due, for each kind of work."""
         tick = Tick(self._tasks, at, partial(self._worker_slots, at))
         for works in self._works.values():
-            if self._state.phase != "deleting" and self._may_begin(works.kind):
+            if self._may_begin(works.kind):
                 works.declare_waiting()
             works.tick(tick)
 
@@ -335,8 +335,8 @@ class Controller:
                 works.declare_waiting()
 
     def _may_begin(self, kind: str) -> bool:
-        """Whether work of this kind may begin now: most kinds need VMs that stay."""
-        return KINDS[kind].moves or not self._state.relocation
+        """Return whether work of this kind may begin now: most kinds need VMs that stay."""
+        return self._state.phase != "deleting" and (KINDS[kind].moves or not self._state.relocation)
 
     def _worker_slots(self, now: float) -> dict[int, str]:
         """The places of workers, each with its GPU."""
@@ -431,7 +431,8 @@ class Controller:
             case _:
                 for works in self._works.values():
                     if await works.obey(command):
-                        break
+                        return {}
+                raise ClusterError(f"No kind of work obeys {type(command).__name__}")
         return {}
 
     def _refuse_when_moving(self) -> None:

@@ -15,10 +15,9 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from ..errors import JournalError
-from ..kinds import checked_kind
 from ..protocol import events as known
 from ..protocol.bag import events as _bags  # noqa: F401 - a journal has them, too: `journal.bags` folds them
-from ..protocol.checks import Amount, Count, Name, NameOrNone, at_least, clipped, within
+from ..protocol.checks import Amount, Count, KindOfWork, Name, NameOrNone, at_least, clipped, within
 from ..protocol.events import FACT, INTENTION, Event, Unknown  # noqa: F401 - likewise
 from ..protocol.events import event as _event
 from ..protocol.literals import CheckedValue, all_as_json
@@ -475,7 +474,7 @@ class WorkDeclared(Event):
     """
 
     work: Name
-    of: Annotated[str, checked_kind]
+    of: KindOfWork
     spec: Mapping[str, object]
 
     def work_of(self, kind: str) -> str:

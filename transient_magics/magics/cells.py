@@ -80,7 +80,7 @@ class TransientMagics(Magics):
         `%transient_stalls -h` lists the options.
         """
         called = "%transient_stalls" if cell is None else "%%transient_stalls"
-        return self._declare_work(line, cell, called)
+        return self.declare_work(line, cell, called)
 
     @line_magic
     def transient_work(self, line: str) -> Any:
@@ -188,18 +188,9 @@ class TransientMagics(Magics):
 
     def work_magic(self, name: str) -> Callable[..., Any]:
         """Return the magic that declares work under a name, such as `job` or `transient_job`."""
+        return MethodType(_WorkMagic(name), self)
 
-        def magic(self: TransientMagics, line: str, cell: str | None = None) -> Any:
-            return self._declare_work(line, cell, f"%%{name}")
-
-        magic.__name__ = name
-        magic.__doc__ = (
-            f"Declare work on a cluster. `%{name} -h` shows what it does and lists its options.\n\n"
-            f"`%%{name}` and `%%{_other_name(name)}` are the same magic."
-        )
-        return MethodType(magic, self)
-
-    def _declare_work(self, line: str, body: str | None, called: str) -> Any:
+    def declare_work(self, line: str, body: str | None, called: str) -> Any:
         """Declare work as a line of the magic that was `called` says, with the code of the cell's body."""
         from ..cli import options
 
@@ -239,6 +230,31 @@ class TransientMagics(Magics):
         history = self._shell.history_manager.input_hist_raw
         above, found, _ = history[-1].rpartition(body.rstrip("\n")) if body and history else ("", "", "")
         return above.count("\n") if found else 0
+
+
+class _WorkMagic:
+    """The function of the magic that declares work under a name."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, magics: TransientMagics, line: str, cell: str | None = None) -> Any:
+        return magics.declare_work(line, cell, f"%%{self.__name__}")
+
+    @property
+    def __doc__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The text that `%job?` shows, computed on demand: loading imports no options."""
+        from ..cli import options
+
+        name = self.__name__
+        short = name.removeprefix("transient_")
+        command = options.work_commands()[options.aliases().get(short, short)]
+        percents = "%" * (1 + command.from_file)  # work that needs code is a cell magic
+        return (
+            f"{command.description}\n\n"
+            f"{percents}{name} {command.example}\n\n"
+            f"`%{name} -h` lists the options. `%%{_other_name(name)}` is the same magic."
+        )
 
 
 def _other_name(name: str) -> str:

@@ -109,5 +109,6 @@ class Part(ABC):
             print(f"{self.begin.work} could not be started: {how.reason}", file=sys.stderr, flush=True)
         return True
 
-    def clean(self) -> None:  # noqa: B027 (a hook)
-        """Delete what must not stay on the VM after the end."""
+    @staticmethod  # noqa: B027 (a hook)
+    def clean(folder: Path) -> None:
+        """Delete what must not stay in the folder of the work after its end."""

@@ -47,12 +47,9 @@ def wanted(folder: Path) -> Begin | None:
     return command if isinstance(command, Begin) else None
 
 
-def want(folder: Path, begin: Begin | None) -> None:
-    """Write down what is wanted from now on; None: nothing is."""
-    if begin is None:
-        (folder / _WANTED).unlink(missing_ok=True)
-    else:
-        write_atomically(folder / _WANTED, begin.encoded)
+def want(folder: Path, begin: Begin) -> None:
+    """Write down what is wanted from now on."""
+    write_atomically(folder / _WANTED, begin.encoded)
 
 
 def wanted_at(folder: Path) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 from ...errors import ForeignError, RoomError
 from ...journal import ClusterState, Event
 from ...kinds import KINDS, having
+from ...protocol.backoff import backoff
 from ...remote import Connection
 from ...spec import ClusterSpec
 from ..artifacts import Artifact, Source, VmFolder, bring, follow
@@ -25,6 +27,8 @@ from .seat import Seat
 log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 600.0
+"""Between two requests for what the source lacks: a rank that printed nothing never has a file."""
 _Work = TypeVar("_Work")
 Action = Callable[[], Awaitable[None]]
 
@@ -111,9 +115,10 @@ class Sync(Generic[_Work]):
             self.tidy(work)
 
     def keep_up(self) -> None:
-        """Bring what is not here."""
+        """Bring what is not here, except what the source lacked a moment ago."""
         for name in self.works:
-            self.begin(name)
+            for what, action in self.pending(name, self.home.seat, due=True).items():
+                self.home.do(what, action)
 
     def react(self, event: Event) -> None:
         """Bring what a line of the journal has just told of."""
@@ -138,20 +143,32 @@ class Sync(Generic[_Work]):
         for what, action in self.pending(name, self.home.seat).items():
             self.home.do(what, action)
 
-    def pending(self, name: str, source: Source) -> dict[str, Action]:
-        """Return what a piece of work left and is not here, and how to bring it."""
-        found = dict.fromkeys(artifact.what for artifact in self._missing(name))
-        return {what: partial(self._bring, name, what, source) for what in found}
+    def pending(self, name: str, source: Source, *, due: bool = False) -> dict[str, Action]:
+        """Return what a piece of work left and is not here, and how to bring it.
 
-    def _missing(self, name: str) -> list[Artifact]:
-        return [artifact for artifact in self.left(self.works[name]) if not self.home.is_here(artifact)]
+        `due`: only what the source is asked for again by now.
+        """
+        found = dict.fromkeys(artifact.what for artifact in self._missing(name, due=due))
+        return {what: partial(self._bring, name, what, source, due=due) for what in found}
 
-    async def _bring(self, name: str, what: str, source: Source) -> None:
-        """Bring the artifacts of a piece of work that are called so; one that the source lacks is tried again later."""
+    def _missing(self, name: str, *, due: bool, what: str = "") -> list[Artifact]:
+        """Return what a piece of work left and is not here; `what`: only what is called so."""
+        missing: list[Artifact] = []
+        for artifact in self.left(self.works[name]):
+            if self.home.is_here(artifact) or what not in ("", artifact.what):
+                continue
+            if not due or self.home.is_due(artifact):
+                missing.append(artifact)
+        return missing
+
+    async def _bring(self, name: str, what: str, source: Source, *, due: bool) -> None:
+        """Bring the artifacts of a piece of work that are called so; what the source lacks is requested later."""
         absent: set[Artifact] = set()
-        while missing := [
-            artifact for artifact in self._missing(name) if artifact.what == what and artifact not in absent
-        ]:
+        while True:
+            # Asked for again after each round: the work may have left more meanwhile.
+            missing = [found for found in self._missing(name, due=due, what=what) if found not in absent]
+            if not missing:
+                break
             for artifact in missing:
                 if not await self.home.take(artifact, source):
                     absent.add(artifact)
@@ -173,6 +190,8 @@ class Homecoming:
         self._host = host
         self._done: set[Artifact] = set()
         """Artifacts that came since this program began, or were refused."""
+        self._absences: dict[Artifact, tuple[int, float]] = {}
+        """How many times the source lacked an artifact, and when (`time.monotonic`) it is asked again."""
         self._syncs: list[Sync[Any]] = [part.SYNC(self) for part in having("artifacts")]
 
     @property
@@ -231,6 +250,10 @@ class Homecoming:
             return True
         return artifact.version is None and all((self.directory / name).exists() for name in artifact.files)
 
+    def is_due(self, artifact: Artifact) -> bool:
+        """Return whether an artifact that the source lacked may be there by now."""
+        return artifact not in self._absences or time.monotonic() >= self._absences[artifact][1]
+
     async def take(self, artifact: Artifact, source: Source) -> bool:
         """Bring an artifact. Return False where the source lacks it; one that is refused is not asked for again."""
         for file in artifact.files:
@@ -242,6 +265,11 @@ class Homecoming:
             found = True
         if found:
             self._done.add(artifact)
+            self._absences.pop(artifact, None)
+        else:
+            times = self._absences.get(artifact, (0, 0.0))[0] + 1
+            pause = backoff(times, _AGAIN_SECONDS, _LONGEST_PAUSE_SECONDS)
+            self._absences[artifact] = (times, time.monotonic() + pause)
         return found
 
     def follow(self, what: str, artifact: Artifact, *, rows: bool = False) -> None:

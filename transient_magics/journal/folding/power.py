@@ -46,9 +46,11 @@ def _(state: ClusterState, event: e.VmStopped) -> ClusterState:
 
 @rules.of(e.VmMachineChanged)
 def _(state: ClusterState, event: e.VmMachineChanged) -> ClusterState:
+    changed: list[RunState] = []
     for run in state.of(RunState).values():
         if run.deadline and not run.over:
-            state = put(state, replace(run, deadline=run.deadline.remade()))
+            changed.append(replace(run, deadline=run.deadline.remade()))
+    state = put(state, *changed)
     return with_vm(state, event.vm, machine_type=event.machine_type)
 
 

@@ -89,7 +89,10 @@ class Processes:
         """
         folder = self._folder(end)
         begin = process_record.wanted(folder)
-        if begin is None or begin.attempt != end.attempt:
+        if begin is None:
+            _refuse_later_begin(folder, end)
+            return
+        if begin.attempt != end.attempt:
             return
         part = _part(folder, begin)
         found = process_record.running(folder)
@@ -109,7 +112,7 @@ class Processes:
             except TimeoutError:
                 _signal(found.pid, signal.SIGKILL)
         await asyncio.to_thread(process_record.kill_marked, folder)
-        part.clean()
+        part.clean(folder)
 
     async def end_others(self, kind: str = "", work: str = "") -> None:
         """End what keeps the VM from other work, but for this work.
@@ -190,6 +193,18 @@ def _part(folder: Path, begin: Begin) -> Part:
         raise ValueError(f"a VM has no process for a {KINDS[begin.kind]}")
     part: Part = module.PART(folder, begin)
     return part
+
+
+def _refuse_later_begin(folder: Path, end: End) -> None:
+    """Mark work as ended whose files are here and which has not begun: a `Begin` may still arrive.
+
+    Nothing is marked for a kind whose process ends in its own time: it reports its end itself.
+    """
+    module = find(end.kind, "on_vm.agent")
+    if module is None or module.PART.end_seconds is None or not folder.is_dir():
+        return
+    process_record.mark_ended(folder, end.attempt)
+    module.PART.clean(folder)
 
 
 def _spawn(part: Part) -> subprocess.Popen[bytes]:

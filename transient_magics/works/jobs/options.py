@@ -123,7 +123,7 @@ def _declare(values: dict[str, Any], code: Code) -> Job:
     if not words:
         cell.check_syntax(code.source, code.line_offset)
     for path in map(Path, values["include"]):
-        if path.suffix == ".py" and path.name in words:
+        if path.suffix == ".py" and path.name in words and path.is_file():
             cell.check_syntax(path.read_text(encoding="utf-8", errors="replace"), file=path.name)
     return declare_job(values.pop("command", ""), source=code.source, **values)
 

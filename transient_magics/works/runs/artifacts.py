@@ -149,9 +149,9 @@ class RunSync(Sync[RunState]):
         """Yield the traces of a run. Its results count together."""
         yield from (made for (run, _), made in self._traces.items() if run == work.name)
 
-    def pending(self, name: str, source: Source) -> dict[str, Action]:
+    def pending(self, name: str, source: Source, *, due: bool = False) -> dict[str, Action]:
         """Return what a run left and is not here, and how to bring it."""
-        found = super().pending(name, source)
+        found = super().pending(name, source, due=due)
         run = self.works[name]
         # Without its folder it comes later: that is made or brought as a whole.
         if run.over and self._has_run(name) and not (self.folder(name) / layout.HOME).exists():

@@ -100,10 +100,11 @@ class DaskPart(Part):
     def gave_up(self) -> None:
         """Do nothing: each crash is reported."""
 
-    def clean(self) -> None:
+    @staticmethod
+    def clean(folder: Path) -> None:
         """Delete the keys."""
         for name in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY):
-            (self.folder / name).unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
 
     def _crash(self, how: Ended) -> str:
         """Return how the process crashed, a clause; empty where it ended in an orderly way."""

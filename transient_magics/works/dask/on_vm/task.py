@@ -7,7 +7,7 @@ from typing import Literal
 
 from ....protocol import checks
 from ....protocol.agent_commands import Place
-from ....protocol.checks import Amount
+from ....protocol.checks import Amount, Name
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class DaskTask:
     """The scheduler of a Dask cluster, or a worker of the one at `scheduler`."""
 
     part: Literal["scheduler", "worker"]
-    vm: str
+    vm: Name
     address: Place
     """The VM's own address."""
     scheduler: str = ""
